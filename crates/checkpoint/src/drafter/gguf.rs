@@ -1,0 +1,110 @@
+//! Claims of the three GGUF dialects. Keys stand under `{arch}.` or `{arch}.dflash.`.
+
+use super::claims::{Claims, TOKENIZER_MASK};
+use super::{Dialect, hf};
+use crate::report::Claim;
+use crate::rope::scaling_from_gguf;
+use crate::{Error, Json};
+use formats::gguf::{Error as GgufError, Gguf};
+
+pub(super) fn claims(gguf: &Gguf, beside: Option<&Json>) -> Result<Claims, Error> {
+    let arch = gguf.string("general.architecture")?.unwrap_or_default().to_owned();
+    let dialect = match arch.as_str() {
+        "dflash" => Dialect::Upstream,
+        "dflash-draft" => Dialect::Spiritbuun,
+        _ => Dialect::Lucebox,
+    };
+    let keys = Keys { gguf, arch: &arch };
+    let mut claims = Claims::silent(dialect);
+    claims.hidden = keys.find("embedding_length", Gguf::integer)?;
+    claims.layers = keys.find("block_count", Gguf::integer)?;
+    claims.ffn = keys.find("feed_forward_length", Gguf::integer)?;
+    claims.q_heads = keys.find("attention.head_count", Gguf::integer)?;
+    claims.kv_heads = keys.find("attention.head_count_kv", Gguf::integer)?;
+    claims.head_dim = keys.find("attention.key_length", Gguf::integer)?;
+    claims.value_dim = keys.find("attention.value_length", Gguf::integer)?;
+    claims.rotary_dims = keys.find("rope.dimension_count", Gguf::integer)?;
+    claims.features = keys.find("n_target_features", Gguf::integer)?;
+    claims.tap_count = keys.find("n_target_layers", Gguf::integer)?;
+    claims.taps = keys.taps()?;
+    claims.block = keys.find("block_size", Gguf::integer)?;
+    claims.mask_token = keys.find("mask_token_id", Gguf::integer)?;
+    let tokenizer_mask = gguf.integer(TOKENIZER_MASK)?.map(|id| Claim::key(id, TOKENIZER_MASK));
+    match (&claims.mask_token, tokenizer_mask) {
+        (Some(own), Some(other)) if own.value != other.value => claims.warnings.push(format!(
+            "mask token is {} by {}, but {} by {}; the first is taken",
+            own.value, own.from, other.value, other.from
+        )),
+        (None, other) => claims.mask_token = other,
+        _ => {}
+    }
+    claims.theta = keys.find("rope.freq_base", Gguf::float)?;
+    claims.scaling = scaling_from_gguf(gguf, &format!("{arch}."))?;
+    claims.norm_eps = keys.find("attention.layer_norm_rms_epsilon", Gguf::float)?;
+    claims.context_length = keys.find("context_length", Gguf::integer)?;
+    claims.vocab = keys.find("vocab_size", Gguf::integer)?;
+    claims.causal = keys.find("attention.causal", Gguf::bool)?;
+    keys.windows(&mut claims, beside)?;
+    claims.arch = arch;
+    Ok(claims)
+}
+
+struct Keys<'a> {
+    gguf: &'a Gguf,
+    arch: &'a str,
+}
+
+impl<'a> Keys<'a> {
+    fn find<T>(
+        &self,
+        name: &str,
+        read: impl Fn(&'a Gguf, &str) -> Result<Option<T>, GgufError>,
+    ) -> Result<Option<Claim<T>>, Error> {
+        for key in [format!("{}.dflash.{name}", self.arch), format!("{}.{name}", self.arch)] {
+            if let Some(value) = read(self.gguf, &key)? {
+                return Ok(Some(Claim::key(value, &key)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// `target_layers` counts from 1 (the layer whose input is read), `target_layer_ids` from 0.
+    fn taps(&self) -> Result<Option<Claim<Vec<i64>>>, Error> {
+        if let Some(ids) = self.find("target_layer_ids", Gguf::integers)? {
+            return Ok(Some(ids));
+        }
+        let from_one = self.find("target_layers", Gguf::integers)?;
+        Ok(from_one.map(|claim| {
+            let from = format!("{}, less one", claim.from);
+            Claim::new(claim.value.into_iter().map(|id| id.saturating_sub(1)).collect(), from)
+        }))
+    }
+
+    fn windows(&self, claims: &mut Claims, beside: Option<&Json>) -> Result<(), Error> {
+        claims.window = self.find("attention.sliding_window", Gguf::integer)?.filter(|w| w.value > 0);
+        claims.sliding = self.find("attention.sliding_window_pattern", Gguf::bools)?;
+        if claims.window.is_some() || claims.sliding.is_some() {
+            return Ok(());
+        }
+        match claims.dialect {
+            // Their converters write the keys whenever the source has windows.
+            Dialect::Upstream | Dialect::Spiritbuun => {
+                let key = format!("{}.attention.sliding_window", self.arch);
+                claims.silence_is_full =
+                    Some(format!("no `{key}`, which this dialect writes where there is one"));
+            }
+            // Its converter never did: the source's own configuration may lie beside the file.
+            _ => {
+                let Some(config) = beside else { return Ok(()) };
+                let source = hf::claims(Some(config))?;
+                if source.layers.map(|l| l.value) == claims.layers.as_ref().map(|l| l.value) {
+                    let beside = |from: &str| format!("{from} of the `config.json` beside it");
+                    claims.window = source.window.map(|c| Claim::new(c.value, beside(&c.from)));
+                    claims.sliding = source.sliding.map(|c| Claim::new(c.value, beside(&c.from)));
+                    claims.silence_is_full = source.silence_is_full.map(|from| beside(&from));
+                }
+            }
+        }
+        Ok(())
+    }
+}

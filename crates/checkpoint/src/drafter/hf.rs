@@ -1,0 +1,151 @@
+//! Claims of a `config.json`: the flat form of April 2026, the nested one of June, and speculators' names.
+
+use super::Dialect;
+use super::claims::Claims;
+use crate::report::Claim;
+use crate::rope;
+use crate::{Error, Json};
+
+pub(super) fn claims(config: Option<&Json>) -> Result<Claims, Error> {
+    let Some(config) = config else { return Ok(Claims::silent(Dialect::Bare)) };
+    refuse_unsupported(config)?;
+    let keys = Keys { config };
+    let mut claims = Claims::silent(Dialect::HuggingFace);
+    claims.hidden = keys.first(&["hidden_size"], Json::integer)?;
+    claims.layers = keys.first(&["num_hidden_layers"], Json::integer)?;
+    claims.ffn = keys.first(&["intermediate_size"], Json::integer)?;
+    claims.q_heads = keys.first(&["num_attention_heads"], Json::integer)?;
+    claims.kv_heads = keys.first(&["num_key_value_heads"], Json::integer)?;
+    claims.head_dim = keys.first(&["head_dim"], Json::integer)?;
+    claims.taps = keys.taps()?;
+    claims.block =
+        keys.agreed(&["dflash_config.block_size", "block_size"], "block size", &mut claims.warnings)?;
+    let mask = ["dflash_config.mask_token_id", "mask_token_id"];
+    claims.mask_token = keys.agreed(&mask, "mask token", &mut claims.warnings)?;
+    let rope = rope::from_hf(config)?;
+    if let (Some(theta), Some(other)) = (&rope.theta, &rope.other_theta) {
+        claims.warnings.push(format!(
+            "rope theta is {} by {}, but {} by {}; the first is taken",
+            theta.value, theta.from, other.value, other.from
+        ));
+    }
+    claims.theta = rope.theta;
+    claims.scaling = rope.scaling;
+    claims.norm_eps = keys.first(&["rms_norm_eps"], Json::float)?;
+    claims.context_length = keys.first(&["max_position_embeddings"], Json::integer)?;
+    claims.vocab = keys.first(&["vocab_size"], Json::integer)?;
+    claims.target_layers =
+        keys.first(&["num_target_layers", "dflash_config.num_target_layers"], Json::integer)?;
+    claims.causal = keys.first(&["is_causal", "dflash_config.causal"], Json::bool)?;
+    keys.windows(&mut claims)?;
+    Ok(claims)
+}
+
+fn refuse_unsupported(config: &Json) -> Result<(), Error> {
+    let refuse = |what: String, key: &str| Err(Error::Unsupported { what, from: format!("`{key}`") });
+    if let Some(act) = config.string("hidden_act")?.filter(|&a| a != "silu") {
+        return refuse(format!("activation `{act}`"), "hidden_act");
+    }
+    if config.bool("attention_bias")? == Some(true) {
+        return refuse("attention with biases".into(), "attention_bias");
+    }
+    for key in ["partial_rotary_factor", "rope_parameters.partial_rotary_factor"] {
+        if let Some(factor) = config.float(key)?.filter(|&f| f != 1.0) {
+            return refuse(format!("a drafter that rotates {factor} of its head"), key);
+        }
+    }
+    if let Some(method) = config.string("quantization_config.quant_method")? {
+        return refuse(format!("a checkpoint quantised by `{method}`"), "quantization_config.quant_method");
+    }
+    Ok(())
+}
+
+struct Keys<'a> {
+    config: &'a Json,
+}
+
+impl<'a> Keys<'a> {
+    /// The first of these keys that is there.
+    fn first<T>(
+        &self,
+        keys: &[&str],
+        read: impl Fn(&'a Json, &str) -> Result<Option<T>, Error>,
+    ) -> Result<Option<Claim<T>>, Error> {
+        for key in keys {
+            if let Some(value) = read(self.config, key)? {
+                return Ok(Some(Claim::key(value, key)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The first of these keys; a later one with another value draws a warning.
+    fn agreed(
+        &self,
+        keys: &[&str],
+        what: &str,
+        warnings: &mut Vec<String>,
+    ) -> Result<Option<Claim<usize>>, Error> {
+        let mut claims = Vec::new();
+        for key in keys {
+            claims.extend(self.config.integer(key)?.map(|value| Claim::key(value, key)));
+        }
+        let mut claims = claims.into_iter();
+        let first = claims.next();
+        if let (Some(first), Some(other)) = (&first, claims.next())
+            && first.value != other.value
+        {
+            let (a, b) = (first.value, other.value);
+            warnings.push(format!(
+                "{what} is {a} by {}, but {b} by {}; the first is taken",
+                first.from, other.from
+            ));
+        }
+        Ok(first)
+    }
+
+    fn taps(&self) -> Result<Option<Claim<Vec<i64>>>, Error> {
+        let ids = ["dflash_config.target_layer_ids", "target_layer_ids"];
+        if let Some(taps) = self.first(&ids, Json::integers)? {
+            return Ok(Some(taps));
+        }
+        // Speculators name the layer whose input is read.
+        let aux = self.first(&["aux_hidden_state_layer_ids"], Json::integers)?;
+        Ok(aux.map(|claim| {
+            let from = format!("{}, less one", claim.from);
+            Claim::new(claim.value.into_iter().map(|id| id.saturating_sub(1)).collect(), from)
+        }))
+    }
+
+    fn windows(&self, claims: &mut Claims) -> Result<(), Error> {
+        let config = self.config;
+        let types = self.first(&["layer_types"], Json::strings)?;
+        claims.sliding = match types {
+            Some(types) => {
+                let slides = |kind: &str| match kind {
+                    "sliding_attention" => Ok(true),
+                    "full_attention" => Ok(false),
+                    other => {
+                        let what = format!("a drafter layer of type `{other}`");
+                        Err(Error::Unsupported { what, from: "`layer_types`".into() })
+                    }
+                };
+                let sliding = types.value.into_iter().map(slides).collect::<Result<Vec<_>, _>>()?;
+                Some(Claim::new(sliding, types.from))
+            }
+            None if config.bool("dflash_config.use_swa")? == Some(true) => {
+                let count = claims.layers.as_ref().map_or(0, |l| l.value.min(crate::caps::LAYERS));
+                Some(Claim::key(vec![true; count], "dflash_config.use_swa"))
+            }
+            None => None,
+        };
+        // A window that is switched off is no window.
+        let off = config.bool("use_sliding_window")? == Some(false);
+        let window = self.first(&["sliding_window", "dflash_config.sliding_window"], Json::integer)?;
+        claims.window = window.filter(|w| !off && w.value > 0);
+        if claims.sliding.is_none() && claims.window.is_none() {
+            claims.silence_is_full = Some("no `layer_types` and no `sliding_window` in use".into());
+        }
+        Ok(())
+    }
+}

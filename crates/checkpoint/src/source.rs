@@ -1,0 +1,93 @@
+//! What a path leads to: a GGUF file, a Hugging Face folder, or a bare safetensors file with or without a
+//! `config.json` beside it.
+
+use crate::{Error, Json};
+use formats::gguf::Gguf;
+use formats::{Tensors, safetensors};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+/// An open checkpoint whose meaning has not been read yet.
+#[derive(Debug)]
+pub enum Source {
+    /// GGUF carries its configuration. `beside` is a `config.json` in the same folder, which some dialects need.
+    Gguf {
+        /// The open file.
+        gguf: Box<Gguf>,
+        /// A `config.json` in the same folder.
+        beside: Option<Json>,
+    },
+    /// safetensors with the configuration that lies beside it.
+    Safetensors {
+        /// Nothing where there is no `config.json`.
+        config: Option<Json>,
+        /// The weights.
+        tensors: Tensors,
+    },
+}
+
+impl Source {
+    /// Opens a file or a folder. Only headers and configurations are read.
+    pub fn open(path: &Path) -> Result<Self, Error> {
+        let io = |cause| Error::Io { path: path.to_owned(), cause };
+        if std::fs::metadata(path).map_err(io)?.is_dir() {
+            let config = sibling(&path.join(safetensors::FILE), "config.json");
+            let config = config.ok_or_else(|| Error::NoConfig(path.to_owned()))?;
+            let tensors = safetensors::open_folder(path)?;
+            return Ok(Self::Safetensors { config: Some(Json::open(&config)?), tensors });
+        }
+        let mut magic = Vec::new();
+        std::fs::File::open(path).and_then(|f| f.take(8).read_to_end(&mut magic)).map_err(io)?;
+        if magic.starts_with(b"GGUF") {
+            // Consulted by one dialect only, so a file that is no configuration is not an error here.
+            let beside = sibling(path, "config.json").and_then(|p| Json::open(&p).ok());
+            return Ok(Self::Gguf { gguf: Box::new(Gguf::open(path)?), beside });
+        }
+        let is = |end: &str| path.to_string_lossy().ends_with(end);
+        let tensors = if is(".index.json") {
+            safetensors::open_index(path)?
+        } else if is(".safetensors") {
+            safetensors::open(path)?
+        } else {
+            return Err(Error::Container(magic));
+        };
+        let config = sibling(path, "config.json").map(|p| Json::open(&p)).transpose()?;
+        Ok(Self::Safetensors { config, tensors })
+    }
+
+    /// A checkpoint in memory: a GGUF, or a `config.json` and a safetensors file joined by a NUL byte. For fuzzing,
+    /// so anything else is simply nothing.
+    #[doc(hidden)]
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        if bytes.starts_with(b"GGUF") {
+            let gguf = Box::new(Gguf::parse(bytes.to_vec()).ok()?);
+            return Some(Self::Gguf { gguf, beside: None });
+        }
+        let nul = bytes.iter().position(|&b| b == 0)?;
+        let config = serde_json::from_slice(&bytes[..nul]).ok().and_then(|v| Json::from_value(v).ok());
+        let tensors = safetensors::parse(bytes[nul + 1..].to_vec()).ok()?;
+        Some(Self::Safetensors { config, tensors })
+    }
+
+    /// The tensor table.
+    pub fn tensors(&self) -> &Tensors {
+        match self {
+            Self::Gguf { gguf, .. } => gguf.tensors(),
+            Self::Safetensors { tensors, .. } => tensors,
+        }
+    }
+
+    /// The container, for people: `GGUF v3`, `safetensors`.
+    pub fn container(&self) -> String {
+        match self {
+            Self::Gguf { gguf, .. } => format!("GGUF v{}", gguf.version()),
+            Self::Safetensors { .. } => "safetensors".to_owned(),
+        }
+    }
+}
+
+/// A file of that name in the same folder, where there is one.
+pub(crate) fn sibling(path: &Path, name: &str) -> Option<PathBuf> {
+    // A bare file name has the parent "", and `with_file_name` keeps it relative to the working folder.
+    Some(path.with_file_name(name)).filter(|p| p.is_file())
+}

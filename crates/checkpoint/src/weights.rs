@@ -1,0 +1,284 @@
+//! The weights of a model under one naming, one value-head order and plain norms, whatever file they come from.
+//!
+//! Names and order are those of llama.cpp's GGUF files, because quantised columns cannot be reordered; float
+//! tensors of Hugging Face checkpoints are rearranged when they are read. A [`Slot`] says what a model needs and
+//! where each container keeps it; a [`Weight`] is a slot that was found.
+
+use crate::Error;
+use formats::{BlockType, TensorInfo, Tensors, blocks};
+use std::borrow::Cow;
+use std::collections::{BTreeSet, HashMap};
+
+/// A tensor a model needs.
+#[derive(Clone, Debug)]
+pub struct Slot {
+    /// Canonical name.
+    pub name: String,
+    /// Row-major.
+    pub shape: Vec<usize>,
+    /// The places to look in, in order; the first that exists is taken.
+    pub(crate) places: Vec<Place>,
+    pub(crate) order: Order,
+    pub(crate) map: Map,
+}
+
+impl Slot {
+    pub(crate) fn new(name: impl Into<String>, shape: &[usize], places: Vec<Place>) -> Self {
+        let shape = shape.to_vec();
+        Self { name: name.into(), shape, places, order: Order::AsStored, map: Map::AsStored }
+    }
+}
+
+/// Where a slot's numbers lie: whole tensors joined along a new first axis, or one half of each matrix in a tensor.
+#[derive(Clone, Debug)]
+pub(crate) struct Place {
+    pub(crate) tensors: Vec<String>,
+    pub(crate) half: Option<Half>,
+}
+
+impl Place {
+    pub(crate) fn whole(name: impl Into<String>) -> Self {
+        Self { tensors: vec![name.into()], half: None }
+    }
+
+    pub(crate) fn half(name: impl Into<String>, half: Half) -> Self {
+        Self { tensors: vec![name.into()], half: Some(half) }
+    }
+
+    pub(crate) fn stack(names: impl Iterator<Item = String>) -> Self {
+        Self { tensors: names.collect(), half: None }
+    }
+}
+
+/// Gate and up projections stored as one tensor: gate rows first, then up rows, per expert.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Half {
+    First,
+    Second,
+}
+
+/// How value heads lie in a tensor. Canonical head `j` belongs to key head `j % key_heads`; Hugging Face groups
+/// value heads by key head, so canonical head `j` is its head `(j % key_heads) * per_key + j / key_heads`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Order {
+    AsStored,
+    /// Rows from `first` on are value heads of `rows` rows each.
+    GroupedRows {
+        first: usize,
+        rows: usize,
+        key_heads: usize,
+        per_key: usize,
+    },
+    /// Columns are value heads of `columns` each.
+    GroupedColumns {
+        columns: usize,
+        key_heads: usize,
+        per_key: usize,
+    },
+}
+
+/// What is done to each number.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Map {
+    AsStored,
+    /// Norms that a file stores as the difference from 1.
+    PlusOne,
+    /// `A_log` to the decay itself.
+    MinusExp,
+}
+
+/// A tensor of the model, found and checked.
+#[derive(Clone, Debug)]
+pub struct Weight {
+    /// Canonical name.
+    pub name: String,
+    /// How [`Weights::bytes`] gives its numbers.
+    pub ty: BlockType,
+    /// Row-major.
+    pub shape: Vec<usize>,
+    /// Names in the file, one unless experts are stored one by one.
+    pub sources: Vec<String>,
+    half: Option<Half>,
+    order: Order,
+    map: Map,
+}
+
+impl Weight {
+    /// Numbers in the tensor.
+    pub fn elements(&self) -> usize {
+        self.shape.iter().product()
+    }
+
+    /// Size of its data.
+    pub fn byte_len(&self) -> usize {
+        self.elements() / self.ty.block_len() * self.ty.block_bytes()
+    }
+
+    /// The file's tensor this weight equals byte for byte, where it does.
+    pub(crate) fn stored<'a>(&self, tensors: &'a Tensors) -> Option<&'a TensorInfo> {
+        let plain = self.half.is_none() && self.order == Order::AsStored && self.map == Map::AsStored;
+        (plain && self.sources.len() == 1).then(|| tensors.get(&self.sources[0])).flatten()
+    }
+}
+
+/// The weights of a model.
+#[derive(Debug)]
+pub struct Weights {
+    tensors: Tensors,
+    list: Vec<Weight>,
+    by_name: HashMap<String, usize>,
+}
+
+impl Weights {
+    /// Finds every slot in the file. Tensors that no slot asks for and `skip` does not claim are an error; the
+    /// skipped ones are returned.
+    pub(crate) fn find(
+        tensors: Tensors,
+        slots: Vec<Slot>,
+        skip: impl Fn(&str) -> bool,
+    ) -> Result<(Self, Vec<String>), Error> {
+        let mut used = BTreeSet::new();
+        let mut list = Vec::new();
+        for slot in slots {
+            let found = slot.places.iter().find(|p| p.tensors.iter().any(|name| tensors.get(name).is_some()));
+            let missing = || Error::MissingTensor(slot.places[0].tensors[0].clone());
+            let place = found.ok_or_else(missing)?;
+            used.extend(place.tensors.iter().cloned());
+            list.push(fit(&tensors, &slot, place)?);
+        }
+        let (skipped, unknown): (Vec<_>, Vec<_>) =
+            tensors.iter().map(|t| t.name.clone()).filter(|n| !used.contains(n)).partition(|n| skip(n));
+        if !unknown.is_empty() {
+            return Err(Error::unknown_tensors(unknown));
+        }
+        let by_name = list.iter().enumerate().map(|(i, w)| (w.name.clone(), i)).collect();
+        Ok((Self { tensors, list, by_name }, skipped))
+    }
+
+    /// All weights, in the model's order.
+    pub fn iter(&self) -> std::slice::Iter<'_, Weight> {
+        self.list.iter()
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.list.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
+    /// The weight of that canonical name.
+    pub fn get(&self, name: &str) -> Option<&Weight> {
+        self.by_name.get(name).map(|&i| &self.list[i])
+    }
+
+    /// The file's own tensors.
+    pub fn tensors(&self) -> &Tensors {
+        &self.tensors
+    }
+
+    /// A weight's numbers in its type: a view of the file, or a rearranged copy.
+    pub fn bytes(&self, weight: &Weight) -> Cow<'_, [u8]> {
+        if let Some(tensor) = weight.stored(&self.tensors) {
+            return Cow::Borrowed(self.tensors.data(tensor));
+        }
+        let parts: Vec<&TensorInfo> =
+            weight.sources.iter().map(|name| self.tensors.get(name).expect("found at opening")).collect();
+        let stored = parts[0].ty;
+        let mut bytes = Vec::with_capacity(weight.byte_len());
+        for part in parts {
+            let data = self.tensors.data(part);
+            match weight.half {
+                None => bytes.extend_from_slice(data),
+                Some(half) => {
+                    // [experts, gate rows then up rows, columns]
+                    let matrix = data.len() / weight.shape[0];
+                    for expert in data.chunks_exact(matrix) {
+                        let (first, second) = expert.split_at(matrix / 2);
+                        bytes.extend_from_slice(if half == Half::First { first } else { second });
+                    }
+                }
+            }
+        }
+        let bytes = ungroup(bytes, weight);
+        let apply: fn(f32) -> f32 = match weight.map {
+            Map::AsStored => return Cow::Owned(bytes),
+            Map::PlusOne => |x| 1.0 + x,
+            Map::MinusExp => |x| -x.exp(),
+        };
+        let mut numbers = vec![0.0; weight.elements()];
+        blocks::decode(stored, &bytes, &mut numbers);
+        Cow::Owned(numbers.into_iter().flat_map(|x| apply(x).to_le_bytes()).collect())
+    }
+
+    /// A weight's numbers as `f32`.
+    pub fn decode(&self, weight: &Weight) -> Vec<f32> {
+        let mut numbers = vec![0.0; weight.elements()];
+        blocks::decode(weight.ty, &self.bytes(weight), &mut numbers);
+        numbers
+    }
+}
+
+/// Checks a place's tensors against the slot's shape and types.
+fn fit(tensors: &Tensors, slot: &Slot, place: &Place) -> Result<Weight, Error> {
+    let mut expected = slot.shape.clone();
+    if place.tensors.len() > 1 {
+        expected.remove(0);
+    }
+    if place.half.is_some() {
+        expected[1] *= 2;
+    }
+    // Axes of length 1 are how a container spells a vector or a depthwise kernel; they carry no layout.
+    let squeeze = |shape: &[usize]| shape.iter().copied().filter(|&d| d != 1).collect::<Vec<_>>();
+    let mut first: Option<&TensorInfo> = None;
+    for name in &place.tensors {
+        let tensor = tensors.get(name).ok_or_else(|| Error::MissingTensor(name.clone()))?;
+        if squeeze(&tensor.shape) != squeeze(&expected) {
+            return Err(Error::Shape { tensor: name.clone(), found: tensor.shape.clone(), expected });
+        }
+        let first = *first.get_or_insert(tensor);
+        if first.ty != tensor.ty {
+            return Err(Error::MixedTypes {
+                first: first.name.clone(),
+                first_type: first.ty.to_string(),
+                second: name.clone(),
+                second_type: tensor.ty.to_string(),
+            });
+        }
+    }
+    let stored = first.expect("a place names at least one tensor").ty;
+    Ok(Weight {
+        name: slot.name.clone(),
+        ty: if slot.map == Map::AsStored { stored } else { BlockType::F32 },
+        shape: slot.shape.clone(),
+        sources: place.tensors.clone(),
+        half: place.half,
+        order: slot.order,
+        map: slot.map,
+    })
+}
+
+/// Brings value heads from Hugging Face's order into the canonical one.
+fn ungroup(bytes: Vec<u8>, weight: &Weight) -> Vec<u8> {
+    let (unit, first, key_heads, per_key) = match weight.order {
+        Order::AsStored => return bytes,
+        Order::GroupedRows { first, rows, key_heads, per_key } => {
+            let row = bytes.len() / weight.shape[0];
+            (rows * row, first * row, key_heads, per_key)
+        }
+        Order::GroupedColumns { columns, key_heads, per_key } => {
+            (columns * (bytes.len() / weight.elements()), 0, key_heads, per_key)
+        }
+    };
+    let mut out = bytes[..first].to_vec();
+    for group in bytes[first..].chunks_exact(unit * key_heads * per_key) {
+        for head in 0..key_heads * per_key {
+            let stored = (head % key_heads) * per_key + head / key_heads;
+            out.extend_from_slice(&group[stored * unit..(stored + 1) * unit]);
+        }
+    }
+    out
+}

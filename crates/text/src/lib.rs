@@ -1,0 +1,34 @@
+//! TEXT <-> TOKENS: the tokenizer of Qwen3.5/3.6, the chat template that comes with a model, and the stream that
+//! turns generated tokens back into text. Knows no tensors and no files but `tokenizer.json`.
+//!
+//! ```
+//! use serde_json::json;
+//! use text::{ChatTemplate, Controls, Prompt, Specials, Stream, Tokenizer};
+//!
+//! let tokenizer = Tokenizer::from_json("tests/fixtures/tokenizer.json")?;
+//! let template = ChatTemplate::new(include_str!("../tests/fixtures/chat_template.jinja"))?;
+//!
+//! let messages = [json!({"role": "user", "content": "Grüße, 世界 👋"})];
+//! let prompt = template.render(&Prompt { messages: &messages, ..Prompt::default() })?;
+//! let ids = tokenizer.encode(&prompt, Specials::Parse);
+//! assert_eq!(tokenizer.decode(&ids, Controls::Show), prompt);
+//!
+//! // One token at a time; a character whose bytes span several tokens comes out whole.
+//! let mut stream = Stream::new(&tokenizer, Controls::Hide, []);
+//! let mut answer = String::new();
+//! for id in tokenizer.encode("👋 hi", Specials::Literal) {
+//!     answer += &stream.push(id);
+//! }
+//! answer += &stream.finish();
+//! assert_eq!(answer, "👋 hi");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+#![forbid(unsafe_code)]
+
+mod stream;
+mod template;
+mod tokenizer;
+
+pub use stream::Stream;
+pub use template::{ChatTemplate, Prompt, TemplateError};
+pub use tokenizer::{Controls, Kind, Specials, Tokenizer, TokenizerError, Vocabulary};

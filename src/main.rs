@@ -1,0 +1,59 @@
+//! The command line: one file a verb. Messages go to stderr once, here; the exit code is 0 when done, 1 when
+//! something failed, 2 when the command was not understood.
+#![forbid(unsafe_code)]
+
+mod convert;
+mod draft_flags;
+mod inspect;
+
+use clap::{Parser, Subcommand};
+use std::path::Path;
+use std::process::ExitCode;
+
+/// Exact speculative decoding of Qwen3.5/3.6 models with DFlash drafters.
+#[derive(Parser)]
+#[command(name = "forerun", version, propagate_version = true)]
+struct Cli {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    /// Say what a model file is, how each setting was found, and what looks wrong
+    Inspect(inspect::Args),
+    /// Write a drafter as a GGUF that Forerun and llama.cpp load
+    Convert(convert::Args),
+}
+
+fn main() -> ExitCode {
+    let result = match Cli::parse().verb {
+        Verb::Inspect(args) => inspect::run(&args),
+        Verb::Convert(args) => convert::run(&args),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        // The reader of our output went away: nobody is left to tell.
+        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("forerun: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Puts the file's name before a message that does not name a file itself.
+fn about(path: &Path) -> impl FnOnce(checkpoint::Error) -> anyhow::Error {
+    let path = path.display().to_string();
+    |error| match error {
+        checkpoint::Error::Io { .. } | checkpoint::Error::Json { .. } | checkpoint::Error::NoConfig(_) => {
+            error.into()
+        }
+        _ => anyhow::Error::new(error).context(path),
+    }
+}
+
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    let io = error.chain().find_map(|cause| cause.downcast_ref::<std::io::Error>());
+    io.is_some_and(|e| e.kind() == std::io::ErrorKind::BrokenPipe)
+}
