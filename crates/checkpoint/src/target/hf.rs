@@ -132,7 +132,7 @@ impl Keys<'_> {
             }
             None => {
                 let interval = self.count("attention_interval", "full_attention_interval")?;
-                let mixer = |n: usize| if n % interval == 0 { Mixer::Attention } else { Mixer::Gdn };
+                let mixer = |n: usize| if n.is_multiple_of(interval) { Mixer::Attention } else { Mixer::Gdn };
                 ((1..=count).map(mixer).collect(), self.said("full_attention_interval"))
             }
         };

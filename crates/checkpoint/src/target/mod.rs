@@ -178,7 +178,7 @@ fn check(config: &TargetConfig) -> Result<(), Error> {
         );
     }
     let gdn = &config.gdn;
-    if gdn.key_heads == 0 || gdn.value_heads == 0 || gdn.value_heads % gdn.key_heads != 0 {
+    if gdn.key_heads == 0 || gdn.value_heads == 0 || !gdn.value_heads.is_multiple_of(gdn.key_heads) {
         let value = format!("{} value heads over {} key heads", gdn.value_heads, gdn.key_heads);
         return invalid("Gated DeltaNet", value, "a whole number of value heads per key head");
     }
