@@ -2,9 +2,15 @@
 //! something failed, 2 when the command was not understood.
 #![forbid(unsafe_code)]
 
+mod answer;
+mod chat;
 mod convert;
 mod draft_flags;
+mod embedded;
 mod inspect;
+mod loading;
+mod model_flags;
+mod run;
 
 use clap::{Parser, Subcommand};
 use std::path::Path;
@@ -20,6 +26,10 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Verb {
+    /// Answer one prompt
+    Run(run::Args),
+    /// Talk with the model
+    Chat(chat::Args),
     /// Say what a model file is, how each setting was found, and what looks wrong
     Inspect(inspect::Args),
     /// Write a drafter as a GGUF that Forerun and llama.cpp load
@@ -28,6 +38,8 @@ enum Verb {
 
 fn main() -> ExitCode {
     let result = match Cli::parse().verb {
+        Verb::Run(args) => run::run(&args),
+        Verb::Chat(args) => chat::run(&args),
         Verb::Inspect(args) => inspect::run(&args),
         Verb::Convert(args) => convert::run(&args),
     };

@@ -41,7 +41,7 @@ impl Json {
     }
 
     /// The value at a dotted path.
-    pub(crate) fn get(&self, path: &str) -> Option<&Value> {
+    pub fn get(&self, path: &str) -> Option<&Value> {
         let (first, rest) = path.split_once('.').map_or((path, None), |(a, b)| (a, Some(b)));
         let mut value = self.root.get(first)?;
         for key in rest.into_iter().flat_map(|r| r.split('.')) {
@@ -50,7 +50,8 @@ impl Json {
         (!value.is_null()).then_some(value)
     }
 
-    pub(crate) fn integer(&self, path: &str) -> Result<Option<usize>, Error> {
+    /// A non-negative integer at a dotted path.
+    pub fn integer(&self, path: &str) -> Result<Option<usize>, Error> {
         self.typed(path, "a non-negative integer", |v| {
             // Some exporters write whole numbers as floats.
             let float = v.as_f64().filter(|f| f.fract() == 0.0 && (0.0..9e15).contains(f)).map(|f| f as u64);
@@ -58,28 +59,33 @@ impl Json {
         })
     }
 
-    pub(crate) fn float(&self, path: &str) -> Result<Option<f32>, Error> {
+    /// A number at a dotted path.
+    pub fn float(&self, path: &str) -> Result<Option<f32>, Error> {
         self.typed(path, "a number", |v| v.as_f64().map(|f| f as f32))
     }
 
-    pub(crate) fn bool(&self, path: &str) -> Result<Option<bool>, Error> {
+    /// A bool at a dotted path.
+    pub fn bool(&self, path: &str) -> Result<Option<bool>, Error> {
         self.typed(path, "true or false", Value::as_bool)
     }
 
-    pub(crate) fn string(&self, path: &str) -> Result<Option<&str>, Error> {
+    /// A string at a dotted path.
+    pub fn string(&self, path: &str) -> Result<Option<&str>, Error> {
         self.typed(path, "a string", Value::as_str)
     }
 
-    pub(crate) fn integers(&self, path: &str) -> Result<Option<Vec<i64>>, Error> {
+    /// A list of integers at a dotted path.
+    pub fn integers(&self, path: &str) -> Result<Option<Vec<i64>>, Error> {
         self.typed(path, "a list of integers", |v| v.as_array()?.iter().map(Value::as_i64).collect())
     }
 
-    pub(crate) fn strings(&self, path: &str) -> Result<Option<Vec<&str>>, Error> {
+    /// A list of strings at a dotted path.
+    pub fn strings(&self, path: &str) -> Result<Option<Vec<&str>>, Error> {
         self.typed(path, "a list of strings", |v| v.as_array()?.iter().map(Value::as_str).collect())
     }
 
     /// The keys of the object at a dotted path, with their values.
-    pub(crate) fn object(&self, path: &str) -> Result<Option<&Map<String, Value>>, Error> {
+    pub fn object(&self, path: &str) -> Result<Option<&Map<String, Value>>, Error> {
         self.typed(path, "an object", Value::as_object)
     }
 

@@ -1,7 +1,7 @@
 //! Weighted least-squares fits of `scale * q - min` to a run of values, `q` being integers of a given range.
 //!
-//! A fit tries a few scales. For each it rounds the values to quants and solves for the scale (and min) that serve
-//! those quants best; the best of them rounds once more, twice.
+//! A fit tries a few scales. By each it rounds the values to quants and solves for the scale (and min) that serve
+//! those quants best.
 
 use crate::blocks::Half;
 
@@ -21,16 +21,10 @@ pub(super) fn inverse(value: f32) -> f32 {
     if value == 0.0 { 0.0 } else { 1.0 / value }
 }
 
-const LARGEST_HALF: f32 = 65504.0;
-const SMALLEST_HALF: f32 = 1.0 / 16_777_216.0; // 2^-24, subnormal
-
-/// The nearest half, but neither infinite nor, unless the value is, zero.
+/// The nearest finite half.
 #[inline]
 pub(super) fn half(value: f32) -> Half {
-    if value == 0.0 {
-        return Half::default();
-    }
-    Half::new(value.abs().clamp(SMALLEST_HALF, LARGEST_HALF).copysign(value))
+    Half::new(value.clamp(-65504.0, 65504.0))
 }
 
 /// The half next to `largest / levels` that is not nearer to zero, so that no scale needs more than `levels`. This
@@ -39,7 +33,7 @@ pub(super) fn half(value: f32) -> Half {
 pub(super) fn half_for(largest: f32, levels: f32) -> Half {
     let wanted = largest / levels;
     let near = half(wanted);
-    let short = near.get().abs() < wanted.abs().min(LARGEST_HALF);
+    let short = near.get().abs() < wanted.abs().min(65504.0);
     Half((u16::from_le_bytes(near.0) + u16::from(short)).to_le_bytes())
 }
 
@@ -66,8 +60,8 @@ pub(super) fn peak<const N: usize>(values: &[f32; N]) -> f32 {
     if -low > high { low } else { high }
 }
 
-/// What a squared error counts: one, and half as much again at the root mean square. Large weights so keep their
-/// precision at little cost to the plain error.
+/// What a squared error counts: one, and a quarter more at the root mean square. Large values so keep their precision
+/// at little cost to the plain error.
 #[inline]
 pub(super) fn weights<const N: usize>(values: &[f32; N]) -> [f32; N] {
     let mut squares = [0.0; LANES];
@@ -76,8 +70,9 @@ pub(super) fn weights<const N: usize>(values: &[f32; N]) -> [f32; N] {
             squares[i] += values[i] * values[i];
         }
     }
-    let half_inverse = inverse(2.0 / N as f32 * squares.iter().sum::<f32>()).min(f32::MAX);
-    values.map(|value| 1.0 + value * value * half_inverse)
+    let mean = squares.iter().sum::<f32>() / N as f32;
+    let factor = (0.25 * inverse(mean)).min(f32::MAX);
+    values.map(|value| 1.0 + value * value * factor)
 }
 
 /// The integers a quant can be.
@@ -88,18 +83,16 @@ pub(super) struct Range {
 }
 
 /// Weighted sums over values `x` and the quants `q` they round to.
-pub(super) struct Moments {
-    pub(super) q: f32,
-    pub(super) qq: f32,
-    pub(super) x: f32,
-    pub(super) xq: f32,
+struct Moments {
+    q: f32,
+    qq: f32,
+    x: f32,
+    xq: f32,
 }
 
-/// A fit first rounds by the values' extent over the range's steps and these many more.
-const EXTRA_STEPS: [f32; 8] = [-1.0, -0.7, -0.4, -0.15, 0.15, 0.4, 0.7, 1.0];
-/// Then, twice, by the best so far: the one with the largest gain, which is how much it takes off the values' sum of
-/// squares.
-const TRIALS: usize = EXTRA_STEPS.len() + 2;
+/// A fit rounds by the values' extent over the range's steps and these many more. It compares by gain: how much a
+/// solved scale takes off the values' sum of squares.
+const EXTRA_STEPS: [f32; 8] = [-1.5, -1.1, -0.7, -0.3, 0.0, 0.35, 0.7, 1.1];
 
 impl Range {
     /// The nearest quant as a float; the lowest for NaN.
@@ -143,20 +136,14 @@ impl Range {
         sums.iter().sum()
     }
 
-    /// The sums for `values` rounded under `scale` and `min`.
+    /// The sums for `values` rounded by `scale`.
     #[inline]
-    pub(super) fn moments<const N: usize>(
-        self,
-        values: &[f32; N],
-        weights: &[f32; N],
-        scale: f32,
-        min: f32,
-    ) -> Moments {
+    fn moments<const N: usize>(self, values: &[f32; N], weights: &[f32; N], scale: f32) -> Moments {
         let inverse = inverse(scale);
         let [mut q_sum, mut qq, mut x_sum, mut xq] = [[0.0; LANES]; 4];
         for (x, w) in values.as_chunks::<LANES>().0.iter().zip(weights.as_chunks::<LANES>().0) {
             for i in 0..LANES {
-                let q = self.nearest((x[i] + min) * inverse);
+                let q = self.nearest(x[i] * inverse);
                 q_sum[i] += w[i] * q;
                 qq[i] += w[i] * q * q;
                 x_sum[i] += w[i] * x[i];
@@ -172,9 +159,8 @@ impl Range {
     pub(super) fn scale<const N: usize>(self, values: &[f32; N], weights: &[f32; N]) -> f32 {
         let peak = peak(values);
         let (mut most, mut best) = (0.0, 0.0);
-        for trial in 0..TRIALS {
-            let rounding = EXTRA_STEPS.get(trial).map_or(best, |extra| peak / (self.lowest - extra));
-            let m = self.moments(values, weights, rounding, 0.0);
+        for extra in EXTRA_STEPS {
+            let m = self.moments(values, weights, peak / (self.lowest - extra));
             let scale = m.xq * inverse(m.qq);
             let gain = scale * m.xq;
             if gain > most {
@@ -193,10 +179,8 @@ impl Range {
         // `scale * q + base`, and the min is `-low - base`.
         let values = values.map(|value| value - low);
         let (mut most, mut best) = (0.0, (0.0, 0.0));
-        for trial in 0..TRIALS {
-            let rounding =
-                EXTRA_STEPS.get(trial).map_or(best, |extra| ((high - low) / (self.highest + extra), 0.0));
-            let m = self.moments(&values, weights, rounding.0, -rounding.1);
+        for extra in EXTRA_STEPS {
+            let m = self.moments(&values, weights, (high - low) / (self.highest + extra));
             let spread = n * m.qq - m.q * m.q;
             let slope = (n * m.xq - m.x * m.q) * inverse(spread);
             // The min cannot be negative; and quants that are all the same tell nothing of the base.
@@ -204,7 +188,7 @@ impl Range {
             let above = m.xq - base * m.q;
             let scale = above * inverse(m.qq);
             let gain = scale * above + base * (2.0 * m.x - n * base);
-            if gain > most && scale >= 0.0 {
+            if gain > most {
                 (most, best) = (gain, (scale, base));
             }
         }

@@ -1,5 +1,4 @@
-//! The K formats. Each sub-block's scale (and min) is fitted alone and rounded to an integer multiple of the block's;
-//! then, the integers fixed, the block's own are fitted again.
+//! The K formats. Each sub-block's scale (and min) is fitted alone, then made an integer multiple of the block's.
 
 use super::Encode;
 use super::fit::{self, Range, inverse};
@@ -21,10 +20,12 @@ impl Parts {
         let weights = fit::weights(values);
         let weights: &[[f32; 32]; 8] = weights.as_chunks().0.try_into().expect("8 sub-blocks");
         let fits: [_; 8] = std::array::from_fn(|i| range.scale_and_min(&subs[i], &weights[i]));
-        let mut d = fit::half_for(fit::peak(&fits.map(|(scale, _)| scale)), SIX_BITS.highest);
-        let mut dmin = fit::half_for(fit::peak(&fits.map(|(_, min)| min)), SIX_BITS.highest);
+        let d = fit::half_for(fit::peak(&fits.map(|(scale, _)| scale)), SIX_BITS.highest);
+        let dmin = fit::half_for(fit::peak(&fits.map(|(_, min)| min)), SIX_BITS.highest);
 
-        let (mut scales, mut mins, mut error) = ([0.0; 8], [0.0; 8], 0.0);
+        // Of the integers near the fitted scale and min, the pair that leaves the least error: with six bits, rounding
+        // each alone would cost a part in a hundred.
+        let (mut scales, mut mins) = ([0.0; 8], [0.0; 8]);
         for i in 0..8 {
             let (scale, min) = (fits[i].0 * inverse(d.get()), fits[i].1 * inverse(dmin.get()));
             let mut least = f32::INFINITY;
@@ -36,31 +37,6 @@ impl Parts {
                     }
                 }
             }
-            error += least;
-        }
-
-        // `y = x + dmin * min` is near `d * a - moved * b`, with `a = scale * q` and `b = min`.
-        let (mut aa, mut ab, mut bb, mut ya, mut yb) = (0.0, 0.0, 0.0, 0.0, 0.0);
-        for i in 0..8 {
-            let (min, n) = (mins[i] * dmin.get(), weights[i].iter().sum::<f32>());
-            let m = range.moments(&subs[i], &weights[i], scales[i] * d.get(), min);
-            aa += scales[i] * scales[i] * m.qq;
-            ab += scales[i] * mins[i] * m.q;
-            bb += mins[i] * mins[i] * n;
-            ya += scales[i] * (m.xq + min * m.q);
-            yb += mins[i] * (m.x + min * n);
-        }
-        let determinant = aa * bb - ab * ab;
-        let (scale, moved) = if determinant > 0.0 {
-            ((ya * bb - yb * ab) / determinant, (ya * ab - yb * aa) / determinant)
-        } else {
-            (ya * inverse(aa), 0.0)
-        };
-        let refitted = (fit::half(scale.max(0.0)), fit::half((dmin.get() + moved).max(0.0)));
-        let errors =
-            |i| range.error(&subs[i], &weights[i], scales[i] * refitted.0.get(), mins[i] * refitted.1.get());
-        if (0..8).map(errors).sum::<f32>() < error {
-            (d, dmin) = refitted;
         }
 
         let mut quants = [0; 256];
@@ -96,32 +72,9 @@ impl Encode<256> for Q6_K {
         let weights = fit::weights(values);
         let weights: &[[f32; 16]; 16] = weights.as_chunks().0.try_into().expect("16 sub-blocks");
         let fits: [_; 16] = std::array::from_fn(|i| QUANTS.scale(&subs[i], &weights[i]));
-        let mut d = fit::half_for(fit::peak(&fits), SCALES.lowest);
+        let d = fit::half_for(fit::peak(&fits), SCALES.lowest);
 
-        let (mut scales, mut error) = ([0.0; 16], 0.0);
-        for i in 0..16 {
-            let mut least = f32::INFINITY;
-            for scale in SCALES.around(fits[i] * inverse(d.get())) {
-                let error = QUANTS.error(&subs[i], &weights[i], scale * d.get(), 0.0);
-                if error < least {
-                    (least, scales[i]) = (error, scale);
-                }
-            }
-            error += least;
-        }
-
-        // `x` is near `d * a`, with `a = scale * q`.
-        let (mut aa, mut xa) = (0.0, 0.0);
-        for i in 0..16 {
-            let m = QUANTS.moments(&subs[i], &weights[i], scales[i] * d.get(), 0.0);
-            aa += scales[i] * scales[i] * m.qq;
-            xa += scales[i] * m.xq;
-        }
-        let refitted = fit::half(xa * inverse(aa));
-        let errors = |i| QUANTS.error(&subs[i], &weights[i], scales[i] * refitted.get(), 0.0);
-        if (0..16).map(errors).sum::<f32>() < error {
-            d = refitted;
-        }
+        let scales = fits.map(|scale| SCALES.nearest(scale * inverse(d.get())));
 
         let mut quants = [0; 256];
         for (i, quants) in quants.as_chunks_mut::<16>().0.iter_mut().enumerate() {

@@ -37,8 +37,7 @@ impl Encode<32> for Q8_0 {
     #[inline]
     fn encode(values: &[f32; 32]) -> Self {
         let d = fit::peak(values).abs() / 127.0;
-        // Zero where the scale, subnormal or nothing, has no inverse.
-        let inverse = if 1.0 / d < f32::INFINITY { 1.0 / d } else { 0.0 };
+        let inverse = fit::inverse(d).min(f32::MAX);
         let qs = values.map(|value| {
             let exact = value * inverse;
             let even = (exact + fit::ROUND) - fit::ROUND;

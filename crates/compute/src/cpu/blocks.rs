@@ -1,0 +1,394 @@
+//! Weight blocks in the form the kernels read: a tile is 16 rows of a matrix, and a group of 32 of its columns is
+//! stored so that four columns of all 16 rows fill one 64-byte vector: lane = row, byte = column. A dot product then
+//! needs no sum across lanes, and the same kernel serves one row of activations or many.
+//!
+//! A format is how the codes are packed, where scales (and minima) come from, and which code stands for zero.
+#![allow(clippy::missing_safety_doc)]
+
+use super::lanes::Lanes;
+
+/// Rows of a tile.
+pub(crate) const TILE: usize = 16;
+
+/// Columns of a group.
+pub(crate) const GROUP: usize = 32;
+
+/// One GGUF block taken apart: `weight = scale * d * (code - OFFSET) - min * dmin`.
+pub(crate) struct Exploded {
+    /// One per column.
+    pub(crate) codes: [u8; 256],
+    /// One per 16 or 32 columns; unused for blocks of 32.
+    pub(crate) scales: [i8; 16],
+    /// The same.
+    pub(crate) minima: [i8; 16],
+    /// f16.
+    pub(crate) d: [u8; 2],
+    /// f16; for blocks of 32 it is the constant to add.
+    pub(crate) dmin: [u8; 2],
+}
+
+/// How codes are packed.
+pub(crate) trait Codes {
+    /// Bytes of a group of a tile: [vectors, 64].
+    const BYTES: usize;
+    /// Whether codes exceed 127.
+    const WIDE: bool = false;
+    /// Vector `i` of the result holds columns `4i..4i+4`.
+    unsafe fn unpack<L: Lanes>(from: *const u8) -> [L::Ints; 8];
+    /// Puts the code of a row (`lane`) and column (of the group) in its place.
+    fn put(group: &mut [u8], lane: usize, column: usize, code: u8);
+}
+
+/// Byte of a vector that belongs to a row and column.
+fn byte(lane: usize, column: usize) -> usize {
+    lane * 4 + column % 4
+}
+
+macro_rules! eight {
+    ($f:ident) => {
+        [$f!(0), $f!(1), $f!(2), $f!(3), $f!(4), $f!(5), $f!(6), $f!(7)]
+    };
+}
+
+/// 4-bit codes: vector `i % 4`, low nibble for `i < 4`.
+pub(crate) struct Nibbles;
+
+impl Codes for Nibbles {
+    const BYTES: usize = 256;
+
+    #[inline(always)]
+    unsafe fn unpack<L: Lanes>(from: *const u8) -> [L::Ints; 8] {
+        unsafe {
+            let mask = L::byte_splat(15);
+            let v: [L::Ints; 4] = std::array::from_fn(|i| L::int_load(from.add(64 * i)));
+            std::array::from_fn(|i| {
+                if i < 4 { L::int_and(v[i], mask) } else { L::int_and(L::int_shr::<4>(v[i - 4]), mask) }
+            })
+        }
+    }
+
+    fn put(group: &mut [u8], lane: usize, column: usize, code: u8) {
+        let i = column / 4;
+        group[i % 4 * 64 + byte(lane, column)] |= code << (i / 4 * 4);
+    }
+}
+
+/// 4-bit indices into the table of IQ4.
+pub(crate) struct Table;
+
+/// The IQ4 table (ggml `kvalues_iq4nl`) plus 128.
+pub(crate) const IQ4: [u8; 16] = [1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241];
+
+impl Codes for Table {
+    const BYTES: usize = Nibbles::BYTES;
+    const WIDE: bool = true;
+
+    #[inline(always)]
+    unsafe fn unpack<L: Lanes>(from: *const u8) -> [L::Ints; 8] {
+        unsafe {
+            let indices = Nibbles::unpack::<L>(from);
+            std::array::from_fn(|i| L::lookup(IQ4.as_ptr(), indices[i]))
+        }
+    }
+
+    fn put(group: &mut [u8], lane: usize, column: usize, code: u8) {
+        Nibbles::put(group, lane, column, code);
+    }
+}
+
+/// 5-bit codes: nibbles, then a vector whose bit `i` is the fifth bit of vector `i`.
+pub(crate) struct Fives;
+
+impl Codes for Fives {
+    const BYTES: usize = Nibbles::BYTES + 64;
+
+    #[inline(always)]
+    unsafe fn unpack<L: Lanes>(from: *const u8) -> [L::Ints; 8] {
+        unsafe {
+            let low = Nibbles::unpack::<L>(from);
+            let high = L::int_load(from.add(Nibbles::BYTES));
+            let mask = L::byte_splat(16);
+            macro_rules! five {
+                ($i:literal) => {{
+                    let bit = if $i < 4 {
+                        L::int_shl::<{ (4 - $i) & 7 }>(high)
+                    } else {
+                        L::int_shr::<{ ($i - 4) & 7 }>(high)
+                    };
+                    L::int_or(low[$i], L::int_and(bit, mask))
+                }};
+            }
+            eight!(five)
+        }
+    }
+
+    fn put(group: &mut [u8], lane: usize, column: usize, code: u8) {
+        Nibbles::put(group, lane, column, code & 15);
+        group[Nibbles::BYTES + byte(lane, column)] |= (code >> 4) << (column / 4);
+    }
+}
+
+/// 6-bit codes: nibbles, then two vectors: bits `2 (i / 2)` of vector `i % 2` are the upper two of vector `i`.
+pub(crate) struct Sixes;
+
+impl Codes for Sixes {
+    const BYTES: usize = Nibbles::BYTES + 128;
+
+    #[inline(always)]
+    unsafe fn unpack<L: Lanes>(from: *const u8) -> [L::Ints; 8] {
+        unsafe {
+            let low = Nibbles::unpack::<L>(from);
+            let high: [L::Ints; 2] = std::array::from_fn(|i| L::int_load(from.add(Nibbles::BYTES + 64 * i)));
+            let mask = L::byte_splat(0x30);
+            macro_rules! six {
+                ($i:literal) => {{
+                    let v = high[$i % 2];
+                    let two = match $i / 2 {
+                        0 => L::int_shl::<4>(v),
+                        1 => L::int_shl::<2>(v),
+                        2 => v,
+                        _ => L::int_shr::<2>(v),
+                    };
+                    L::int_or(low[$i], L::int_and(two, mask))
+                }};
+            }
+            eight!(six)
+        }
+    }
+
+    fn put(group: &mut [u8], lane: usize, column: usize, code: u8) {
+        let i = column / 4;
+        Nibbles::put(group, lane, column, code & 15);
+        group[Nibbles::BYTES + i % 2 * 64 + byte(lane, column)] |= (code >> 4) << (i / 2 * 2);
+    }
+}
+
+/// 2-bit codes: bits `2 (i / 2)` of vector `i % 2`.
+pub(crate) struct Twos;
+
+impl Codes for Twos {
+    const BYTES: usize = 128;
+
+    #[inline(always)]
+    unsafe fn unpack<L: Lanes>(from: *const u8) -> [L::Ints; 8] {
+        unsafe {
+            let v: [L::Ints; 2] = std::array::from_fn(|i| L::int_load(from.add(64 * i)));
+            let mask = L::byte_splat(3);
+            macro_rules! two {
+                ($i:literal) => {
+                    L::int_and(L::int_shr::<{ $i / 2 * 2 }>(v[$i % 2]), mask)
+                };
+            }
+            eight!(two)
+        }
+    }
+
+    fn put(group: &mut [u8], lane: usize, column: usize, code: u8) {
+        let i = column / 4;
+        group[i % 2 * 64 + byte(lane, column)] |= code << (i / 2 * 2);
+    }
+}
+
+/// 3-bit codes: two bits as in `Twos`, then a vector whose bit `i` is the third bit of vector `i`.
+pub(crate) struct Threes;
+
+impl Codes for Threes {
+    const BYTES: usize = Twos::BYTES + 64;
+
+    #[inline(always)]
+    unsafe fn unpack<L: Lanes>(from: *const u8) -> [L::Ints; 8] {
+        unsafe {
+            let low = Twos::unpack::<L>(from);
+            let high = L::int_load(from.add(Twos::BYTES));
+            let mask = L::byte_splat(4);
+            macro_rules! three {
+                ($i:literal) => {{
+                    let bit = if $i < 2 {
+                        L::int_shl::<{ (2 - $i) & 7 }>(high)
+                    } else {
+                        L::int_shr::<{ ($i - 2) & 7 }>(high)
+                    };
+                    L::int_or(low[$i], L::int_and(bit, mask))
+                }};
+            }
+            eight!(three)
+        }
+    }
+
+    fn put(group: &mut [u8], lane: usize, column: usize, code: u8) {
+        Twos::put(group, lane, column, code & 3);
+        group[Twos::BYTES + byte(lane, column)] |= (code >> 2) << (column / 4);
+    }
+}
+
+/// 8-bit codes.
+pub(crate) struct Bytes;
+
+impl Codes for Bytes {
+    const BYTES: usize = 512;
+    const WIDE: bool = true;
+
+    #[inline(always)]
+    unsafe fn unpack<L: Lanes>(from: *const u8) -> [L::Ints; 8] {
+        unsafe { std::array::from_fn(|i| L::int_load(from.add(64 * i))) }
+    }
+
+    fn put(group: &mut [u8], lane: usize, column: usize, code: u8) {
+        group[column / 4 * 64 + byte(lane, column)] = code;
+    }
+}
+
+/// Where the scales of a block come from.
+pub(crate) trait Scales {
+    /// Groups of 32 columns in a block.
+    const GROUPS: usize;
+    /// Whether 16 columns share a scale rather than 32.
+    const HALVES: bool = false;
+    /// Whether there are minima.
+    const MINIMA: bool = false;
+    /// Bytes of a tile's scales for one block.
+    const BYTES: usize;
+    /// What a block's groups share: (d, dmin).
+    unsafe fn shared<L: Lanes>(from: *const u8) -> (L, L);
+    /// Scale and minimum of scale group `i` (of 16 or 32 columns).
+    unsafe fn group<L: Lanes>(from: *const u8, shared: (L, L), i: usize) -> (L, L);
+    /// Writes the scales of a row.
+    fn put(scales: &mut [u8], lane: usize, block: &Exploded);
+}
+
+/// One f16 scale per 32 columns, and with `MINIMA` one f16 constant.
+pub(crate) struct Half<const MINIMA: bool>;
+
+impl<const MINIMA: bool> Scales for Half<MINIMA> {
+    const GROUPS: usize = 1;
+    const MINIMA: bool = MINIMA;
+    const BYTES: usize = 32 * (1 + MINIMA as usize);
+
+    #[inline(always)]
+    unsafe fn shared<L: Lanes>(from: *const u8) -> (L, L) {
+        unsafe {
+            let d = L::load_f16(from.cast());
+            (d, if MINIMA { L::zero().sub(L::load_f16(from.add(32).cast())) } else { d })
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn group<L: Lanes>(_: *const u8, shared: (L, L), _: usize) -> (L, L) {
+        shared
+    }
+
+    fn put(scales: &mut [u8], lane: usize, block: &Exploded) {
+        scales[2 * lane..][..2].copy_from_slice(&block.d);
+        if MINIMA {
+            scales[32 + 2 * lane..][..2].copy_from_slice(&block.dmin);
+        }
+    }
+}
+
+/// Small integer scales per `256 / COUNT` columns times one f16 per 256, and with `MINIMA` the same again.
+pub(crate) struct Super<const COUNT: usize, const MINIMA: bool>;
+
+impl<const COUNT: usize, const MINIMA: bool> Super<COUNT, MINIMA> {
+    const D: usize = COUNT * TILE * (1 + MINIMA as usize);
+}
+
+impl<const COUNT: usize, const MINIMA: bool> Scales for Super<COUNT, MINIMA> {
+    const GROUPS: usize = 8;
+    const HALVES: bool = COUNT == 16;
+    const MINIMA: bool = MINIMA;
+    const BYTES: usize = (COUNT * TILE + 32) * (1 + MINIMA as usize);
+
+    #[inline(always)]
+    unsafe fn shared<L: Lanes>(from: *const u8) -> (L, L) {
+        unsafe {
+            let d = L::load_f16(from.add(Self::D).cast());
+            (d, if MINIMA { L::load_f16(from.add(Self::D + 32).cast()) } else { d })
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn group<L: Lanes>(from: *const u8, (d, dmin): (L, L), i: usize) -> (L, L) {
+        unsafe {
+            let scale = L::load_i8(from.add(i * TILE).cast()).mul(d);
+            (scale, if MINIMA { L::load_i8(from.add((COUNT + i) * TILE).cast()).mul(dmin) } else { scale })
+        }
+    }
+
+    fn put(scales: &mut [u8], lane: usize, block: &Exploded) {
+        for i in 0..COUNT {
+            scales[i * TILE + lane] = block.scales[i] as u8;
+            if MINIMA {
+                scales[(COUNT + i) * TILE + lane] = block.minima[i] as u8;
+            }
+        }
+        scales[Self::D + 2 * lane..][..2].copy_from_slice(&block.d);
+        if MINIMA {
+            scales[Self::D + 32 + 2 * lane..][..2].copy_from_slice(&block.dmin);
+        }
+    }
+}
+
+/// A block format: codes, scales, and the code that stands for zero (a power of two, or 0).
+pub(crate) trait Format {
+    type Codes: Codes;
+    type Scales: Scales;
+    const OFFSET: i32;
+
+    /// Bytes of a tile's block.
+    const BYTES: usize = Self::Scales::GROUPS * Self::Codes::BYTES + Self::Scales::BYTES;
+    /// Where the scales lie in it.
+    const SCALES: usize = Self::Scales::GROUPS * Self::Codes::BYTES;
+}
+
+macro_rules! formats {
+    ($($name:ident: $codes:ty, $scales:ty, $offset:literal;)*) => {
+        $(
+            #[allow(non_camel_case_types)]
+            pub(crate) struct $name;
+            impl Format for $name {
+                type Codes = $codes;
+                type Scales = $scales;
+                const OFFSET: i32 = $offset;
+            }
+        )*
+    };
+}
+
+formats! {
+    Q4_0: Nibbles, Half<false>, 8;
+    Q4_1: Nibbles, Half<true>, 0;
+    Q5_0: Fives, Half<false>, 16;
+    Q5_1: Fives, Half<true>, 0;
+    Q8_0: Bytes, Half<false>, 128;
+    Q2_K: Twos, Super<16, true>, 0;
+    Q3_K: Threes, Super<16, false>, 4;
+    Q4_K: Nibbles, Super<8, true>, 0;
+    Q5_K: Fives, Super<8, true>, 0;
+    Q6_K: Sixes, Super<16, false>, 32;
+    IQ4_NL: Table, Half<false>, 128;
+    IQ4_XS: Table, Super<8, false>, 128;
+}
+
+/// Calls a function generic over `Format` for the block type at hand.
+macro_rules! with_format {
+    ($ty:expr, $f:ident $(, $c:tt)* => ($($arg:expr),*)) => {{
+        use $crate::cpu::blocks as b;
+        use formats::BlockType as T;
+        match $ty {
+            T::Q4_0 => $f::<b::Q4_0 $(, $c)*>($($arg),*),
+            T::Q4_1 => $f::<b::Q4_1 $(, $c)*>($($arg),*),
+            T::Q5_0 => $f::<b::Q5_0 $(, $c)*>($($arg),*),
+            T::Q5_1 => $f::<b::Q5_1 $(, $c)*>($($arg),*),
+            T::Q8_0 => $f::<b::Q8_0 $(, $c)*>($($arg),*),
+            T::Q2_K => $f::<b::Q2_K $(, $c)*>($($arg),*),
+            T::Q3_K => $f::<b::Q3_K $(, $c)*>($($arg),*),
+            T::Q4_K => $f::<b::Q4_K $(, $c)*>($($arg),*),
+            T::Q5_K => $f::<b::Q5_K $(, $c)*>($($arg),*),
+            T::Q6_K => $f::<b::Q6_K $(, $c)*>($($arg),*),
+            T::IQ4_NL => $f::<b::IQ4_NL $(, $c)*>($($arg),*),
+            T::IQ4_XS => $f::<b::IQ4_XS $(, $c)*>($($arg),*),
+            T::F32 | T::F16 | T::BF16 => unreachable!("floats have no blocks"),
+        }
+    }};
+}
+pub(crate) use with_format;

@@ -1,0 +1,116 @@
+//! The AVX2 level: two 256-bit registers, with FMA and F16C.
+
+use super::Lanes;
+use std::arch::x86_64::*;
+
+/// Sixteen numbers in two registers.
+#[derive(Clone, Copy)]
+pub(crate) struct Avx2(__m256, __m256);
+
+#[rustfmt::skip]
+impl Lanes for Avx2 {
+    type Ints = (__m256i, __m256i);
+
+    #[inline(always)] unsafe fn splat(x: f32) -> Self { unsafe { Self(_mm256_set1_ps(x), _mm256_set1_ps(x)) } }
+    #[inline(always)] unsafe fn load(from: *const f32) -> Self { unsafe { Self(_mm256_loadu_ps(from), _mm256_loadu_ps(from.add(8))) } }
+    #[inline(always)] unsafe fn store(self, to: *mut f32) { unsafe { _mm256_storeu_ps(to, self.0); _mm256_storeu_ps(to.add(8), self.1) } }
+    #[inline(always)] unsafe fn add(self, b: Self) -> Self { unsafe { Self(_mm256_add_ps(self.0, b.0), _mm256_add_ps(self.1, b.1)) } }
+    #[inline(always)] unsafe fn sub(self, b: Self) -> Self { unsafe { Self(_mm256_sub_ps(self.0, b.0), _mm256_sub_ps(self.1, b.1)) } }
+    #[inline(always)] unsafe fn mul(self, b: Self) -> Self { unsafe { Self(_mm256_mul_ps(self.0, b.0), _mm256_mul_ps(self.1, b.1)) } }
+    #[inline(always)] unsafe fn div(self, b: Self) -> Self { unsafe { Self(_mm256_div_ps(self.0, b.0), _mm256_div_ps(self.1, b.1)) } }
+    #[inline(always)] unsafe fn fma(self, b: Self, c: Self) -> Self { unsafe { Self(_mm256_fmadd_ps(self.0, b.0, c.0), _mm256_fmadd_ps(self.1, b.1, c.1)) } }
+    #[inline(always)] unsafe fn fnma(self, b: Self, c: Self) -> Self { unsafe { Self(_mm256_fnmadd_ps(self.0, b.0, c.0), _mm256_fnmadd_ps(self.1, b.1, c.1)) } }
+    #[inline(always)] unsafe fn max(self, b: Self) -> Self { unsafe { Self(_mm256_max_ps(self.0, b.0), _mm256_max_ps(self.1, b.1)) } }
+    #[inline(always)] unsafe fn abs(self) -> Self {
+        unsafe {
+            let mask = _mm256_castsi256_ps(_mm256_set1_epi32(0x7fff_ffff));
+            Self(_mm256_and_ps(self.0, mask), _mm256_and_ps(self.1, mask))
+        }
+    }
+    #[inline(always)] unsafe fn round(self) -> Self { unsafe { Self(_mm256_round_ps::<8>(self.0), _mm256_round_ps::<8>(self.1)) } }
+    #[inline(always)] unsafe fn power_of_two(self) -> Self {
+        unsafe {
+            let power = |v| _mm256_castsi256_ps(_mm256_slli_epi32::<23>(_mm256_add_epi32(_mm256_cvtps_epi32(v), _mm256_set1_epi32(127))));
+            Self(power(self.0), power(self.1))
+        }
+    }
+    #[inline(always)] unsafe fn where_ge(self, a: Self, b: Self) -> Self {
+        unsafe {
+            Self(_mm256_and_ps(self.0, _mm256_cmp_ps::<_CMP_GE_OQ>(a.0, b.0)), _mm256_and_ps(self.1, _mm256_cmp_ps::<_CMP_GE_OQ>(a.1, b.1)))
+        }
+    }
+    #[inline(always)] unsafe fn sum(self) -> f32 {
+        unsafe {
+            let v = _mm256_add_ps(self.0, self.1);
+            let v = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps::<1>(v));
+            let v = _mm_add_ps(v, _mm_movehl_ps(v, v));
+            _mm_cvtss_f32(_mm_add_ss(v, _mm_movehdup_ps(v)))
+        }
+    }
+    #[inline(always)] unsafe fn largest(self) -> f32 {
+        unsafe {
+            let v = _mm256_max_ps(self.0, self.1);
+            let v = _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps::<1>(v));
+            let v = _mm_max_ps(v, _mm_movehl_ps(v, v));
+            _mm_cvtss_f32(_mm_max_ss(v, _mm_movehdup_ps(v)))
+        }
+    }
+    #[inline(always)] unsafe fn load_f16(from: *const u16) -> Self {
+        unsafe { Self(_mm256_cvtph_ps(_mm_loadu_si128(from.cast())), _mm256_cvtph_ps(_mm_loadu_si128(from.add(8).cast()))) }
+    }
+    #[inline(always)] unsafe fn load_bf16(from: *const u16) -> Self {
+        unsafe {
+            let wide = |p: *const u16| _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(_mm_loadu_si128(p.cast()))));
+            Self(wide(from), wide(from.add(8)))
+        }
+    }
+    #[inline(always)] unsafe fn load_i8(from: *const i8) -> Self {
+        unsafe {
+            let wide = |p: *const i8| _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(p.cast())));
+            Self(wide(from), wide(from.add(8)))
+        }
+    }
+    #[inline(always)] unsafe fn store_i8(self, to: *mut i8) {
+        unsafe {
+            let mut lanes = [0f32; 16];
+            self.store(lanes.as_mut_ptr());
+            to.cast::<[i8; 16]>().write_unaligned(lanes.map(|x| x as i8));
+        }
+    }
+    #[inline(always)] unsafe fn from_ints(v: Self::Ints) -> Self { unsafe { Self(_mm256_cvtepi32_ps(v.0), _mm256_cvtepi32_ps(v.1)) } }
+
+    #[inline(always)] unsafe fn int_splat(x: i32) -> Self::Ints { unsafe { (_mm256_set1_epi32(x), _mm256_set1_epi32(x)) } }
+    #[inline(always)] unsafe fn int_load(from: *const u8) -> Self::Ints {
+        unsafe { (_mm256_loadu_si256(from.cast()), _mm256_loadu_si256(from.add(32).cast())) }
+    }
+    #[inline(always)] unsafe fn int_add(a: Self::Ints, b: Self::Ints) -> Self::Ints { unsafe { (_mm256_add_epi32(a.0, b.0), _mm256_add_epi32(a.1, b.1)) } }
+    #[inline(always)] unsafe fn int_and(a: Self::Ints, b: Self::Ints) -> Self::Ints { unsafe { (_mm256_and_si256(a.0, b.0), _mm256_and_si256(a.1, b.1)) } }
+    #[inline(always)] unsafe fn int_or(a: Self::Ints, b: Self::Ints) -> Self::Ints { unsafe { (_mm256_or_si256(a.0, b.0), _mm256_or_si256(a.1, b.1)) } }
+    #[inline(always)] unsafe fn byte_splat(x: u8) -> Self::Ints { unsafe { (_mm256_set1_epi8(x as i8), _mm256_set1_epi8(x as i8)) } }
+    #[inline(always)] unsafe fn int_shr<const N: i32>(a: Self::Ints) -> Self::Ints { unsafe { (_mm256_srli_epi32::<N>(a.0), _mm256_srli_epi32::<N>(a.1)) } }
+    #[inline(always)] unsafe fn int_shl<const N: i32>(a: Self::Ints) -> Self::Ints { unsafe { (_mm256_slli_epi32::<N>(a.0), _mm256_slli_epi32::<N>(a.1)) } }
+    #[inline(always)] unsafe fn lookup(table: *const u8, index: Self::Ints) -> Self::Ints {
+        unsafe {
+            let table = _mm256_broadcastsi128_si256(_mm_loadu_si128(table.cast()));
+            (_mm256_shuffle_epi8(table, index.0), _mm256_shuffle_epi8(table, index.1))
+        }
+    }
+    #[inline(always)] unsafe fn dot<const WIDE: bool>(acc: Self::Ints, codes: Self::Ints, x: *const i8) -> Self::Ints {
+        unsafe {
+            let x = _mm256_set1_epi32(x.cast::<i32>().read_unaligned());
+            let ones = _mm256_set1_epi16(1);
+            let dot = |acc, codes| {
+                if WIDE {
+                    // Two products of 255 * 127 overflow 16 bits, so even and odd bytes are multiplied apart.
+                    let low = _mm256_set1_epi16(0xff);
+                    let even = _mm256_madd_epi16(_mm256_and_si256(codes, low), _mm256_srai_epi16::<8>(_mm256_slli_epi16::<8>(x)));
+                    let odd = _mm256_madd_epi16(_mm256_srli_epi16::<8>(codes), _mm256_srai_epi16::<8>(x));
+                    _mm256_add_epi32(acc, _mm256_add_epi32(even, odd))
+                } else {
+                    _mm256_add_epi32(acc, _mm256_madd_epi16(_mm256_maddubs_epi16(codes, x), ones))
+                }
+            };
+            (dot(acc.0, codes.0), dot(acc.1, codes.1))
+        }
+    }
+}

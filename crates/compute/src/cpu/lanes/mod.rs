@@ -1,0 +1,143 @@
+//! Sixteen numbers at a time. Kernels are written once over this trait; the three levels differ only here, and compute
+//! the same bits: multiply-adds are fused everywhere and sums are folded in halves everywhere.
+//!
+//! Kernels do without closures around these methods: a closure is compiled without the level's instructions unless it
+//! is inlined, and each method in it then costs a call.
+//!
+//! Every method is unsafe for the same two reasons: the processor must have the level's instructions (`CpuLevel`
+//! checks that once), and pointers must be valid for the 16 elements (or stated bytes) they stand for.
+
+mod avx2;
+mod avx512;
+mod scalar;
+
+pub(crate) use avx2::Avx2;
+pub(crate) use avx512::Avx512;
+pub(crate) use scalar::Scalar;
+
+/// Sixteen f32, with sixteen 32-bit integers (or 64 bytes) beside them.
+#[allow(clippy::missing_safety_doc)]
+pub(crate) trait Lanes: Copy {
+    /// 16 x i32, or 64 bytes.
+    type Ints: Copy;
+
+    unsafe fn splat(x: f32) -> Self;
+    unsafe fn load(from: *const f32) -> Self;
+    unsafe fn store(self, to: *mut f32);
+    unsafe fn add(self, b: Self) -> Self;
+    unsafe fn sub(self, b: Self) -> Self;
+    unsafe fn mul(self, b: Self) -> Self;
+    unsafe fn div(self, b: Self) -> Self;
+    /// `self * b + c`, rounded once.
+    unsafe fn fma(self, b: Self, c: Self) -> Self;
+    /// `c - self * b`, rounded once.
+    unsafe fn fnma(self, b: Self, c: Self) -> Self;
+    unsafe fn max(self, b: Self) -> Self;
+    unsafe fn abs(self) -> Self;
+    /// To the nearest integer, ties to even.
+    unsafe fn round(self) -> Self;
+    /// `2^self` for integers from -126 to 127.
+    unsafe fn power_of_two(self) -> Self;
+    /// `self` where `a >= b`, else 0.
+    unsafe fn where_ge(self, a: Self, b: Self) -> Self;
+    /// Sum of the lanes, folded in halves.
+    unsafe fn sum(self) -> f32;
+    /// Largest lane.
+    unsafe fn largest(self) -> f32;
+    /// 16 f16.
+    unsafe fn load_f16(from: *const u16) -> Self;
+    /// 16 bf16.
+    unsafe fn load_bf16(from: *const u16) -> Self;
+    /// 16 i8, read as numbers.
+    unsafe fn load_i8(from: *const i8) -> Self;
+    /// Lanes are integers in -128..=127: 16 bytes out.
+    unsafe fn store_i8(self, to: *mut i8);
+    unsafe fn from_ints(ints: Self::Ints) -> Self;
+
+    unsafe fn int_splat(x: i32) -> Self::Ints;
+    /// 64 bytes.
+    unsafe fn int_load(from: *const u8) -> Self::Ints;
+    unsafe fn int_add(a: Self::Ints, b: Self::Ints) -> Self::Ints;
+    unsafe fn int_and(a: Self::Ints, b: Self::Ints) -> Self::Ints;
+    unsafe fn int_or(a: Self::Ints, b: Self::Ints) -> Self::Ints;
+    /// Every byte the same.
+    unsafe fn byte_splat(x: u8) -> Self::Ints;
+    /// Right shift of the 32-bit lanes.
+    unsafe fn int_shr<const N: i32>(a: Self::Ints) -> Self::Ints;
+    /// Left shift of the 32-bit lanes.
+    unsafe fn int_shl<const N: i32>(a: Self::Ints) -> Self::Ints;
+    /// Each byte (below 16) replaced by that entry of a table of 16 bytes.
+    unsafe fn lookup(table: *const u8, index: Self::Ints) -> Self::Ints;
+    /// Adds to each lane the dot product of its four bytes (unsigned) with the four signed bytes at `x`.
+    /// Codes above 127 need `WIDE`.
+    unsafe fn dot<const WIDE: bool>(acc: Self::Ints, codes: Self::Ints, x: *const i8) -> Self::Ints;
+
+    #[inline(always)]
+    unsafe fn zero() -> Self {
+        unsafe { Self::splat(0.0) }
+    }
+
+    /// `e^self`, for `self` up to 88; below -87 it is 0.
+    #[inline(always)]
+    unsafe fn exp(self) -> Self {
+        unsafe {
+            let low = Self::splat(-87.0);
+            let x = self.max(low);
+            let n = x.mul(Self::splat(std::f32::consts::LOG2_E)).round();
+            let r = n.fnma(Self::splat(0.693_359_4), x);
+            let r = n.fnma(Self::splat(-2.121_944_4e-4), r);
+            let mut p = Self::splat(1.987_569_1e-4);
+            for c in [1.398_2e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 0.5] {
+                p = p.fma(r, Self::splat(c));
+            }
+            let one = Self::splat(1.0);
+            p.fma(r.mul(r), r).add(one).mul(n.power_of_two()).where_ge(self, low)
+        }
+    }
+
+    /// `1 / (1 + e^-self)`.
+    #[inline(always)]
+    unsafe fn sigmoid(self) -> Self {
+        unsafe {
+            let one = Self::splat(1.0);
+            // The cap keeps e^-x finite; the quotient is 0 to f32 well before it.
+            let e = Self::zero().sub(self.max(Self::splat(-87.0))).exp();
+            one.div(one.add(e))
+        }
+    }
+
+    /// `self * sigmoid(self)`.
+    #[inline(always)]
+    unsafe fn silu(self) -> Self {
+        unsafe { self.mul(self.sigmoid()) }
+    }
+}
+
+/// Defines a kernel entry that runs `$body` at the level asked for.
+macro_rules! at_level {
+    ($(#[$doc:meta])* $vis:vis fn $name:ident = $body:ident $(<$($c:ident : $ct:ty),*>)? ($($arg:ident: $ty:ty),* $(,)?)) => {
+        $(#[$doc])*
+        #[allow(clippy::missing_safety_doc)]
+        $vis unsafe fn $name $(<$(const $c: $ct),*>)? (level: $crate::cpu::CpuLevel, $($arg: $ty),*) {
+            #[target_feature(enable = "avx2,fma,f16c")]
+            unsafe fn avx2 $(<$(const $c: $ct),*>)? ($($arg: $ty),*) {
+                // SAFETY: as for the caller.
+                unsafe { $body::<$crate::cpu::lanes::Avx2 $($(, $c)*)?>($($arg),*) }
+            }
+            #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx2,fma,f16c")]
+            unsafe fn avx512 $(<$(const $c: $ct),*>)? ($($arg: $ty),*) {
+                // SAFETY: as for the caller.
+                unsafe { $body::<$crate::cpu::lanes::Avx512 $($(, $c)*)?>($($arg),*) }
+            }
+            // SAFETY: a `CpuLevel` above scalar exists only where its instructions do.
+            unsafe {
+                match level {
+                    $crate::cpu::CpuLevel::Scalar => $body::<$crate::cpu::lanes::Scalar $($(, $c)*)?>($($arg),*),
+                    $crate::cpu::CpuLevel::Avx2 => avx2 $(::<$($c),*>)? ($($arg),*),
+                    $crate::cpu::CpuLevel::Avx512 => avx512 $(::<$($c),*>)? ($($arg),*),
+                }
+            }
+        }
+    };
+}
+pub(crate) use at_level;

@@ -1,0 +1,212 @@
+//! The CPU backend: one source for three levels of instructions, chosen once; a spinning pool; weights repacked for
+//! the level in use; int8 activations unless f32 is asked for.
+#![allow(unsafe_code)]
+
+mod blocks;
+mod commit;
+mod lanes;
+mod matmul;
+mod ops;
+mod pack;
+mod pool;
+mod q8;
+mod view;
+
+use crate::{
+    arena::Arena,
+    backend::{Backend, CommitPath, Matrix, RecurrentCommit},
+    commit::{write_pages, write_tape},
+    memory::Memory,
+    pass::Pass,
+    plan::{MatrixId, Plan, VectorId},
+};
+use pack::Packed;
+pub use pool::{Pool, Worker};
+use q8::Q8Block;
+use std::{
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
+};
+use view::{Shared, View, raw_buffers};
+
+/// Which instructions the kernels use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum CpuLevel {
+    /// Any processor.
+    Scalar,
+    /// AVX2, FMA, F16C.
+    Avx2,
+    /// AVX-512 F, BW, VL, VNNI.
+    Avx512,
+}
+
+impl CpuLevel {
+    /// Every level, lowest first.
+    pub const ALL: [Self; 3] = [Self::Scalar, Self::Avx2, Self::Avx512];
+
+    /// The best level of this processor.
+    pub fn detect() -> Self {
+        Self::ALL.into_iter().rev().find(|l| l.is_available()).unwrap_or(Self::Scalar)
+    }
+
+    /// Whether this processor has the level's instructions.
+    pub fn is_available(self) -> bool {
+        use std::arch::is_x86_feature_detected as has;
+        let avx2 = has!("avx2") && has!("fma") && has!("f16c");
+        match self {
+            Self::Scalar => true,
+            Self::Avx2 => avx2,
+            Self::Avx512 => {
+                avx2 && has!("avx512f") && has!("avx512bw") && has!("avx512vl") && has!("avx512vnni")
+            }
+        }
+    }
+}
+
+/// What matrices of quantised weights are multiplied with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Activations {
+    /// Rounded to int8, 32 at a time.
+    Int8,
+    /// As they are.
+    F32,
+}
+
+/// Runs plans on the processor.
+pub struct Cpu {
+    level: CpuLevel,
+    activations: Activations,
+    pool: Pool,
+    matrices: Vec<Packed>,
+    vectors: Vec<Memory>,
+    /// [threads].
+    scratch: Vec<Memory>,
+}
+
+impl Cpu {
+    /// A backend with `threads` threads. The level must be available.
+    pub fn new(level: CpuLevel, threads: usize, activations: Activations) -> Self {
+        assert!(level.is_available(), "this processor lacks {level:?}");
+        Self {
+            level,
+            activations,
+            pool: Pool::new(threads),
+            matrices: Vec::new(),
+            vectors: Vec::new(),
+            scratch: vec![Memory::zeroed(0); threads],
+        }
+    }
+
+    /// The level in use.
+    pub fn level(&self) -> CpuLevel {
+        self.level
+    }
+
+    /// Threads in use.
+    pub fn threads(&self) -> usize {
+        self.pool.threads()
+    }
+
+    /// Runs the arena's plan and tells how long each op took, its barrier included.
+    pub fn profile(&mut self, arena: &mut Arena, pass: &Pass<'_>) -> Vec<Duration> {
+        let times = Mutex::new(Vec::with_capacity(arena.plan.ops.len()));
+        let observe = |begin: Instant| times.lock().expect("no op panics").push(begin.elapsed());
+        self.run_observed(arena, pass, Some(&observe));
+        times.into_inner().expect("no op panics")
+    }
+
+    fn run_observed(
+        &mut self,
+        arena: &mut Arena,
+        pass: &Pass<'_>,
+        observe: Option<&(dyn Fn(Instant) + Sync)>,
+    ) {
+        assert!(pass.rows() <= arena.capacity(), "{} rows in an arena of {}", pass.rows(), arena.capacity());
+        assert!(pass.chosen.len() <= arena.chosen_capacity(), "{} rows with logits", pass.chosen.len());
+        let plan = arena.plan.clone();
+        let needed = 4 * ops::scratch_len(&plan, pass);
+        for scratch in &mut self.scratch {
+            if scratch.len() < needed {
+                *scratch = Memory::zeroed(needed);
+            }
+        }
+        let buffers = raw_buffers(arena);
+        let scratch = self.scratch.iter_mut().map(|m| m.slice_mut::<f32>().as_mut_ptr()).collect();
+        let shared = &Shared { buffers: &buffers, scratch };
+        let (matrices, vectors, level) = (&self.matrices, &self.vectors, self.level);
+        let int8 = self.activations == Activations::Int8;
+        self.pool.run(|worker| {
+            let view = View {
+                level,
+                int8,
+                worker,
+                plan: &plan,
+                pass,
+                matrices,
+                vectors,
+                buffers: shared.buffers,
+                scratch: shared.scratch[worker.index],
+            };
+            for op in &plan.ops {
+                let begin = observe.map(|_| Instant::now());
+                // SAFETY: the arena was made for this plan and has room for the pass; all threads run all ops.
+                unsafe { ops::execute(&view, op) };
+                worker.wait();
+                if let (Some(observe), Some(begin), 0) = (observe, begin, worker.index) {
+                    observe(begin);
+                }
+            }
+        });
+    }
+
+    /// Bytes of all matrices as they are held.
+    pub fn weight_bytes(&self) -> usize {
+        self.matrices.iter().map(|m| m.experts * m.tiles() * m.tile_bytes).sum()
+    }
+}
+
+impl Backend for Cpu {
+    fn matrix(&mut self, m: Matrix<'_>) -> MatrixId {
+        self.matrices.push(Packed::new(m.ty, m.experts, m.rows, m.cols, m.bytes));
+        MatrixId(self.matrices.len() as u32 - 1)
+    }
+
+    fn vector(&mut self, numbers: &[f32]) -> VectorId {
+        let mut memory = Memory::zeroed(4 * numbers.len());
+        memory.slice_mut::<f32>().copy_from_slice(numbers);
+        self.vectors.push(memory);
+        VectorId(self.vectors.len() as u32 - 1)
+    }
+
+    fn arena(&self, plan: Arc<Plan>, capacity: usize, chosen: usize) -> Arena {
+        let rounded = |cols: usize| match self.activations {
+            Activations::Int8 => cols / 32 * size_of::<Q8Block>(),
+            Activations::F32 => 0,
+        };
+        Arena::new(plan, capacity, chosen, rounded)
+    }
+
+    fn run(&mut self, arena: &mut Arena, pass: &Pass<'_>) {
+        self.run_observed(arena, pass, None);
+    }
+
+    fn commit_kv(
+        &mut self,
+        arena: &Arena,
+        cache: usize,
+        path: CommitPath<'_>,
+        first_page: usize,
+        pages: &mut [&mut Memory],
+    ) {
+        write_pages(arena, cache, path, first_page, pages);
+    }
+
+    fn commit_recurrent(&mut self, arena: &Arena, path: CommitPath<'_>, mut state: RecurrentCommit<'_>) {
+        let anchors = commit::NewAnchors::new(&mut state.anchors);
+        let (base, tape, level) = (state.base, &*state.tape, self.level);
+        if !state.anchors.is_empty() {
+            self.pool.run(|worker| commit::fold_anchors(level, worker, arena, path, base, tape, &anchors));
+        }
+        write_tape(arena, path, state.tape);
+    }
+}

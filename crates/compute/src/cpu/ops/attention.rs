@@ -1,0 +1,291 @@
+//! Attention over committed pages and the pass's own rows. Keys are taken page by page (64 positions); a page's
+//! softmax is finished before it is merged with those before it, so the rounding follows positions alone.
+
+use super::rotate::decode_row;
+use crate::{
+    cpu::{
+        lanes::{Lanes, at_level},
+        q8::{Q8Block, quantise_row},
+        view::{RawBuffer, View},
+    },
+    kv::{KvLayout, PAGE_TOKENS},
+    pass::PageTable,
+    plan::{AttentionShape, Op},
+};
+
+/// Rows that share the reading of a page.
+const ROW_BLOCK: usize = 8;
+
+pub(super) fn scratch_len(shape: &AttentionShape) -> usize {
+    let group = shape.heads / shape.kv_heads;
+    // A page of keys, a page of values, and for each row and query head: output, maximum and sum.
+    (2 * PAGE_TOKENS + ROW_BLOCK * group) * shape.head_dim + 2 * ROW_BLOCK * group
+}
+
+/// Some rows of one sequence, for one key/value head.
+struct Block<'a> {
+    shape: AttentionShape,
+    layout: KvLayout,
+    layer: usize,
+    head: usize,
+    scale: f32,
+    window: usize,
+    causal: bool,
+    committed: usize,
+    pages: &'a PageTable<'a>,
+    first_row: usize,
+    rows: usize,
+}
+
+#[inline(always)]
+unsafe fn attend<L: Lanes>(
+    view: &View<'_>,
+    block: &Block<'_>,
+    q: RawBuffer,
+    k: RawBuffer,
+    v: RawBuffer,
+    out: RawBuffer,
+) {
+    unsafe {
+        let pass = view.pass;
+        let dim = block.shape.head_dim;
+        let group = block.shape.heads / block.shape.kv_heads;
+        let keys = view.scratch;
+        let values = keys.add(PAGE_TOKENS * dim);
+        let sums = values.add(PAGE_TOKENS * dim); // [ROW_BLOCK, group, dim]
+        let maxima = sums.add(ROW_BLOCK * group * dim); // [ROW_BLOCK, group]
+        let totals = maxima.add(ROW_BLOCK * group);
+        for i in 0..block.rows * group {
+            *maxima.add(i) = f32::NEG_INFINITY;
+            *totals.add(i) = 0.0;
+            for d in (0..dim).step_by(16) {
+                L::zero().store(sums.add(i * dim + d));
+            }
+        }
+
+        // Without causality a row also sees the rows after it: all of the sequence, which are consecutive then.
+        let sequence = pass.sequence_of[block.first_row];
+        let rows_of_sequence = pass.sequence_of.iter().filter(|s| **s == sequence).count();
+        let visible = |row: usize| {
+            let position = pass.positions[row] as usize;
+            let end = if block.causal { position + 1 } else { block.committed + rows_of_sequence };
+            ((position + 1).saturating_sub(block.window), end.min(position.saturating_add(block.window)))
+        };
+        let block_rows = block.first_row..block.first_row + block.rows;
+        let begin = block_rows.clone().map(|r| visible(r).0).min().unwrap_or(0);
+        let end = block_rows.clone().map(|r| visible(r).1).max().unwrap_or(0);
+
+        for page in begin / PAGE_TOKENS..end.div_ceil(PAGE_TOKENS) {
+            let start = page * PAGE_TOKENS;
+            let stored = begin.max(start)..block.committed.min(start + PAGE_TOKENS).min(end);
+            if !stored.is_empty() {
+                let bytes = block.pages.page(start).slice::<u8>();
+                let row_bytes = block.layout.row_bytes();
+                for (part, to) in [(0, keys), (1, values)] {
+                    let from = bytes[block.layout.offset(block.layer, part, block.head)..].as_ptr();
+                    for position in stored.clone() {
+                        let i = position - start;
+                        decode_row::<L>(block.layout.kind, from.add(i * row_bytes), dim, to.add(i * dim));
+                    }
+                }
+            }
+            for (r, row) in block_rows.clone().enumerate() {
+                let (from, to) = visible(row);
+                let (from, to) = (from.max(start), to.min(start + PAGE_TOKENS));
+                if from >= to {
+                    continue;
+                }
+                let n = to - from;
+                let mut key = [std::ptr::null::<f32>(); PAGE_TOKENS];
+                let mut value = [std::ptr::null::<f32>(); PAGE_TOKENS];
+                let mut i = 0;
+                while i < n && from + i < block.committed {
+                    let at = (from + i - start) * dim;
+                    (key[i], value[i]) = (keys.add(at), values.add(at));
+                    i += 1;
+                }
+                let at = block.head * dim;
+                let mut put = |i: usize, r: usize| {
+                    (key[i], value[i]) = (k.row(r).add(at).cast_const(), v.row(r).add(at).cast_const());
+                };
+                if block.causal {
+                    let mut run_start = block.committed;
+                    for run in pass.path(row) {
+                        let run_end = run_start + run.len as usize;
+                        while i < n && from + i < run_end {
+                            put(i, run.first as usize + (from + i - run_start));
+                            i += 1;
+                        }
+                        run_start = run_end;
+                    }
+                } else {
+                    let first = pass.sequence_of.iter().position(|s| *s == sequence).unwrap_or(0);
+                    while i < n {
+                        put(i, first + (from + i - block.committed));
+                        i += 1;
+                    }
+                }
+                for g in 0..group {
+                    let query = q.row(row).add((block.head * group + g) * block.shape.query_stride());
+                    let state = r * group + g;
+                    page_of_keys::<L>(
+                        query,
+                        &key[..n],
+                        &value[..n],
+                        dim,
+                        block.scale,
+                        &mut *maxima.add(state),
+                        &mut *totals.add(state),
+                        sums.add(state * dim),
+                    );
+                }
+            }
+        }
+
+        for (r, row) in block_rows.enumerate() {
+            for g in 0..group {
+                let state = r * group + g;
+                let head = block.head * group + g;
+                let inverse = L::splat(1.0 / *totals.add(state));
+                let to = out.row(row).add(head * dim);
+                let gate = q.row(row).add(head * block.shape.query_stride() + dim);
+                for d in (0..dim).step_by(16) {
+                    let mut y = L::load(sums.add(state * dim + d)).mul(inverse);
+                    if block.shape.gated {
+                        y = y.mul(L::load(gate.add(d)).sigmoid());
+                    }
+                    y.store(to.add(d));
+                }
+                if view.int8 {
+                    let blocks: *mut Q8Block = out.blocks(row).add(head * dim / 32);
+                    quantise_row::<L>(to, dim, blocks);
+                }
+            }
+        }
+    }
+}
+
+/// Softmax over the keys of one page, merged into what the pages before it gave.
+#[inline(always)]
+unsafe fn page_of_keys<L: Lanes>(
+    query: *const f32,
+    keys: &[*const f32],
+    values: &[*const f32],
+    dim: usize,
+    scale: f32,
+    maximum: &mut f32,
+    total: &mut f32,
+    sum: *mut f32,
+) {
+    unsafe {
+        let mut scores = [f32::NEG_INFINITY; PAGE_TOKENS];
+        for (i, keys) in keys.chunks(4).enumerate() {
+            // The last chunk repeats its last key; the surplus is not kept.
+            let key: [*const f32; 4] = std::array::from_fn(|j| keys[j.min(keys.len() - 1)]);
+            let mut dots = [L::zero(); 4];
+            for d in (0..dim).step_by(16) {
+                let q = L::load(query.add(d));
+                for j in 0..4 {
+                    dots[j] = q.fma(L::load(key[j].add(d)), dots[j]);
+                }
+            }
+            for j in 0..keys.len() {
+                scores[4 * i + j] = dots[j].sum() * scale;
+            }
+        }
+        let mut largest = L::splat(f32::NEG_INFINITY);
+        for i in (0..PAGE_TOKENS).step_by(16) {
+            largest = largest.max(L::load(scores.as_ptr().add(i)));
+        }
+        let highest = largest.largest();
+        let mut page_total = L::zero();
+        for i in (0..PAGE_TOKENS).step_by(16) {
+            let weight = L::load(scores.as_ptr().add(i)).sub(L::splat(highest)).exp();
+            page_total = page_total.add(weight);
+            weight.store(scores.as_mut_ptr().add(i));
+        }
+        let new_maximum = if *maximum > highest { *maximum } else { highest };
+        let before = L::splat(*maximum - new_maximum).exp();
+        let now = L::splat(highest - new_maximum).exp();
+        *maximum = new_maximum;
+        *total = before.largest().mul_add(*total, now.largest() * page_total.sum());
+
+        let mut d = 0;
+        while d < dim {
+            if d + 128 <= dim {
+                weigh::<L, 8>(&scores, values, d, before, now, sum);
+                d += 128;
+            } else {
+                weigh::<L, 1>(&scores, values, d, before, now, sum);
+                d += 16;
+            }
+        }
+    }
+}
+
+/// `16 C` columns of the weighted sum of values.
+#[inline(always)]
+unsafe fn weigh<L: Lanes, const C: usize>(
+    weights: &[f32; PAGE_TOKENS],
+    values: &[*const f32],
+    column: usize,
+    before: L,
+    now: L,
+    sum: *mut f32,
+) {
+    unsafe {
+        let mut page = [L::zero(); C];
+        for (value, weight) in values.iter().zip(weights) {
+            let weight = L::splat(*weight);
+            for c in 0..C {
+                page[c] = weight.fma(L::load(value.add(column + 16 * c)), page[c]);
+            }
+        }
+        for c in 0..C {
+            let to = sum.add(column + 16 * c);
+            L::load(to).mul(before).add(page[c].mul(now)).store(to);
+        }
+    }
+}
+
+at_level!(fn attend_at = attend(
+    view: &View<'_>, block: &Block<'_>, q: RawBuffer, k: RawBuffer, v: RawBuffer, out: RawBuffer,
+));
+
+pub(super) unsafe fn attention(view: &View<'_>, op: &Op) {
+    let &Op::Attention { q, k, v, shape, scale, window, causal, cache, layer, out } = op else {
+        unreachable!()
+    };
+    let (q, k, v, out) = (view.buffer(q), view.buffer(k), view.buffer(v), view.buffer(out));
+    assert!(out.cols == shape.heads * shape.head_dim && shape.heads.is_multiple_of(shape.kv_heads));
+    let pass = view.pass;
+    let mut task = 0;
+    let mut first_row = 0;
+    while first_row < view.rows() {
+        let sequence = pass.sequence_of[first_row];
+        let same = pass.sequence_of[first_row..].iter().take(ROW_BLOCK).take_while(|s| **s == sequence);
+        let rows = same.count();
+        for head in 0..shape.kv_heads {
+            if task % view.worker.count == view.worker.index {
+                let state = &pass.sequences[sequence as usize];
+                let block = Block {
+                    shape,
+                    layout: view.plan.caches[cache].layout,
+                    layer,
+                    head,
+                    scale,
+                    window: window.unwrap_or(usize::MAX),
+                    causal,
+                    committed: state.committed,
+                    pages: &state.caches[cache],
+                    first_row,
+                    rows,
+                };
+                // SAFETY: the buffers have the shape's widths; this head of these rows is this thread's alone.
+                unsafe { attend_at(view.level, view, &block, q, k, v, out) };
+            }
+            task += 1;
+        }
+        first_row += rows;
+    }
+}

@@ -1,0 +1,183 @@
+//! Matrices repacked at load: GGUF blocks (row after row) become tiles of 16 rows that the kernels stream through.
+
+use super::blocks::{Codes, Exploded, Format, GROUP, Scales, TILE, with_format};
+use crate::memory::Memory;
+use formats::BlockType;
+
+/// A matrix as the kernels read it: [experts, tiles, tile bytes].
+pub(crate) struct Packed {
+    pub(crate) ty: BlockType,
+    pub(crate) experts: usize,
+    /// Rows of one expert's matrix.
+    pub(crate) rows: usize,
+    pub(crate) cols: usize,
+    pub(crate) tile_bytes: usize,
+    data: Memory,
+}
+
+impl Packed {
+    /// Packs `bytes`, which hold [experts, rows, cols] in the file's order.
+    pub(crate) fn new(ty: BlockType, experts: usize, rows: usize, cols: usize, bytes: &[u8]) -> Self {
+        assert_eq!(cols % ty.block_len(), 0, "a row of {cols} is not whole `{ty}` blocks");
+        let row_bytes = cols / ty.block_len() * ty.block_bytes();
+        assert_eq!(
+            bytes.len(),
+            experts * rows * row_bytes,
+            "bytes of a [{experts}, {rows}, {cols}] `{ty}` matrix"
+        );
+        let tiles = rows.div_ceil(TILE);
+        let tile_bytes = tile_bytes(ty, cols);
+        let mut data = Memory::zeroed(experts * tiles * tile_bytes);
+        let out = data.slice_mut::<u8>();
+        for expert in 0..experts {
+            for row in 0..rows {
+                let tile = &mut out[(expert * tiles + row / TILE) * tile_bytes..][..tile_bytes];
+                let from = &bytes[(expert * rows + row) * row_bytes..][..row_bytes];
+                if ty.block_len() == 1 {
+                    let size = ty.block_bytes();
+                    for (k, x) in from.chunks_exact(size).enumerate() {
+                        tile[(k * TILE + row % TILE) * size..][..size].copy_from_slice(x);
+                    }
+                } else {
+                    with_format!(ty, pack_row => (ty, from, tile, row % TILE));
+                }
+            }
+        }
+        Self { ty, experts, rows, cols, tile_bytes, data }
+    }
+
+    /// Tiles of one expert's matrix.
+    pub(crate) fn tiles(&self) -> usize {
+        self.rows.div_ceil(TILE)
+    }
+
+    /// The bytes of tile `tile` of `expert` and all that follow.
+    pub(crate) fn from_tile(&self, expert: usize, tile: usize) -> &[u8] {
+        &self.data.slice::<u8>()[(expert * self.tiles() + tile) * self.tile_bytes..]
+    }
+}
+
+fn tile_bytes(ty: BlockType, cols: usize) -> usize {
+    fn block<F: Format>() -> usize {
+        F::BYTES
+    }
+    match ty.block_len() {
+        1 => cols * TILE * ty.block_bytes(),
+        len => cols / len * with_format!(ty, block => ()),
+    }
+}
+
+fn pack_row<F: Format>(ty: BlockType, row: &[u8], tile: &mut [u8], lane: usize) {
+    for (bytes, packed) in row.chunks_exact(ty.block_bytes()).zip(tile.chunks_exact_mut(F::BYTES)) {
+        let block = explode(ty, bytes);
+        let (codes, scales) = packed.split_at_mut(F::SCALES);
+        for (g, group) in codes.chunks_exact_mut(F::Codes::BYTES).enumerate() {
+            for column in 0..GROUP {
+                F::Codes::put(group, lane, column, block.codes[g * GROUP + column]);
+            }
+        }
+        F::Scales::put(scales, lane, &block);
+    }
+}
+
+/// Takes a GGUF block apart (ggml-quants.c gives the layouts).
+fn explode(ty: BlockType, b: &[u8]) -> Exploded {
+    let mut e = Exploded { codes: [0; 256], scales: [0; 16], minima: [0; 16], d: [b[0], b[1]], dmin: [0; 2] };
+    // Two columns 16 apart share a byte.
+    let nibbles = |qs: &[u8], codes: &mut [u8]| {
+        for i in 0..16 {
+            codes[i] = qs[i] & 15;
+            codes[i + 16] = qs[i] >> 4;
+        }
+    };
+    let fifth_bits = |qh: &[u8], codes: &mut [u8]| {
+        for i in 0..32 {
+            codes[i] |= (qh[i / 8] >> (i % 8) & 1) << 4;
+        }
+    };
+    match ty {
+        BlockType::Q4_0 | BlockType::IQ4_NL => nibbles(&b[2..], &mut e.codes),
+        BlockType::Q4_1 => {
+            e.dmin = [b[2], b[3]];
+            nibbles(&b[4..], &mut e.codes);
+        }
+        BlockType::Q5_0 => {
+            nibbles(&b[6..], &mut e.codes);
+            fifth_bits(&b[2..6], &mut e.codes);
+        }
+        BlockType::Q5_1 => {
+            e.dmin = [b[2], b[3]];
+            nibbles(&b[8..], &mut e.codes);
+            fifth_bits(&b[4..8], &mut e.codes);
+        }
+        BlockType::Q8_0 => {
+            for i in 0..32 {
+                e.codes[i] = b[2 + i] ^ 0x80;
+            }
+        }
+        BlockType::Q4_K | BlockType::Q5_K => {
+            e.dmin = [b[2], b[3]];
+            let s = &b[4..16];
+            for i in 0..4 {
+                e.scales[i] = (s[i] & 63) as i8;
+                e.minima[i] = (s[i + 4] & 63) as i8;
+                e.scales[i + 4] = (s[i + 8] & 15 | s[i] >> 6 << 4) as i8;
+                e.minima[i + 4] = (s[i + 8] >> 4 | s[i + 4] >> 6 << 4) as i8;
+            }
+            let (qh, qs) = if ty == BlockType::Q5_K { (&b[16..48], &b[48..]) } else { (&b[0..0], &b[16..]) };
+            for i in 0..256 {
+                let (chunk, upper, at) = (i / 64, i / 32 % 2, i % 32);
+                e.codes[i] = qs[32 * chunk + at] >> (4 * upper) & 15;
+                if ty == BlockType::Q5_K {
+                    e.codes[i] |= (qh[at] >> (i / 32) & 1) << 4;
+                }
+            }
+        }
+        BlockType::Q6_K => {
+            e.d = [b[208], b[209]];
+            for i in 0..16 {
+                e.scales[i] = b[192 + i] as i8;
+            }
+            for i in 0..256 {
+                let (half, quarter, at) = (i / 128, i / 32 % 4, i % 32);
+                let low = b[64 * half + 32 * (quarter % 2) + at] >> (4 * (quarter / 2)) & 15;
+                let high = b[128 + 32 * half + at] >> (2 * quarter) & 3;
+                e.codes[i] = low | high << 4;
+            }
+        }
+        BlockType::Q2_K => {
+            e.d = [b[80], b[81]];
+            e.dmin = [b[82], b[83]];
+            for i in 0..16 {
+                e.scales[i] = (b[i] & 15) as i8;
+                e.minima[i] = (b[i] >> 4) as i8;
+            }
+            for i in 0..256 {
+                e.codes[i] = b[16 + 32 * (i / 128) + i % 32] >> (2 * (i / 32 % 4)) & 3;
+            }
+        }
+        BlockType::Q3_K => {
+            e.d = [b[108], b[109]];
+            let s = &b[96..108];
+            for i in 0..16 {
+                let low = if i < 8 { s[i] & 15 } else { s[i - 8] >> 4 };
+                let high = s[8 + i % 4] >> (2 * (i / 4)) & 3;
+                e.scales[i] = (low | high << 4) as i8 - 32;
+            }
+            for i in 0..256 {
+                let low = b[32 + 32 * (i / 128) + i % 32] >> (2 * (i / 32 % 4)) & 3;
+                e.codes[i] = low | (b[i % 32] >> (i / 32) & 1) << 2;
+            }
+        }
+        BlockType::IQ4_XS => {
+            let high = u16::from_le_bytes([b[2], b[3]]);
+            for i in 0..8 {
+                let low = b[4 + i / 2] >> (4 * (i % 2)) & 15;
+                e.scales[i] = (low | ((high >> (2 * i) & 3) << 4) as u8) as i8 - 32;
+                nibbles(&b[8 + 16 * i..], &mut e.codes[32 * i..]);
+            }
+        }
+        BlockType::F32 | BlockType::F16 | BlockType::BF16 => unreachable!("floats have no blocks"),
+    }
+    e
+}

@@ -1,0 +1,318 @@
+//! One pass: its rows, and everything that follows from `(token, sequence, parent)`: positions, paths, convolution
+//! taps and the anchors a Gated DeltaNet row starts from. Computed here and nowhere else.
+
+use crate::{
+    kv::PAGE_TOKENS,
+    memory::Memory,
+    recurrent::{ANCHOR_TOKENS, anchor_of},
+};
+
+/// A row of a pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Row {
+    /// Token id.
+    pub token: u32,
+    /// Index of its sequence in the pass.
+    pub sequence: u32,
+    /// The row before it, an earlier row of this pass; none means the sequence's committed tip.
+    pub parent: Option<u32>,
+}
+
+/// Consecutive rows, each the parent of the next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// First row.
+    pub first: u32,
+    /// How many.
+    pub len: u32,
+}
+
+/// The pages of one key/value cache of one sequence.
+#[derive(Clone, Debug, Default)]
+pub struct PageTable<'a> {
+    /// Number of the first page kept (a windowed cache drops old ones).
+    pub first_page: usize,
+    /// Pages, each `KvLayout::page_bytes` long.
+    pub pages: Vec<&'a Memory>,
+}
+
+impl<'a> PageTable<'a> {
+    /// The page that holds `position`.
+    pub fn page(&self, position: usize) -> &'a Memory {
+        self.pages[position / PAGE_TOKENS - self.first_page]
+    }
+}
+
+/// What a pass reads of a sequence.
+#[derive(Clone, Debug, Default)]
+pub struct SequenceView<'a> {
+    /// Tokens committed.
+    pub committed: usize,
+    /// One per cache of the plan.
+    pub caches: Vec<PageTable<'a>>,
+    /// State after `committed / 32 * 32` tokens (none when that is 0).
+    pub anchor: Option<&'a Memory>,
+    /// State 32 tokens before `anchor`.
+    pub older_anchor: Option<&'a Memory>,
+    /// Keys, deltas, gates and convolution inputs of the newest committed rows.
+    pub tape: Option<&'a Memory>,
+}
+
+/// Where a convolution tap reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tap {
+    /// Before the text.
+    Nothing,
+    /// The tape, at this position.
+    Committed(u32),
+    /// A row of the pass.
+    Row(u32),
+}
+
+/// The state a group of rows starts from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum AnchorSource {
+    /// No tokens yet: zero.
+    Zero,
+    /// `SequenceView::older_anchor`.
+    Older,
+    /// `SequenceView::anchor`.
+    Newest,
+    /// Folded in this pass from another step, along the 32 tokens that end with `last`; kept in scratch `slot`.
+    Folded { from: usize, last: u32, slot: usize },
+}
+
+/// Rows of one sequence that start from the same anchor.
+#[derive(Clone, Debug)]
+pub struct AnchorStep {
+    /// Whose.
+    pub sequence: u32,
+    /// Tokens behind the anchor.
+    pub position: usize,
+    /// Where its state comes from.
+    pub source: AnchorSource,
+    /// Its rows, parents first.
+    pub rows: Vec<u32>,
+}
+
+/// The convolution reaches this many tokens back.
+pub const CONV_REACH: usize = 3;
+
+/// Everything a backend needs to know about the rows of one pass.
+#[derive(Clone, Debug, Default)]
+pub struct Pass<'a> {
+    /// [rows].
+    pub tokens: Vec<u32>,
+    /// [rows].
+    pub positions: Vec<u32>,
+    /// [rows]: index into `sequences`.
+    pub sequence_of: Vec<u32>,
+    /// [rows]: where a row's path lies in `runs`.
+    paths: Vec<(u32, u32)>,
+    runs: Vec<Run>,
+    /// [rows]: the three rows before, oldest first.
+    pub taps: Vec<[Tap; CONV_REACH]>,
+    /// Rows whose logits are wanted.
+    pub chosen: Vec<u32>,
+    /// Groups of rows by anchor; those of a sequence are consecutive and in order of position.
+    pub steps: Vec<AnchorStep>,
+    /// [sequences]: where a sequence's steps lie.
+    pub steps_of: Vec<(usize, usize)>,
+    /// Scratch states a sequence needs at once.
+    pub slots: usize,
+    /// [sequences].
+    pub sequences: Vec<SequenceView<'a>>,
+}
+
+impl<'a> Pass<'a> {
+    /// Works out a pass over `rows`, of which `chosen` will have logits. Parents come before their children.
+    pub fn new(rows: &[Row], chosen: &[u32], sequences: Vec<SequenceView<'a>>) -> Self {
+        let mut pass = Self { chosen: chosen.to_vec(), sequences, ..Self::default() };
+        for (i, row) in rows.iter().enumerate() {
+            pass.place(i as u32, row);
+        }
+        assert!(chosen.iter().all(|r| (*r as usize) < rows.len()), "a chosen row is not in the pass");
+        pass.group_by_anchor();
+        pass
+    }
+
+    /// Rows of the pass.
+    pub fn rows(&self) -> usize {
+        self.tokens.len()
+    }
+
+    /// The path of a row within the pass, itself included, in order of position.
+    pub fn path(&self, row: usize) -> &[Run] {
+        let (first, count) = self.paths[row];
+        &self.runs[first as usize..(first + count) as usize]
+    }
+
+    /// The pass row at `position` on the path of `row`; none where that position is committed.
+    pub fn ancestor(&self, row: usize, position: usize) -> Option<u32> {
+        let mut start = self.sequences[self.sequence_of[row] as usize].committed;
+        if position < start {
+            return None;
+        }
+        for run in self.path(row) {
+            if position < start + run.len as usize {
+                return Some(run.first + (position - start) as u32);
+            }
+            start += run.len as usize;
+        }
+        panic!("position {position} lies beyond row {row}")
+    }
+
+    fn place(&mut self, i: u32, row: &Row) {
+        let first_run = self.runs.len();
+        let position = match row.parent {
+            None => self.sequences[row.sequence as usize].committed as u32,
+            Some(p) => {
+                assert!(p < i, "row {i} comes before its parent {p}");
+                assert_eq!(
+                    self.sequence_of[p as usize], row.sequence,
+                    "row {i} and its parent differ in sequence"
+                );
+                let (first, count) = self.paths[p as usize];
+                self.runs.extend_from_within(first as usize..(first + count) as usize);
+                self.positions[p as usize] + 1
+            }
+        };
+        match self.runs[first_run..].last_mut() {
+            Some(run) if run.first + run.len == i => run.len += 1,
+            _ => self.runs.push(Run { first: i, len: 1 }),
+        }
+        self.paths.push((first_run as u32, (self.runs.len() - first_run) as u32));
+        self.tokens.push(row.token);
+        self.positions.push(position);
+        self.sequence_of.push(row.sequence);
+        let taps = std::array::from_fn(|j| {
+            let back = (CONV_REACH - j) as u32;
+            if back > position {
+                return Tap::Nothing;
+            }
+            match self.ancestor(i as usize, (position - back) as usize) {
+                Some(r) => Tap::Row(r),
+                None => Tap::Committed(position - back),
+            }
+        });
+        self.taps.push(taps);
+    }
+
+    fn group_by_anchor(&mut self) {
+        for s in 0..self.sequences.len() {
+            let newest = self.sequences[s].committed / ANCHOR_TOKENS * ANCHOR_TOKENS;
+            // A step is known by its anchor's position and, within the pass, by the last row behind it.
+            let mut steps: Vec<(usize, Option<u32>, Vec<u32>)> = Vec::new();
+            for row in 0..self.rows() {
+                if self.sequence_of[row] as usize != s {
+                    continue;
+                }
+                let wanted = anchor_of(self.positions[row] as usize);
+                let mut position = wanted;
+                loop {
+                    let last = if position <= newest { None } else { self.ancestor(row, position - 1) };
+                    let known = steps.iter().position(|(p, l, _)| *p == position && *l == last);
+                    let step = known.unwrap_or_else(|| {
+                        steps.push((position, last, Vec::new()));
+                        steps.len() - 1
+                    });
+                    if position == wanted {
+                        steps[step].2.push(row as u32);
+                    }
+                    if known.is_some() || last.is_none() {
+                        break;
+                    }
+                    position -= ANCHOR_TOKENS;
+                }
+            }
+            steps.sort_by_key(|step| step.0);
+            let begin = self.steps.len();
+            for (position, last, rows) in &steps {
+                let source = match last {
+                    None if *position == 0 => AnchorSource::Zero,
+                    None if *position == newest => AnchorSource::Newest,
+                    None => AnchorSource::Older,
+                    Some(last) => {
+                        let before = position - ANCHOR_TOKENS;
+                        let base =
+                            if before <= newest { None } else { self.ancestor(*last as usize, before - 1) };
+                        let from = steps.iter().position(|(p, l, _)| *p == before && *l == base);
+                        AnchorSource::Folded {
+                            from: begin + from.expect("the step before"),
+                            last: *last,
+                            slot: 0,
+                        }
+                    }
+                };
+                self.steps.push(AnchorStep {
+                    sequence: s as u32,
+                    position: *position,
+                    source,
+                    rows: rows.clone(),
+                });
+            }
+            self.steps_of.push((begin, self.steps.len()));
+            self.assign_slots(begin);
+        }
+    }
+
+    /// Gives each folded state a scratch slot that is free from its fold until its last reader.
+    fn assign_slots(&mut self, begin: usize) {
+        let end = self.steps.len();
+        let reads = |steps: &[AnchorStep], i: usize| {
+            (i..end)
+                .filter(|j| {
+                    *j == i || matches!(steps[*j].source, AnchorSource::Folded { from, .. } if from == i)
+                })
+                .max()
+        };
+        let mut busy_until: Vec<usize> = Vec::new();
+        for i in begin..end {
+            let last_read = reads(&self.steps, i).unwrap_or(i);
+            if let AnchorSource::Folded { slot, .. } = &mut self.steps[i].source {
+                *slot = busy_until.iter().position(|until| *until < i).unwrap_or_else(|| {
+                    busy_until.push(0);
+                    busy_until.len() - 1
+                });
+                busy_until[*slot] = last_read;
+            }
+        }
+        self.slots = self.slots.max(busy_until.len());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chain(n: u32) -> Vec<Row> {
+        (0..n).map(|i| Row { token: i, sequence: 0, parent: i.checked_sub(1) }).collect()
+    }
+
+    #[test]
+    fn a_chain_is_one_run_and_folds_every_32_tokens() {
+        let pass = Pass::new(&chain(120), &[119], vec![SequenceView::default()]);
+        assert_eq!(pass.path(119), [Run { first: 0, len: 120 }]);
+        assert_eq!(pass.taps[1], [Tap::Nothing, Tap::Nothing, Tap::Row(0)]);
+        let shape: Vec<_> = pass.steps.iter().map(|s| (s.position, s.rows.len())).collect();
+        assert_eq!(shape, [(0, 48), (32, 32), (64, 32), (96, 8)]);
+        assert_eq!(pass.steps[2].source, AnchorSource::Folded { from: 1, last: 63, slot: 1 });
+        assert_eq!(pass.steps[3].source, AnchorSource::Folded { from: 2, last: 95, slot: 0 });
+    }
+
+    #[test]
+    fn a_tree_takes_its_paths_apart() {
+        let committed = SequenceView { committed: 40, ..Default::default() };
+        let mut rows = chain(9); // positions 40..48, the last beyond 48: anchor 32
+        rows.push(Row { token: 9, sequence: 0, parent: Some(3) });
+        let pass = Pass::new(&rows, &[], vec![committed]);
+        assert_eq!(pass.positions[9], 44);
+        assert_eq!(pass.path(9), [Run { first: 0, len: 4 }, Run { first: 9, len: 1 }]);
+        assert_eq!(pass.taps[9], [Tap::Row(1), Tap::Row(2), Tap::Row(3)]);
+        assert_eq!(pass.taps[0], [Tap::Committed(37), Tap::Committed(38), Tap::Committed(39)]);
+        assert_eq!(pass.steps.len(), 2);
+        assert_eq!(pass.steps[0].rows, [0, 1, 2, 3, 4, 5, 6, 7, 9]);
+        assert_eq!((pass.steps[1].source, &pass.steps[1].rows[..]), (AnchorSource::Newest, &[8][..]));
+    }
+}

@@ -1,0 +1,307 @@
+//! Every other op at every level: against the reference, from NaN, with the same bits at each level and thread count.
+
+mod support;
+
+use compute::*;
+use formats::BlockType;
+use std::sync::Arc;
+use support::*;
+
+/// Runs a plan on the reference and at every level with 1 and 3 threads; `out` must be close to the reference and the
+/// same bits everywhere.
+fn check(
+    name: &str,
+    build: &dyn Fn(
+        &mut dyn FnMut(&[f32]) -> VectorId,
+        &mut dyn FnMut(BlockType, [usize; 3]) -> MatrixId,
+    ) -> Case,
+    pass: &Pass<'_>,
+    tolerance: f32,
+) {
+    let mut bits: Option<Vec<Vec<f32>>> = None;
+    for (level, threads) in levels().into_iter().flat_map(|l| [(l, 1), (l, 3)]) {
+        let pair = std::cell::RefCell::new(Pair::new(level, threads, Activations::F32));
+        let mut random = Random(42);
+        let case = build(&mut |v| pair.borrow_mut().vector(v), &mut |ty, [experts, rows, cols]| {
+            pair.borrow_mut().matrix(&mut random, ty, experts, rows, cols)
+        });
+        let (expected, got) = pair.into_inner().run(&case.plan, &case.inputs, pass);
+        let numbers = |arena: &Arena| -> Vec<Vec<f32>> {
+            case.outputs.iter().map(|b| arena.numbers(*b).to_vec()).collect()
+        };
+        let (expected, got) = (numbers(&expected), numbers(&got));
+        for (i, (e, g)) in expected.iter().zip(&got).enumerate() {
+            assert_close(&format!("{name} {level:?} output {i}"), e, g, tolerance);
+        }
+        for (i, (a, b)) in bits.get_or_insert_with(|| got.clone()).iter().zip(&got).enumerate() {
+            assert_same_bits(&format!("{name} {level:?} {threads} threads, output {i}"), a, b);
+        }
+    }
+}
+
+struct Case {
+    plan: Arc<Plan>,
+    inputs: Vec<(Buf, Vec<f32>)>,
+    outputs: Vec<Buf>,
+}
+
+fn chain(n: u32) -> Vec<Row> {
+    (0..n).map(|i| Row { token: i, sequence: 0, parent: i.checked_sub(1) }).collect()
+}
+
+#[test]
+fn norm_and_swiglu() {
+    let pass = Pass::new(&chain(5), &[], vec![SequenceView::default()]);
+    check(
+        "norm",
+        &|vector, _| {
+            let mut random = Random(1);
+            let mut plan = Plan::new("norm");
+            let (x, add) = (plan.numbers("x", 96), plan.numbers("add", 96));
+            let (tap, out) = (plan.numbers("tap", 192), plan.activation("out", 224));
+            let (gate, up, y) = (plan.numbers("gate", 96), plan.numbers("up", 96), plan.activation("y", 96));
+            let weight = vector(&random.numbers(96));
+            let norm = |tap, offset| Op::Norm { x, add: Some(add), weight, eps: 1e-6, out, offset, tap };
+            plan.record(norm(Some((tap, 0)), 32));
+            plan.record(norm(Some((tap, 96)), 128));
+            plan.record(Op::SwiGlu { parts: vec![(gate, up, y)] });
+            let mut wide = random.numbers(5 * 96);
+            wide[7] = 100.0;
+            wide[8] = -100.0;
+            let inputs = vec![
+                (x, random.numbers(5 * 96)),
+                (add, random.numbers(5 * 96)),
+                (gate, wide),
+                (up, random.numbers(5 * 96)),
+                (out, vec![0.0; 5 * 224]),
+            ];
+            Case { plan: plan.into(), inputs, outputs: vec![x, tap, out, y] }
+        },
+        &pass,
+        2e-6,
+    );
+}
+
+#[test]
+fn experts() {
+    let pass = Pass::new(&chain(7), &[], vec![SequenceView::default()]);
+    check(
+        "experts",
+        &|_, matrix| {
+            let mut random = Random(2);
+            let mut plan = Plan::new("experts");
+            let (hidden, ff, experts, top_k) = (256, 64, 9, 3);
+            let x = plan.activation("x", hidden);
+            let (logits, shared, shared_gate) = (
+                plan.numbers("logits", experts),
+                plan.numbers("shared", hidden),
+                plan.numbers("shared gate", 1),
+            );
+            let routing = plan.routing(experts, top_k);
+            let gate = plan.buffer_of("gate", Kind::Numbers, ff, Extent::Rows(top_k));
+            let up = plan.buffer_of("up", Kind::Numbers, ff, Extent::Rows(top_k));
+            let act = plan.buffer_of("act", Kind::Activation, ff, Extent::Rows(top_k));
+            let down = plan.buffer_of("down", Kind::Numbers, hidden, Extent::Rows(top_k));
+            let out = plan.numbers("out", hidden);
+            plan.record(Op::Route { logits, routing, scale: 1.5 });
+            let to = |weight, out| Product { x, weight, out, rows: Rows::ToExperts(routing) };
+            let gate_up = vec![
+                to(matrix(BlockType::Q4_K, [experts, ff, hidden]), gate),
+                to(matrix(BlockType::Q6_K, [experts, ff, hidden]), up),
+            ];
+            plan.record(Op::Matmul { products: gate_up });
+            plan.record(Op::SwiGlu { parts: vec![(gate, up, act)] });
+            let weight = matrix(BlockType::Q8_0, [experts, hidden, ff]);
+            let rows = Rows::FromExperts(routing);
+            plan.record(Op::Matmul { products: vec![Product { x: act, weight, out: down, rows }] });
+            plan.record(Op::Combine { routing, experts: down, shared: Some((shared, shared_gate)), out });
+            let inputs = vec![
+                (x, random.numbers(7 * hidden)),
+                (logits, random.numbers(7 * experts)),
+                (shared, random.numbers(7 * hidden)),
+                (shared_gate, random.numbers(7)),
+            ];
+            Case { plan: plan.into(), inputs, outputs: vec![routing.weights, down, out] }
+        },
+        &pass,
+        1e-4,
+    );
+}
+
+/// A tree of rows on sequence 0, a chain on sequence 1, interleaved.
+fn tree_and_chain() -> Vec<Row> {
+    let row = |sequence, parent: i32| Row { token: 0, sequence, parent: u32::try_from(parent).ok() };
+    vec![
+        row(0, -1),
+        row(1, -1),
+        row(0, 0),
+        row(0, 0),
+        row(1, 1),
+        row(0, 3),
+        row(0, 2),
+        row(1, 4),
+        row(0, 5),
+        row(0, -1),
+        row(0, 8),
+    ]
+}
+
+fn attention_plan(
+    vector: &mut dyn FnMut(&[f32]) -> VectorId,
+    layout: KvLayout,
+    shape: AttentionShape,
+    window: Option<usize>,
+    causal: bool,
+) -> (Plan, [Buf; 3], Buf) {
+    let mut random = Random(9);
+    let mut plan = Plan::new("attention");
+    let cache = plan.cache(layout);
+    let q = plan.numbers("q", shape.heads * shape.query_stride());
+    let k = plan.numbers("k", shape.kv_heads * shape.head_dim);
+    let v = plan.numbers("v", shape.kv_heads * shape.head_dim);
+    let inverse_frequencies = (0..16).map(|i| 1e4f32.powf(-(i as f32) / 16.0)).collect();
+    let rotary = Rotary { inverse_frequencies, magnitude: 1.2 };
+    let angles = plan.numbers("angles", 32);
+    let out = plan.activation("out", shape.heads * shape.head_dim);
+    let norm = |random: &mut Random| random.numbers(shape.head_dim);
+    let (q_norm, k_norm) = (vector(&norm(&mut random)), vector(&norm(&mut random)));
+    plan.record(Op::Angles { rotary, out: angles });
+    plan.record(Op::Rotate { q, k, v, shape, q_norm, k_norm, eps: 1e-6, angles, cache, layer: 1 });
+    let scale = 1.0 / (shape.head_dim as f32).sqrt();
+    plan.record(Op::Attention { q, k, v, shape, scale, window, causal, cache, layer: 1, out });
+    (plan, [q, k, v], out)
+}
+
+#[test]
+fn attention() {
+    let shape = AttentionShape { heads: 6, kv_heads: 2, head_dim: 96, gated: true };
+    for kind in KvType::ALL {
+        let layout = KvLayout { kind, layers: 2, heads: 2, head_dim: 96 };
+        // 130 tokens of sequence 0 are committed by the reference first.
+        let committed = 130;
+        let mut random = Random(3);
+        let mut pages: Vec<Memory> = (0..3).map(|_| Memory::zeroed(layout.page_bytes())).collect();
+        {
+            let mut reference = reference::Reference::default();
+            let (plan, inputs, _) = attention_plan(&mut |v| reference.vector(v), layout, shape, None, true);
+            let cols = inputs.map(|b| plan.cols(b));
+            let inputs: Vec<_> =
+                inputs.iter().zip(cols).map(|(b, n)| (*b, random.numbers(committed * n))).collect();
+            let pass = Pass::new(
+                &chain(committed as u32),
+                &[],
+                vec![SequenceView { caches: vec![PageTable::default()], ..Default::default() }],
+            );
+            let arena = run(&mut reference, &plan.into(), &inputs, &pass);
+            let rows: Vec<u32> = (0..committed as u32).collect();
+            let path = CommitPath { rows: &rows, position: 0 };
+            reference.commit_kv(&arena, 0, path, 0, &mut pages.iter_mut().collect::<Vec<_>>());
+        }
+        let table = PageTable { first_page: 0, pages: pages.iter().collect() };
+        let first = SequenceView { committed, caches: vec![table], ..Default::default() };
+        let second = SequenceView { caches: vec![PageTable::default()], ..Default::default() };
+        let tree = Pass::new(&tree_and_chain(), &[], vec![first.clone(), second]);
+        let block = Pass::new(&chain(9), &[], vec![first]);
+        for (pass, window, causal) in
+            [(&tree, None, true), (&tree, Some(70), true), (&block, None, false), (&block, Some(5), false)]
+        {
+            let build = |vector: &mut dyn FnMut(&[f32]) -> VectorId,
+                         _: &mut dyn FnMut(BlockType, [usize; 3]) -> MatrixId| {
+                let (plan, inputs, out) = attention_plan(vector, layout, shape, window, causal);
+                let mut random = Random(5);
+                let cols = inputs.map(|b| plan.cols(b));
+                let inputs =
+                    inputs.iter().zip(cols).map(|(b, n)| (*b, random.numbers(pass.rows() * n))).collect();
+                Case { plan: plan.into(), inputs, outputs: vec![out] }
+            };
+            // A key on the edge between two codes may fall to either side.
+            let tolerance = if kind == KvType::F16 { 1e-3 } else { 1e-2 };
+            check(&format!("attention {kind:?} {window:?} {causal}"), &build, pass, tolerance);
+        }
+    }
+}
+
+fn deltanet_plan(
+    vector: &mut dyn FnMut(&[f32]) -> VectorId,
+    layout: RecurrentLayout,
+) -> (Plan, Vec<Buf>, Buf) {
+    let mut random = Random(6);
+    let mut plan = Plan::new("deltanet");
+    plan.recurrent(layout);
+    let q = plan.numbers("q", layout.key_heads * layout.dim);
+    let values = layout.value_heads * layout.dim;
+    let (v, z) = (plan.numbers("v", values), plan.numbers("z", values));
+    let (alpha, beta) = (plan.numbers("alpha", layout.value_heads), plan.numbers("beta", layout.value_heads));
+    let out = plan.activation("out", values);
+    let weight = vector(&random.numbers(layout.kernel * layout.channels()));
+    let dt_bias = vector(&random.numbers(layout.value_heads));
+    let decay: Vec<f32> = random.numbers(layout.value_heads).iter().map(|x| -0.2 * x.exp()).collect();
+    let (decay, norm) = (vector(&decay), vector(&random.numbers(layout.dim)));
+    for layer in 0..layout.layers {
+        plan.record(Op::Convolve { layer, weight, q, v });
+        plan.record(Op::DeltaNet { layer, q, v, z, alpha, beta, dt_bias, decay, norm, eps: 1e-6, out });
+    }
+    let inputs =
+        (0..layout.layers).map(|l| plan.recurrent_layer(l).1.inputs).chain([z, alpha, beta]).collect();
+    (plan, inputs, out)
+}
+
+#[test]
+fn deltanet() {
+    let layout = RecurrentLayout { layers: 2, key_heads: 2, value_heads: 6, dim: 96, kernel: 4 };
+    // No state; a state within the first anchor; between anchors; long after.
+    for committed in [0usize, 30, 44, 149] {
+        let mut random = Random(8);
+        let [mut anchor, mut older] = [(); 2].map(|()| Memory::zeroed(4 * layout.anchor_len()));
+        let mut tape = Memory::zeroed(4 * layout.tape_len());
+        if committed > 0 {
+            let mut reference = reference::Reference::default();
+            let (plan, inputs, _) = deltanet_plan(&mut |v| reference.vector(v), layout);
+            let inputs: Vec<_> =
+                inputs.iter().map(|b| (*b, random.numbers(committed * plan.cols(*b)))).collect();
+            let pass = Pass::new(&chain(committed as u32), &[], vec![SequenceView::default()]);
+            let arena = run(&mut reference, &plan.into(), &inputs, &pass);
+            let rows: Vec<u32> = (0..committed as u32).collect();
+            let newest = committed / ANCHOR_TOKENS * ANCHOR_TOKENS;
+            let mut anchors = vec![];
+            if newest > 0 {
+                anchors.push((newest, &mut anchor));
+            }
+            if newest > ANCHOR_TOKENS {
+                anchors.push((newest - ANCHOR_TOKENS, &mut older));
+            }
+            let state = RecurrentCommit { base: None, anchors, tape: &mut tape };
+            reference.commit_recurrent(&arena, CommitPath { rows: &rows, position: 0 }, state);
+        }
+        let newest = committed / ANCHOR_TOKENS * ANCHOR_TOKENS;
+        let view = SequenceView {
+            committed,
+            anchor: (newest > 0).then_some(&anchor),
+            older_anchor: (newest > ANCHOR_TOKENS).then_some(&older),
+            tape: Some(&tape),
+            ..Default::default()
+        };
+        let tree = Pass::new(&tree_and_chain(), &[], vec![view.clone(), SequenceView::default()]);
+        // Long enough to fold anchors of its own, with a branch of 40 rows off the fifth.
+        let mut rows = chain(90);
+        rows.extend((90..130).map(|i| Row {
+            token: 0,
+            sequence: 0,
+            parent: Some(if i == 90 { 4 } else { i - 1 }),
+        }));
+        let long = Pass::new(&rows, &[], vec![view]);
+        for pass in [&tree, &long] {
+            let build = |vector: &mut dyn FnMut(&[f32]) -> VectorId,
+                         _: &mut dyn FnMut(BlockType, [usize; 3]) -> MatrixId| {
+                let (plan, inputs, out) = deltanet_plan(vector, layout);
+                let mut random = Random(5);
+                let inputs =
+                    inputs.iter().map(|b| (*b, random.numbers(pass.rows() * plan.cols(*b)))).collect();
+                let kept = plan.recurrent_layer(1).1;
+                let outputs = vec![out, kept.keys, kept.deltas, kept.gates];
+                Case { plan: plan.into(), inputs, outputs }
+            };
+            check(&format!("deltanet at {committed}"), &build, pass, 2e-4);
+        }
+    }
+}

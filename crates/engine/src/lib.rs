@@ -1,0 +1,36 @@
+//! Rows to draft to verify to commit: the target as a composition of ops, the state of a sequence, and the draw of
+//! a token. Knows no text.
+//!
+//! A pass takes rows `(token, sequence, parent)` and only reads; `commit` alone writes.
+//!
+//! ```
+//! use compute::{Activations, Cpu, CpuLevel, Row};
+//! use engine::{Model, Options, synthetic};
+//!
+//! let config = synthetic::tiny();
+//! let mut cpu = Cpu::new(CpuLevel::detect(), 1, Activations::Int8);
+//! let weights = synthetic::Weights::new(&config, synthetic::Mix::Q8_0, 1);
+//! let mut model = Model::load(&mut cpu, &config, &weights, Options::default())?;
+//! let mut sequence = model.sequence();
+//! model.read(&mut cpu, &mut sequence, &[1, 2, 3], |_| ())?;
+//! let row = Row { token: 4, sequence: 0, parent: None };
+//! model.forward(&mut cpu, &[row], &[0], &[&sequence])?;
+//! let next = engine::sampling::greedy(model.logits(0))?;
+//! model.commit(&mut cpu, 0, &mut sequence, &[0])?;
+//! assert_eq!(sequence.committed(), 4);
+//! assert!((next as usize) < config.vocab);
+//! # Ok::<(), engine::Error>(())
+//! ```
+#![forbid(unsafe_code)]
+
+mod error;
+mod model;
+pub mod sampling;
+mod sequence;
+mod state;
+pub mod synthetic;
+
+pub use compute::Row;
+pub use error::Error;
+pub use model::{Model, MtpRow, Options, Tensor, WeightSource};
+pub use sequence::Sequence;

@@ -1,0 +1,316 @@
+//! The target: weights on a backend, one plan for every pass, and the two verbs `forward` and `commit`.
+
+mod mtp;
+mod record;
+mod weights;
+
+use crate::{Error, Sequence};
+use checkpoint::{TargetConfig, target::Mixer};
+use compute::{
+    Arena, Backend, Buf, CommitPath, Cpu, Extent, Kind, KvLayout, KvType, MatrixId, Op, Pass, Product,
+    RecurrentLayout, Row, Rows, VectorId,
+};
+pub use mtp::MtpRow;
+use record::Recorder;
+use std::time::Duration;
+use weights::Loader;
+pub use weights::{Tensor, WeightSource};
+
+/// How a model is set up.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Type of the key/value cache.
+    pub kv: KvType,
+    /// Rows of the largest pass; prompts are read in chunks of this.
+    pub max_rows: usize,
+    /// Rows of a pass that can have logits.
+    pub max_chosen: usize,
+    /// Layers whose residual stream is kept, in this order.
+    pub taps: Vec<usize>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { kv: KvType::F16, max_rows: 256, max_chosen: 64, taps: Vec::new() }
+    }
+}
+
+/// A target on a backend.
+pub struct Model {
+    config: TargetConfig,
+    options: Options,
+    kv: KvLayout,
+    recurrent: RecurrentLayout,
+    arena: Arena,
+    embedding: MatrixId,
+    head: MatrixId,
+    /// [rows, hidden]: after the output norm.
+    hidden: Buf,
+    /// [chosen, vocab].
+    logits: Buf,
+    /// [rows, taps, hidden].
+    taps: Buf,
+    last: LastPass,
+    mtp: Option<mtp::Mtp>,
+}
+
+/// What a commit must agree with.
+#[derive(Default)]
+struct LastPass {
+    rows: Vec<Row>,
+    /// Tokens committed, by sequence.
+    committed: Vec<usize>,
+}
+
+impl LastPass {
+    /// Checks that `path` leads from the tip of sequence `index` down the rows of this pass.
+    fn check(&self, index: usize, committed: usize, path: &[u32]) -> Result<(), Error> {
+        match self.committed.get(index) {
+            Some(&at) if at == committed => {}
+            Some(&at) => {
+                let message = format!("the pass saw {at} tokens of sequence {index}, it now has {committed}");
+                return Err(Error::Commit(message));
+            }
+            None => return Err(Error::Commit(format!("the last pass had no sequence {index}"))),
+        }
+        let mut parent = None;
+        for &row in path {
+            let fits = self
+                .rows
+                .get(row as usize)
+                .is_some_and(|r| r.parent == parent && r.sequence as usize == index);
+            if !fits {
+                return Err(Error::Commit(format!(
+                    "row {row} does not follow {parent:?} in sequence {index}"
+                )));
+            }
+            parent = Some(row);
+        }
+        Ok(())
+    }
+}
+
+impl Model {
+    /// Takes the weights in and records the plans.
+    pub fn load(
+        backend: &mut dyn Backend,
+        config: &TargetConfig,
+        source: &dyn WeightSource,
+        options: Options,
+    ) -> Result<Self, Error> {
+        check(config)?;
+        let (attention, gdn) = (&config.attention, &config.gdn);
+        let kv = KvLayout {
+            kind: options.kv,
+            layers: config.attention_layers(),
+            heads: attention.kv_heads,
+            head_dim: attention.head_dim,
+        };
+        let recurrent = RecurrentLayout {
+            layers: config.layers.len() - kv.layers,
+            key_heads: gdn.key_heads,
+            value_heads: gdn.value_heads,
+            dim: gdn.head_dim,
+            kernel: gdn.conv_kernel,
+        };
+        let loader = Loader { backend: &mut *backend, source };
+        let mut record = Recorder::new("target", config, loader, kv);
+        record.plan.recurrent(recurrent);
+        let embedding = record.loader.matrix("token_embd.weight", config.vocab, config.hidden)?;
+        record.plan.record(Op::Embed { table: embedding, out: record.x });
+        let taps = record.plan.numbers("taps", options.taps.len() * config.hidden);
+        let (mut attention_layers, mut gdn_layers) = (0, 0);
+        for (index, mixer) in config.layers.iter().enumerate() {
+            let count = match mixer {
+                Mixer::Attention => &mut attention_layers,
+                Mixer::Gdn => &mut gdn_layers,
+            };
+            record.block(&format!("blk.{index}"), *mixer, *count)?;
+            *count += 1;
+            if let Some(column) = options.taps.iter().position(|t| *t == index) {
+                record.tap(taps, column * config.hidden);
+            }
+        }
+        let hidden = record.plan.activation("hidden", config.hidden);
+        let output_norm = record.loader.vector("output_norm.weight", config.hidden)?;
+        record.norm(output_norm, hidden, 0);
+        let head = match config.tied_head {
+            true => embedding,
+            false => record.loader.matrix("output.weight", config.vocab, config.hidden)?,
+        };
+        let logits = record_head(&mut record, hidden, head, config.vocab);
+        let plan = record.plan;
+        let shared = Shared { embedding, head, output_norm };
+        let mtp = match config.mtp {
+            Some(_) => Some(mtp::Mtp::load(backend, config, source, &options, &shared)?),
+            None => None,
+        };
+        let arena = backend.arena(plan.into(), options.max_rows, options.max_chosen);
+        let last = LastPass::default();
+        let config = config.clone();
+        Ok(Self { config, options, kv, recurrent, arena, embedding, head, hidden, logits, taps, last, mtp })
+    }
+
+    /// The model's shape.
+    pub fn config(&self) -> &TargetConfig {
+        &self.config
+    }
+
+    /// How it was set up.
+    pub fn options(&self) -> &Options {
+        &self.options
+    }
+
+    /// The embedding and the LM head, which drafters share.
+    pub fn embedding_and_head(&self) -> (MatrixId, MatrixId) {
+        (self.embedding, self.head)
+    }
+
+    /// An empty sequence.
+    pub fn sequence(&self) -> Sequence {
+        let mtp = self.mtp.as_ref().map(|m| m.layout());
+        Sequence::new(self.kv, self.recurrent, mtp)
+    }
+
+    /// One pass over rows of any sequences; `chosen` rows get logits. Only reads the sequences.
+    pub fn forward(
+        &mut self,
+        backend: &mut dyn Backend,
+        rows: &[Row],
+        chosen: &[u32],
+        sequences: &[&Sequence],
+    ) -> Result<(), Error> {
+        let (max_rows, max_chosen) = (self.options.max_rows, self.options.max_chosen);
+        check_pass(&self.config, rows.iter().map(|r| r.token), chosen.len(), max_rows, max_chosen)?;
+        self.last = LastPass::default();
+        let pass = Pass::new(rows, chosen, sequences.iter().map(|s| s.view()).collect());
+        backend.run(&mut self.arena, &pass);
+        let committed = sequences.iter().map(|s| s.committed).collect();
+        self.last = LastPass { rows: rows.to_vec(), committed };
+        Ok(())
+    }
+
+    /// Time of each op of a pass on the CPU, with its name, for people who look for speed.
+    pub fn profile(
+        &mut self,
+        cpu: &mut Cpu,
+        rows: &[Row],
+        chosen: &[u32],
+        sequence: &Sequence,
+    ) -> Vec<(String, Duration)> {
+        let pass = Pass::new(rows, chosen, vec![sequence.view()]);
+        self.last = LastPass::default();
+        let times = cpu.profile(&mut self.arena, &pass);
+        self.arena.plan().ops.iter().map(ToString::to_string).zip(times).collect()
+    }
+
+    /// Makes `path` (rows of the last pass, from the tip of sequence `index` down) part of the sequence.
+    pub fn commit(
+        &mut self,
+        backend: &mut dyn Backend,
+        index: usize,
+        sequence: &mut Sequence,
+        path: &[u32],
+    ) -> Result<(), Error> {
+        self.last.check(index, sequence.committed, path)?;
+        let commit = CommitPath { rows: path, position: sequence.committed };
+        if !path.is_empty() {
+            sequence.kv.commit(backend, &self.arena, 0, commit);
+            sequence.recurrent.commit(backend, &self.arena, commit);
+        }
+        sequence.committed += path.len();
+        // Another commit of the same rows to the same sequence would be a mistake.
+        self.last.committed[index] = usize::MAX;
+        Ok(())
+    }
+
+    /// Reads a prompt in chunks and commits it; the logits of its last token are `logits(0)` afterwards. `progress` is
+    /// told how many tokens are done.
+    pub fn read(
+        &mut self,
+        backend: &mut dyn Backend,
+        sequence: &mut Sequence,
+        tokens: &[u32],
+        mut progress: impl FnMut(usize),
+    ) -> Result<(), Error> {
+        let mut done = 0;
+        for chunk in tokens.chunks(self.options.max_rows) {
+            let rows: Vec<Row> = chain(chunk, 0).collect();
+            let path: Vec<u32> = (0..chunk.len() as u32).collect();
+            self.forward(backend, &rows, &[chunk.len() as u32 - 1], &[sequence])?;
+            self.commit(backend, 0, sequence, &path)?;
+            done += chunk.len();
+            progress(done);
+        }
+        Ok(())
+    }
+
+    /// Logits of the `i`th chosen row of the last pass: [vocab].
+    pub fn logits(&self, i: usize) -> &[f32] {
+        self.arena.row(self.logits, i)
+    }
+
+    /// A row of the last pass after the output norm: [hidden].
+    pub fn hidden(&self, row: usize) -> &[f32] {
+        self.arena.row(self.hidden, row)
+    }
+
+    /// The residual stream of a row of the last pass after the tapped layers: [taps, hidden].
+    pub fn taps(&self, row: usize) -> &[f32] {
+        self.arena.row(self.taps, row)
+    }
+}
+
+/// The rows of tokens that follow each other from the tip of a sequence.
+pub(crate) fn chain(tokens: &[u32], sequence: u32) -> impl Iterator<Item = Row> {
+    tokens.iter().zip(0u32..).map(move |(token, i)| Row { token: *token, sequence, parent: i.checked_sub(1) })
+}
+
+/// Weights that the next-token block may share with the target.
+pub(crate) struct Shared {
+    pub(crate) embedding: MatrixId,
+    pub(crate) head: MatrixId,
+    pub(crate) output_norm: VectorId,
+}
+
+/// Records the LM head over the chosen rows and returns the buffer of logits.
+fn record_head(record: &mut Recorder<'_>, hidden: Buf, head: MatrixId, vocab: usize) -> Buf {
+    let logits = record.plan.buffer_of("logits", Kind::Numbers, vocab, Extent::Chosen);
+    let product = Product { x: hidden, weight: head, out: logits, rows: Rows::Chosen };
+    record.plan.record(Op::Matmul { products: vec![product] });
+    logits
+}
+
+fn check_pass(
+    config: &TargetConfig,
+    mut tokens: impl ExactSizeIterator<Item = u32>,
+    chosen: usize,
+    max_rows: usize,
+    max_chosen: usize,
+) -> Result<(), Error> {
+    let rows = tokens.len();
+    if rows > max_rows || chosen > max_chosen {
+        return Err(Error::PassTooLarge { rows, chosen, max_rows, max_chosen });
+    }
+    match tokens.find(|t| *t as usize >= config.vocab) {
+        Some(token) => Err(Error::Token { token, vocab: config.vocab }),
+        None => Ok(()),
+    }
+}
+
+/// Refuses sizes that the ops do not have.
+fn check(config: &TargetConfig) -> Result<(), Error> {
+    let multiple = |what, found: usize, of: usize, expected| match found.is_multiple_of(of) {
+        true => Ok(()),
+        false => Err(Error::Unsupported { what, found, expected }),
+    };
+    multiple("a hidden size", config.hidden, 32, "a multiple of 32")?;
+    multiple("an attention head width", config.attention.head_dim, 32, "a multiple of 32")?;
+    multiple("a number of rotated dimensions", config.attention.rotary_dims, 32, "a multiple of 32")?;
+    multiple("a Gated DeltaNet head width", config.gdn.head_dim, 32, "a multiple of 32")?;
+    if config.gdn.conv_kernel != compute::CONV_REACH + 1 {
+        let found = config.gdn.conv_kernel;
+        return Err(Error::Unsupported { what: "a convolution kernel", found, expected: "4" });
+    }
+    Ok(())
+}

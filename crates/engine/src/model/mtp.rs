@@ -1,0 +1,136 @@
+//! The next-token block: from the target's hidden state at `t` and token `t + 1` it predicts token `t + 2`. It has
+//! keys and values of its own and is a small model of its own, with the same two verbs.
+
+use super::{LastPass, Loader, Model, Options, Recorder, Shared, WeightSource, check_pass, record_head};
+use crate::{Error, Sequence};
+use checkpoint::{TargetConfig, target::Mixer};
+use compute::{Arena, Backend, Buf, CommitPath, KvLayout, Op, Pass, Row};
+
+/// A row of a pass through the next-token block.
+#[derive(Clone, Copy, Debug)]
+pub struct MtpRow<'a> {
+    /// The target's hidden state after the output norm, or this block's own output when it is chained: [hidden].
+    pub hidden: &'a [f32],
+    /// The token after the one `hidden` belongs to; its sequence and parent as in any pass.
+    pub row: Row,
+}
+
+/// The block on a backend.
+pub(crate) struct Mtp {
+    layout: KvLayout,
+    arena: Arena,
+    input: Buf,
+    hidden: Buf,
+    logits: Buf,
+    last: LastPass,
+}
+
+impl Mtp {
+    pub(crate) fn load(
+        backend: &mut dyn Backend,
+        config: &TargetConfig,
+        source: &dyn WeightSource,
+        options: &Options,
+        shared: &Shared,
+    ) -> Result<Self, Error> {
+        let mtp = config.mtp.as_ref().ok_or(Error::NoMtp)?;
+        let block = format!("blk.{}", config.layers.len());
+        let named = |part: &str| format!("{block}.nextn.{part}.weight");
+        let width = config.hidden;
+        let attention = &config.attention;
+        let layout =
+            KvLayout { kind: options.kv, layers: 1, heads: attention.kv_heads, head_dim: attention.head_dim };
+        let loader = Loader { backend: &mut *backend, source };
+        let mut record = Recorder::new("mtp", config, loader, layout);
+        let eps = config.norm_eps;
+        let input = record.plan.numbers("target hidden", width);
+        let embedded = record.plan.numbers("embedded", width);
+        let joined = record.plan.activation("joined", 2 * width);
+        let table = match mtp.own_embedding {
+            true => record.loader.matrix(&named("embed_tokens"), config.vocab, width)?,
+            false => shared.embedding,
+        };
+        record.plan.record(Op::Embed { table, out: embedded });
+        for (x, norm, offset) in [(embedded, "enorm", 0), (input, "hnorm", width)] {
+            let weight = record.loader.vector(&named(norm), width)?;
+            record.plan.record(Op::Norm { x, add: None, weight, eps, out: joined, offset, tap: None });
+        }
+        let project = record.loader.matrix(&named("eh_proj"), width, 2 * width)?;
+        record.plan.matmul(joined, project, record.x);
+        record.block(&block, Mixer::Attention, 0)?;
+        let hidden = record.plan.activation("hidden", width);
+        let norm = match mtp.own_norm {
+            true => record.loader.vector(&named("shared_head_norm"), width)?,
+            false => shared.output_norm,
+        };
+        record.norm(norm, hidden, 0);
+        let head = match mtp.own_head {
+            true => record.loader.matrix(&named("shared_head_head"), config.vocab, width)?,
+            false => shared.head,
+        };
+        let logits = record_head(&mut record, hidden, head, config.vocab);
+        let arena = record.loader.backend.arena(record.plan.into(), options.max_rows, options.max_chosen);
+        Ok(Self { layout, arena, input, hidden, logits, last: LastPass::default() })
+    }
+
+    pub(crate) fn layout(&self) -> KvLayout {
+        self.layout
+    }
+}
+
+impl Model {
+    /// A pass through the next-token block. Only reads the sequences.
+    pub fn forward_mtp(
+        &mut self,
+        backend: &mut dyn Backend,
+        rows: &[MtpRow<'_>],
+        chosen: &[u32],
+        sequences: &[&Sequence],
+    ) -> Result<(), Error> {
+        let (max_rows, max_chosen) = (self.options.max_rows, self.options.max_chosen);
+        check_pass(&self.config, rows.iter().map(|r| r.row.token), chosen.len(), max_rows, max_chosen)?;
+        let mtp = self.mtp.as_mut().ok_or(Error::NoMtp)?;
+        mtp.last = LastPass::default();
+        let states: Option<Vec<_>> = sequences.iter().map(|s| s.mtp.as_ref()).collect();
+        let states = states.ok_or(Error::NoMtp)?;
+        let width = self.config.hidden;
+        for (row, to) in rows.iter().zip(mtp.arena.numbers_mut(mtp.input).chunks_exact_mut(width)) {
+            to.copy_from_slice(row.hidden);
+        }
+        let rows: Vec<Row> = rows.iter().map(|r| r.row).collect();
+        let pass = Pass::new(&rows, chosen, states.iter().map(|s| s.view()).collect());
+        backend.run(&mut mtp.arena, &pass);
+        mtp.last = LastPass { rows, committed: states.iter().map(|s| s.committed).collect() };
+        Ok(())
+    }
+
+    /// Makes rows of the last pass through the next-token block part of the sequence.
+    pub fn commit_mtp(
+        &mut self,
+        backend: &mut dyn Backend,
+        index: usize,
+        sequence: &mut Sequence,
+        path: &[u32],
+    ) -> Result<(), Error> {
+        let mtp = self.mtp.as_mut().ok_or(Error::NoMtp)?;
+        let state = sequence.mtp.as_mut().ok_or(Error::NoMtp)?;
+        mtp.last.check(index, state.committed, path)?;
+        if !path.is_empty() {
+            let commit = CommitPath { rows: path, position: state.committed };
+            state.kv.commit(backend, &mtp.arena, 0, commit);
+        }
+        state.committed += path.len();
+        mtp.last.committed[index] = usize::MAX;
+        Ok(())
+    }
+
+    /// Logits of the `i`th chosen row of the last pass through the next-token block: [vocab].
+    pub fn mtp_logits(&self, i: usize) -> Option<&[f32]> {
+        self.mtp.as_ref().map(|m| m.arena.row(m.logits, i))
+    }
+
+    /// Output of a row of that pass, which a chained row takes as `hidden`: [hidden].
+    pub fn mtp_hidden(&self, row: usize) -> Option<&[f32]> {
+        self.mtp.as_ref().map(|m| m.arena.row(m.hidden, row))
+    }
+}

@@ -1,0 +1,212 @@
+//! The draw of a token from the target's logits: a function of the logits, the tokens before, the settings and
+//! (seed, choice, position), and of nothing else, so that speculation cannot change the text.
+
+mod philox;
+
+use crate::Error;
+pub use philox::{philox, uniform};
+use std::collections::HashMap;
+
+/// Settings of a draw.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sampling {
+    /// 0 is greedy.
+    pub temperature: f32,
+    /// Only the so many most probable tokens; 0 for all.
+    pub top_k: usize,
+    /// Only the most probable tokens that make up this much; 1 for all.
+    pub top_p: f32,
+    /// Only tokens at least this probable relative to the best; 0 for all.
+    pub min_p: f32,
+    /// Divides positive logits of tokens seen, multiplies negative ones; 1 for none. Counts prompt and answer.
+    pub repetition_penalty: f32,
+    /// Taken from the logits of tokens in the answer.
+    pub presence_penalty: f32,
+    /// Taken from them once for each time they occur.
+    pub frequency_penalty: f32,
+    /// Added to the logits of single tokens.
+    pub logit_bias: Vec<(u32, f32)>,
+    /// Key of the random numbers.
+    pub seed: u64,
+    /// Which of several answers this is.
+    pub choice: u32,
+}
+
+impl Default for Sampling {
+    fn default() -> Self {
+        Self {
+            temperature: 0.0,
+            top_k: 0,
+            top_p: 1.0,
+            min_p: 0.0,
+            repetition_penalty: 1.0,
+            presence_penalty: 0.0,
+            frequency_penalty: 0.0,
+            logit_bias: Vec::new(),
+            seed: 0,
+            choice: 0,
+        }
+    }
+}
+
+/// The tokens before a draw, counted. A drafted path is followed by `push` and left by `pop`.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct History {
+    prompt: HashMap<u32, u32>,
+    answer: HashMap<u32, u32>,
+}
+
+impl History {
+    /// A history that begins with a prompt.
+    pub fn new(prompt: &[u32]) -> Self {
+        let mut history = Self::default();
+        prompt.iter().for_each(|t| *history.prompt.entry(*t).or_default() += 1);
+        history
+    }
+
+    /// A token of the answer.
+    pub fn push(&mut self, token: u32) {
+        *self.answer.entry(token).or_default() += 1;
+    }
+
+    /// Takes back a token that was pushed.
+    pub fn pop(&mut self, token: u32) {
+        if let Some(count) = self.answer.get_mut(&token) {
+            *count -= 1;
+            if *count == 0 {
+                self.answer.remove(&token);
+            }
+        }
+    }
+}
+
+/// Draws tokens; keeps memory from draw to draw, but nothing that a draw depends on.
+#[derive(Clone, Debug, Default)]
+pub struct Sampler {
+    logits: Vec<f32>,
+    order: Vec<u32>,
+}
+
+/// The most probable token; of equals the lowest.
+pub fn greedy(logits: &[f32]) -> Result<u32, Error> {
+    finite(logits, 0)?;
+    Ok(highest(logits))
+}
+
+fn highest(logits: &[f32]) -> u32 {
+    let mut best = 0;
+    for (i, logit) in logits.iter().enumerate() {
+        if *logit > logits[best] {
+            best = i;
+        }
+    }
+    best as u32
+}
+
+fn finite(logits: &[f32], position: usize) -> Result<(), Error> {
+    match logits.iter().position(|l| !l.is_finite()) {
+        Some(index) => Err(Error::NotFinite { index, position, value: logits[index] }),
+        None => Ok(()),
+    }
+}
+
+impl Sampler {
+    /// Draws the token at `position` (the number of tokens before it).
+    pub fn draw(
+        &mut self,
+        sampling: &Sampling,
+        history: &History,
+        logits: &[f32],
+        position: usize,
+    ) -> Result<u32, Error> {
+        finite(logits, position)?;
+        self.logits.clear();
+        self.logits.extend_from_slice(logits);
+        adjust(sampling, history, &mut self.logits);
+        if sampling.temperature <= 0.0 {
+            return Ok(highest(&self.logits));
+        }
+        self.narrow(sampling);
+        let number = uniform(sampling.seed, sampling.choice, position);
+        Ok(self.pick(sampling.temperature, number))
+    }
+
+    /// Leaves in `order` the tokens that top-k, top-p and min-p allow, in order of their ids.
+    fn narrow(&mut self, sampling: &Sampling) {
+        let logits = &self.logits;
+        let order = &mut self.order;
+        order.clear();
+        // A bias of minus infinity forbids a token.
+        order.extend((0..logits.len() as u32).filter(|t| logits[*t as usize] > f32::NEG_INFINITY));
+        if order.is_empty() {
+            order.push(0);
+        }
+        let by_logit = |a: &u32, b: &u32| logits[*b as usize].total_cmp(&logits[*a as usize]).then(a.cmp(b));
+        if sampling.top_k > 0 && sampling.top_k < order.len() {
+            order.select_nth_unstable_by(sampling.top_k - 1, by_logit);
+            order.truncate(sampling.top_k);
+        }
+        if sampling.top_p < 1.0 || sampling.min_p > 0.0 {
+            order.sort_unstable_by(by_logit);
+            let best = logits[order[0] as usize];
+            let weight = |t: u32| f64::from((logits[t as usize] - best) / sampling.temperature).exp();
+            let total: f64 = order.iter().map(|t| weight(*t)).sum();
+            let mut sum = 0.0;
+            let mut kept = 0;
+            for token in order.iter() {
+                let w = weight(*token);
+                let enough =
+                    kept > 0 && (sum >= f64::from(sampling.top_p) * total || w < f64::from(sampling.min_p));
+                if enough {
+                    break;
+                }
+                sum += w;
+                kept += 1;
+            }
+            order.truncate(kept);
+        }
+        order.sort_unstable();
+    }
+
+    /// Inverts the distribution over `order`, which is in order of ids: there near-equal neighbours cannot swap.
+    fn pick(&self, temperature: f32, number: f64) -> u32 {
+        let best = self.order.iter().map(|t| self.logits[*t as usize]).fold(f32::NEG_INFINITY, f32::max);
+        let weight = |t: &u32| f64::from((self.logits[*t as usize] - best) / temperature).exp();
+        let total: f64 = self.order.iter().map(weight).sum();
+        let mut left = number * total;
+        for token in &self.order {
+            left -= weight(token);
+            if left < 0.0 {
+                return *token;
+            }
+        }
+        // Rounding may leave a trace: the last token that has any weight.
+        self.order.iter().rev().copied().find(|t| weight(t) > 0.0).unwrap_or(0)
+    }
+}
+
+/// Penalties, then bias.
+fn adjust(sampling: &Sampling, history: &History, logits: &mut [f32]) {
+    if sampling.repetition_penalty != 1.0 {
+        let seen =
+            history.prompt.keys().chain(history.answer.keys().filter(|t| !history.prompt.contains_key(t)));
+        for token in seen {
+            if let Some(logit) = logits.get_mut(*token as usize) {
+                let penalty = sampling.repetition_penalty;
+                *logit = if *logit > 0.0 { *logit / penalty } else { *logit * penalty };
+            }
+        }
+    }
+    if sampling.presence_penalty != 0.0 || sampling.frequency_penalty != 0.0 {
+        for (token, count) in &history.answer {
+            if let Some(logit) = logits.get_mut(*token as usize) {
+                *logit -= sampling.presence_penalty + sampling.frequency_penalty * *count as f32;
+            }
+        }
+    }
+    for (token, bias) in &sampling.logit_bias {
+        if let Some(logit) = logits.get_mut(*token as usize) {
+            *logit += bias;
+        }
+    }
+}

@@ -1,0 +1,46 @@
+//! Keys and values in pages that grow with the text.
+
+use compute::{Arena, Backend, CommitPath, KvLayout, Memory, PAGE_TOKENS, PageTable};
+use std::sync::Arc;
+
+/// The pages of one cache of one sequence.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct KvPages {
+    layout: KvLayout,
+    pages: Vec<Arc<Memory>>,
+}
+
+impl KvPages {
+    pub(crate) fn new(layout: KvLayout) -> Self {
+        Self { layout, pages: Vec::new() }
+    }
+
+    pub(crate) fn table(&self) -> PageTable<'_> {
+        PageTable { first_page: 0, pages: self.pages.iter().map(|p| &**p).collect() }
+    }
+
+    pub(crate) fn unshared(&self) -> Self {
+        Self { layout: self.layout, pages: self.pages.iter().map(|p| Arc::new((**p).clone())).collect() }
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.pages.len() * self.layout.page_bytes()
+    }
+
+    /// Writes the rows of a path; pages shared with a snapshot are copied first.
+    pub(crate) fn commit(
+        &mut self,
+        backend: &mut dyn Backend,
+        arena: &Arena,
+        cache: usize,
+        path: CommitPath<'_>,
+    ) {
+        let end = path.position + path.rows.len();
+        while self.pages.len() < end.div_ceil(PAGE_TOKENS) {
+            self.pages.push(Arc::new(Memory::zeroed(self.layout.page_bytes())));
+        }
+        let first_page = path.position / PAGE_TOKENS;
+        let mut pages: Vec<&mut Memory> = self.pages[first_page..].iter_mut().map(Arc::make_mut).collect();
+        backend.commit_kv(arena, cache, path, first_page, &mut pages);
+    }
+}

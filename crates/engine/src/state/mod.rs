@@ -1,0 +1,7 @@
+//! The state of a sequence in memory that snapshots share: it is copied when it is written, not when it is kept.
+
+mod kv;
+mod recurrent;
+
+pub(crate) use kv::KvPages;
+pub(crate) use recurrent::Recurrent;

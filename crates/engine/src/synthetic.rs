@@ -1,0 +1,179 @@
+//! Models of any shape with random weights: to measure cost without files, and to test laws on.
+
+use crate::model::{Tensor, WeightSource};
+use checkpoint::{
+    Rope, TargetConfig,
+    target::{Attention, Ffn, Gdn, Mixer, Mtp, slots},
+};
+use formats::BlockType;
+use std::{borrow::Cow, collections::HashMap};
+
+/// Which block types the matrices get.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(non_camel_case_types)]
+pub enum Mix {
+    /// Every matrix Q8_0.
+    Q8_0,
+    /// Q4_K, with Q6_K where llama.cpp's Q4_K_M mix has it: the head, and in half of the layers `attn_v`, `attn_qkv`
+    /// and `ffn_down`.
+    Q4_K_M,
+    /// Every matrix BF16.
+    BF16,
+}
+
+/// Random weights for a configuration. A tensor is made when it is asked for.
+pub struct Weights {
+    shapes: HashMap<String, Vec<usize>>,
+    layers: usize,
+    mix: Mix,
+    seed: u64,
+}
+
+impl Weights {
+    /// Random weights; the same seed gives the same ones.
+    pub fn new(config: &TargetConfig, mix: Mix, seed: u64) -> Self {
+        let shapes = slots(config).into_iter().map(|s| (s.name, s.shape)).collect();
+        Self { shapes, layers: config.layers.len(), mix, seed }
+    }
+
+    fn block_type(&self, name: &str, shape: &[usize]) -> BlockType {
+        let cols = *shape.last().unwrap_or(&0);
+        let small = shape.len() < 2 || name.contains("conv1d") || name.contains("ffn_gate_inp");
+        let block_type = match self.mix {
+            _ if small => BlockType::F32,
+            Mix::BF16 => BlockType::BF16,
+            Mix::Q8_0 => BlockType::Q8_0,
+            Mix::Q4_K_M => {
+                let layer = name.split('.').nth(1).and_then(|l| l.parse::<usize>().ok()).unwrap_or(0);
+                // llama.cpp's `use_more_bits`: the first and last eighth of the layers, and every third between.
+                let eighth = self.layers / 8;
+                let more = layer < eighth || layer >= self.layers - eighth || (layer - eighth) % 3 == 2;
+                let wide = ["attn_v.", "attn_qkv.", "ffn_down"].iter().any(|part| name.contains(part));
+                if name == "output.weight" || (wide && more) { BlockType::Q6_K } else { BlockType::Q4_K }
+            }
+        };
+        if cols.is_multiple_of(block_type.block_len()) { block_type } else { BlockType::F32 }
+    }
+}
+
+impl WeightSource for Weights {
+    fn tensor(&self, name: &str) -> Option<Tensor<'_>> {
+        let shape = self.shapes.get(name)?;
+        let ty = self.block_type(name, shape);
+        let len = shape.iter().product();
+        let mut random =
+            Random(name.bytes().fold(self.seed, |h, b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3)));
+        let bytes = if name.ends_with("norm.weight") {
+            floats((0..len).map(|_| 1.0 + 0.1 * random.number()))
+        } else if name.ends_with("ssm_a") {
+            floats((0..len).map(|_| -0.3 * random.number().exp()))
+        } else {
+            // Products of normed activations keep a size of about 1.
+            let scale = 1.0 / (*shape.last().unwrap_or(&1) as f32).sqrt();
+            random.blocks(ty, len, scale)
+        };
+        Some(Tensor { ty, shape: shape.clone(), bytes: Cow::Owned(bytes) })
+    }
+}
+
+fn floats(numbers: impl Iterator<Item = f32>) -> Vec<u8> {
+    numbers.flat_map(f32::to_le_bytes).collect()
+}
+
+/// splitmix64.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// About normal, standard deviation 1.
+    fn number(&mut self) -> f32 {
+        let bits = self.next();
+        let sum: f32 = (0..4).map(|i| (bits >> (16 * i) & 0xffff) as f32 / 65536.0 - 0.5).sum();
+        sum * 1.732
+    }
+
+    /// Blocks whose codes are random and whose scales give numbers of about `scale`.
+    fn blocks(&mut self, ty: BlockType, len: usize, scale: f32) -> Vec<u8> {
+        // Where the f16 scales of a block lie, and what a block's codes (with its own small scales) amount to.
+        let (halves, size): (&[usize], f32) = match ty {
+            BlockType::F32 => return floats((0..len).map(|_| scale * self.number())),
+            BlockType::BF16 => {
+                let numbers = (0..len).map(|_| half::bf16::from_f32(scale * self.number()));
+                return numbers.flat_map(|x| x.to_le_bytes()).collect();
+            }
+            BlockType::Q8_0 => (&[0], 74.0),
+            BlockType::Q4_K => (&[0, 2], 190.0),
+            BlockType::Q6_K => (&[208], 1360.0),
+            other => unreachable!("no synthetic `{other}`"),
+        };
+        let mut bytes = vec![0u8; len / ty.block_len() * ty.block_bytes()];
+        for word in bytes.chunks_mut(8) {
+            word.copy_from_slice(&self.next().to_le_bytes()[..word.len()]);
+        }
+        for block in bytes.chunks_exact_mut(ty.block_bytes()) {
+            // A negative `dmin` half the time would shift whole blocks; a fraction of `d` of either sign keeps the mean near 0.
+            for (i, at) in halves.iter().enumerate() {
+                let d = scale / size * if i == 0 { 1.0 } else { 7.5 };
+                block[*at..at + 2].copy_from_slice(&half::f16::from_f32(d).to_le_bytes());
+            }
+        }
+        bytes
+    }
+}
+
+/// Layers with full attention every fourth.
+fn hybrid(layers: usize) -> Vec<Mixer> {
+    (1..=layers).map(|i| if i % 4 == 0 { Mixer::Attention } else { Mixer::Gdn }).collect()
+}
+
+fn config(
+    hidden: usize,
+    vocab: usize,
+    layers: usize,
+    heads: [usize; 2],
+    gdn: [usize; 2],
+    ffn: Ffn,
+) -> TargetConfig {
+    TargetConfig {
+        hidden,
+        vocab,
+        layers: hybrid(layers),
+        attention: Attention {
+            q_heads: heads[0],
+            kv_heads: heads[1],
+            head_dim: 256,
+            rotary_dims: 64,
+            rope: Rope { theta: 1e7, scaling: None },
+        },
+        gdn: Gdn { key_heads: gdn[0], value_heads: gdn[1], head_dim: 128, conv_kernel: 4 },
+        ffn,
+        norm_eps: 1e-6,
+        context_length: 262_144,
+        tied_head: false,
+        mtp: Some(Mtp { own_embedding: false, own_head: false, own_norm: true }),
+    }
+}
+
+/// The shape of the tiny dense model.
+pub fn tiny() -> TargetConfig {
+    config(256, 4096, 8, [4, 2], [2, 6], Ffn::Dense { width: 768 })
+}
+
+/// The shape of the tiny mixture of experts.
+pub fn tiny_moe() -> TargetConfig {
+    let ffn = Ffn::Moe { experts: 16, used: 4, width: 256, shared_width: 256, weights_scale: 1.0 };
+    TargetConfig { mtp: None, ..config(256, 4096, 4, [4, 2], [2, 6], ffn) }
+}
+
+/// The shape of Qwen3.5 0.8B, whose head is tied to its embedding.
+pub fn qwen35_0_8b() -> TargetConfig {
+    let shape = config(1024, 248_320, 24, [8, 2], [16, 16], Ffn::Dense { width: 3584 });
+    TargetConfig { tied_head: true, ..shape }
+}

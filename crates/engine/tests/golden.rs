@@ -1,0 +1,236 @@
+//! The two tiny models against float32 results from their dequantised weights: logits, hidden states, taps, the
+//! next-token block and greedy continuations, with f32 activations; and how near int8 activations stay.
+
+use compute::{Activations, Backend, Cpu, CpuLevel, reference::Reference};
+use engine::{Model, MtpRow, Options, Row, sampling};
+use safetensors::SafeTensors;
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+
+struct Golden {
+    model: PathBuf,
+    taps: Vec<usize>,
+    prompts: Vec<Value>,
+    tensors: Vec<u8>,
+}
+
+impl Golden {
+    fn open(name: &str) -> Self {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let (model, taps) = match name {
+            "dense-q4" => ("models/dense/target-Q4_K_M.gguf", vec![1, 3, 5, 6]),
+            _ => ("tests/fixtures/moe/target-Q4_K_M.gguf", vec![0, 1, 2]),
+        };
+        let file = |ending: &str| {
+            let path = root.join("tests/goldens").join(format!("{name}.{ending}"));
+            std::fs::read(&path).unwrap_or_else(|e| panic!("`{}`: {e}", path.display()))
+        };
+        let prompts = serde_json::from_slice(&file("json")).expect("a list of prompts");
+        Self { model: root.join(model), taps, prompts, tensors: file("safetensors") }
+    }
+
+    fn load(&self, backend: &mut dyn Backend) -> Model {
+        let target = checkpoint::Target::open(&self.model).expect("the model opens");
+        let options = Options { taps: self.taps.clone(), ..Options::default() };
+        Model::load(backend, &target.config, &target.weights, options).expect("the model loads")
+    }
+
+    /// [rows, columns].
+    fn numbers(&self, name: &str) -> Option<Vec<Vec<f32>>> {
+        let tensors = SafeTensors::deserialize(&self.tensors).expect("safetensors");
+        let tensor = tensors.tensor(name).ok()?;
+        let numbers: Vec<f32> = words(tensor.data()).map(f32::from_bits).collect();
+        Some(numbers.chunks_exact(tensor.shape()[1]).map(<[f32]>::to_vec).collect())
+    }
+
+    fn ids(&self, name: &str) -> Vec<u32> {
+        let tensors = SafeTensors::deserialize(&self.tensors).expect("safetensors");
+        words(tensors.tensor(name).expect("ids").data()).collect()
+    }
+}
+
+fn words(bytes: &[u8]) -> impl Iterator<Item = u32> {
+    bytes.as_chunks().0.iter().map(|b| u32::from_le_bytes(*b))
+}
+
+/// What a model makes of a text: for its last rows logits, hidden states, taps, and logits of the next-token block.
+#[derive(Default)]
+struct Outputs {
+    logits: Vec<Vec<f32>>,
+    hidden: Vec<Vec<f32>>,
+    taps: Vec<Vec<f32>>,
+    mtp_logits: Vec<Vec<f32>>,
+}
+
+fn outputs(model: &mut Model, backend: &mut dyn Backend, ids: &[u32], last: usize) -> Outputs {
+    let mut sequence = model.sequence();
+    let mut out = Outputs::default();
+    let mut hidden: Vec<Vec<f32>> = Vec::new();
+    // Chunks of 100 do not match pages, anchors or tiles.
+    for (c, chunk) in ids.chunks(100).enumerate() {
+        let first = c * 100;
+        let rows: Vec<Row> = rows(chunk);
+        let chosen: Vec<u32> =
+            (0..chunk.len() as u32).filter(|r| first + *r as usize >= ids.len() - last).collect();
+        model.forward(backend, &rows, &chosen, &[&sequence]).expect("a pass");
+        for (i, row) in chosen.iter().enumerate() {
+            out.logits.push(model.logits(i).to_vec());
+            out.hidden.push(model.hidden(*row as usize).to_vec());
+            out.taps.push(model.taps(*row as usize).to_vec());
+        }
+        hidden.extend((0..chunk.len()).map(|r| model.hidden(r).to_vec()));
+        let path: Vec<u32> = (0..chunk.len() as u32).collect();
+        model.commit(backend, 0, &mut sequence, &path).expect("a commit");
+    }
+    if model.config().mtp.is_none() {
+        return out;
+    }
+    let next = sampling::greedy(out.logits.last().expect("a row")).expect("finite");
+    let shifted: Vec<u32> = ids[1..].iter().copied().chain([next]).collect();
+    for (c, chunk) in shifted.chunks(100).enumerate() {
+        let first = c * 100;
+        let rows: Vec<MtpRow<'_>> = rows(chunk)
+            .into_iter()
+            .enumerate()
+            .map(|(i, row)| MtpRow { hidden: &hidden[first + i], row })
+            .collect();
+        let chosen: Vec<u32> =
+            (0..chunk.len() as u32).filter(|r| first + *r as usize >= ids.len() - last).collect();
+        model.forward_mtp(backend, &rows, &chosen, &[&sequence]).expect("a pass");
+        out.mtp_logits.extend((0..chosen.len()).map(|i| model.mtp_logits(i).expect("a block").to_vec()));
+        let path: Vec<u32> = (0..chunk.len() as u32).collect();
+        model.commit_mtp(backend, 0, &mut sequence, &path).expect("a commit");
+    }
+    out
+}
+
+fn rows(tokens: &[u32]) -> Vec<Row> {
+    tokens
+        .iter()
+        .zip(0u32..)
+        .map(|(token, i)| Row { token: *token, sequence: 0, parent: i.checked_sub(1) })
+        .collect()
+}
+
+#[track_caller]
+fn assert_within(name: &str, expected: &[Vec<f32>], got: &[Vec<f32>], absolute: f32) {
+    assert_eq!(expected.len(), got.len(), "{name}");
+    let worst =
+        expected.iter().flatten().zip(got.iter().flatten()).map(|(e, g)| (e - g).abs()).fold(0.0, f32::max);
+    assert!(worst <= absolute, "{name}: {worst} beyond {absolute}");
+}
+
+#[track_caller]
+fn assert_relative(name: &str, expected: &[Vec<f32>], got: &[Vec<f32>], relative: f32) {
+    assert_eq!(expected.len(), got.len(), "{name}");
+    for (row, (e, g)) in expected.iter().zip(got).enumerate() {
+        let norm = |x: &mut dyn Iterator<Item = f32>| x.map(|v| v * v).sum::<f32>().sqrt();
+        let difference = norm(&mut e.iter().zip(g).map(|(e, g)| e - g)) / norm(&mut e.iter().copied());
+        assert!(difference <= relative, "{name} row {row}: {difference} beyond {relative}");
+    }
+}
+
+fn check(golden: &Golden, backend: &mut dyn Backend, prompts: &[&str]) {
+    let mut model = golden.load(backend);
+    for prompt in prompts {
+        let ids = golden.ids(&format!("{prompt}.ids"));
+        let of = |part: &str| golden.numbers(&format!("{prompt}.{part}"));
+        let logits = of("logits").expect("logits");
+        let out = outputs(&mut model, backend, &ids, logits.len());
+        assert_within(&format!("{prompt} logits"), &logits, &out.logits, 0.02);
+        assert_relative(&format!("{prompt} hidden"), &of("hidden").expect("hidden"), &out.hidden, 1e-2);
+        assert_relative(&format!("{prompt} taps"), &of("taps").expect("taps"), &out.taps, 1e-2);
+        if let Some(expected) = of("mtp_logits") {
+            assert_within(&format!("{prompt} mtp logits"), &expected, &out.mtp_logits, 0.02);
+        }
+    }
+}
+
+const ALL: [&str; 4] = ["p0", "p1", "plong700", "plong2100"];
+
+fn cpu(activations: Activations) -> Cpu {
+    Cpu::new(CpuLevel::detect(), 1, activations)
+}
+
+#[test]
+fn dense_with_f32_activations() {
+    check(&Golden::open("dense-q4"), &mut cpu(Activations::F32), &ALL);
+}
+
+#[test]
+fn moe_with_f32_activations() {
+    check(&Golden::open("moe-q4"), &mut cpu(Activations::F32), &ALL);
+}
+
+#[test]
+fn the_reference_ops() {
+    check(&Golden::open("dense-q4"), &mut Reference::default(), &ALL[..2]);
+    check(&Golden::open("moe-q4"), &mut Reference::default(), &ALL[..2]);
+}
+
+/// Mean KL divergence of the rows' distributions.
+fn divergence(expected: &[Vec<f32>], got: &[Vec<f32>]) -> f64 {
+    let log_softmax = |row: &[f32]| -> Vec<f64> {
+        let highest = row.iter().copied().fold(f32::NEG_INFINITY, f32::max) as f64;
+        let total: f64 = row.iter().map(|x| (*x as f64 - highest).exp()).sum();
+        row.iter().map(|x| *x as f64 - highest - total.ln()).collect()
+    };
+    let row = |e: &[f32], g: &[f32]| -> f64 {
+        let (e, g) = (log_softmax(e), log_softmax(g));
+        e.iter().zip(&g).map(|(e, g)| e.exp() * (e - g)).sum()
+    };
+    expected.iter().zip(got).map(|(e, g)| row(e, g)).sum::<f64>() / expected.len() as f64
+}
+
+#[test]
+fn int8_activations_stay_near() {
+    for name in ["dense-q4", "moe-q4"] {
+        let golden = Golden::open(name);
+        let mut backend = cpu(Activations::Int8);
+        let mut model = golden.load(&mut backend);
+        let (mut expected, mut got) = (Vec::new(), Vec::new());
+        for prompt in ALL {
+            let logits = golden.numbers(&format!("{prompt}.logits")).expect("logits");
+            got.extend(
+                outputs(&mut model, &mut backend, &golden.ids(&format!("{prompt}.ids")), logits.len()).logits,
+            );
+            expected.extend(logits);
+        }
+        let mean = divergence(&expected, &got);
+        println!("{name}: mean KL {mean:.2e} over {} rows", expected.len());
+        assert!(mean < 5e-4, "{name}: mean KL {mean}");
+    }
+}
+
+/// Greedy ids equal the golden's, except from a step whose own margin is below 0.05.
+fn check_greedy(golden: &Golden, activations: Activations) {
+    let mut backend = cpu(activations);
+    let mut model = golden.load(&mut backend);
+    for prompt in &golden.prompts {
+        let list = |key: &str| prompt[key].as_array().expect("a list").iter();
+        let ids = |key: &str| list(key).map(|x| x.as_u64().expect("an id") as u32).collect::<Vec<u32>>();
+        let margins: Vec<f64> = list("top2_margins").map(|x| x.as_f64().expect("a margin")).collect();
+        let mut sequence = model.sequence();
+        model.read(&mut backend, &mut sequence, &ids("prompt_ids"), |_| ()).expect("the prompt is read");
+        for (step, expected) in ids("greedy_ids").into_iter().enumerate() {
+            let token = sampling::greedy(model.logits(0)).expect("finite");
+            if token != expected {
+                assert!(
+                    margins[step] < 0.05,
+                    "{}: step {step} gives {token}, not {expected}",
+                    prompt["prompt"]
+                );
+                break;
+            }
+            let row = Row { token, sequence: 0, parent: None };
+            model.forward(&mut backend, &[row], &[0], &[&sequence]).expect("a pass");
+            model.commit(&mut backend, 0, &mut sequence, &[0]).expect("a commit");
+        }
+    }
+}
+
+#[test]
+fn greedy_continuations() {
+    check_greedy(&Golden::open("dense-q4"), Activations::F32);
+    check_greedy(&Golden::open("moe-q4"), Activations::F32);
+}

@@ -1,0 +1,152 @@
+//! `forerun chat`: a conversation. Ctrl-C ends the answer, Ctrl-D the program.
+
+use crate::answer::{Finish, Question, answer};
+use crate::model_flags::{ModelFlags, Running, SamplingFlags};
+use anyhow::{Context, Result, bail};
+use engine::Sequence;
+use rustyline::error::ReadlineError;
+use serde_json::{Value, json};
+use std::io::Write;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use text::{Prompt, Specials};
+
+const HELP: &str =
+    "/new starts over, /quit (or Ctrl-D) leaves, Ctrl-C ends an answer; a line that ends in \\ goes on";
+
+/// Earlier states kept for the next prompt to start from.
+const SNAPSHOTS: usize = 4;
+
+/// Arguments of `forerun chat`.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Tokens of an answer at most
+    #[arg(long, value_name = "N")]
+    max_tokens: Option<usize>,
+    /// A system message before the conversation
+    #[arg(long, value_name = "TEXT")]
+    system: Option<String>,
+    /// Ask the model not to think first
+    #[arg(long)]
+    no_think: bool,
+    #[command(flatten)]
+    model: ModelFlags,
+    #[command(flatten)]
+    sampling: SamplingFlags,
+}
+
+/// A state and the tokens that led to it.
+struct Snapshot {
+    tokens: Vec<u32>,
+    sequence: Sequence,
+}
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let mut running = args.model.load()?;
+    if running.text.template.is_none() {
+        bail!("the model has no chat template; `forerun run --raw` continues plain text");
+    }
+    let sampling = args.sampling.over(&running.text.sampling);
+    let stop = Arc::new(AtomicBool::new(false));
+    let handler = Arc::clone(&stop);
+    ctrlc::set_handler(move || handler.store(true, Ordering::Relaxed))?;
+    let mut lines = rustyline::DefaultEditor::new()?;
+    eprintln!("{}: {HELP}", running.name);
+
+    let opening: Vec<Value> = args.system.iter().map(|s| json!({"role": "system", "content": s})).collect();
+    let mut messages = opening.clone();
+    let mut snapshots: Vec<Snapshot> = Vec::new();
+    while let Some(line) = read_message(&mut lines)? {
+        match line.trim() {
+            "" => continue,
+            "/quit" => break,
+            "/help" => eprintln!("{HELP}"),
+            "/new" => {
+                messages.clone_from(&opening);
+                snapshots.clear();
+            }
+            command if command.starts_with('/') => eprintln!("unknown command `{command}`; {HELP}"),
+            _ => {
+                messages.push(json!({"role": "user", "content": line}));
+                stop.store(false, Ordering::Relaxed);
+                match take_turn(args, &mut running, &sampling, &messages, &mut snapshots, &stop) {
+                    Ok(text) => messages.push(json!({"role": "assistant", "content": text})),
+                    Err(error) => {
+                        // The turn is undone; the conversation goes on.
+                        messages.pop();
+                        eprintln!("forerun: {error:#}");
+                    }
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// One message; lines that end in a backslash go on. Nothing at the end of input.
+fn read_message(lines: &mut rustyline::DefaultEditor) -> Result<Option<String>> {
+    let mut message = String::new();
+    loop {
+        match lines.readline(if message.is_empty() { "> " } else { "  " }) {
+            Ok(line) => match line.strip_suffix('\\') {
+                Some(part) => message = message + part + "\n",
+                None => {
+                    message += &line;
+                    let _ = lines.add_history_entry(&message);
+                    return Ok(Some(message));
+                }
+            },
+            Err(ReadlineError::Interrupted) => {
+                eprintln!("Ctrl-D leaves");
+                message.clear();
+            }
+            Err(ReadlineError::Eof) => return Ok(None),
+            Err(error) => return Err(error).context("standard input"),
+        }
+    }
+}
+
+fn take_turn(
+    args: &Args,
+    running: &mut Running,
+    sampling: &engine::sampling::Sampling,
+    messages: &[Value],
+    snapshots: &mut Vec<Snapshot>,
+    stop: &AtomicBool,
+) -> Result<String> {
+    let template = running.text.template.as_ref().context("no chat template")?;
+    let thinking = args.no_think.then_some(false);
+    let rendered = template.render(&Prompt { messages, enable_thinking: thinking, ..Prompt::default() })?;
+    let prompt = running.text.tokenizer.encode(&rendered, Specials::Parse);
+
+    // A template may drop earlier thinking, so the new prompt need not continue the last answer; it continues some
+    // earlier state. The last token is always read again, because its logits are wanted.
+    let known = |s: &Snapshot| s.tokens.len() < prompt.len() && prompt.starts_with(&s.tokens);
+    let best = snapshots.iter().filter(|s| known(s)).max_by_key(|s| s.tokens.len());
+    let mut sequence = best.map_or_else(|| running.model.sequence(), |s| s.sequence.clone());
+    let unread = &prompt[sequence.committed()..];
+    let question = Question {
+        unread,
+        prompt: &prompt,
+        sampling,
+        max_tokens: args.max_tokens.unwrap_or(usize::MAX),
+        stop,
+    };
+    let mut out = std::io::stdout().lock();
+    let given = answer(running, &mut sequence, &question, |piece| {
+        out.write_all(piece.as_bytes())?;
+        Ok(out.flush()?)
+    })?;
+    writeln!(out)?;
+    match given.finish {
+        Finish::Stop => {}
+        Finish::Length => eprintln!("(cut at {} tokens)", given.ids.len()),
+        Finish::Interrupted => eprintln!("(stopped)"),
+    }
+    let answered = &given.ids[..sequence.committed() - prompt.len()];
+    snapshots.push(Snapshot { tokens: [&prompt, answered].concat(), sequence });
+    if snapshots.len() > SNAPSHOTS {
+        snapshots.remove(0);
+    }
+    Ok(given.text)
+}

@@ -1,0 +1,129 @@
+//! From a path, or from the pair in the binary, to a model that can read and write text.
+
+use crate::{about, embedded};
+use anyhow::{Context, Result, anyhow, bail};
+use checkpoint::{Json, Source, Target};
+use engine::sampling::Sampling;
+use formats::gguf::Gguf;
+use std::path::Path;
+use text::{ChatTemplate, Tokenizer, Vocabulary};
+
+/// A target with its text side.
+pub(crate) struct Loaded {
+    /// For people: the file's name, or `embedded`.
+    pub(crate) name: String,
+    pub(crate) target: Target,
+    pub(crate) text: TextSide,
+}
+
+/// What turns text into tokens and back.
+pub(crate) struct TextSide {
+    pub(crate) tokenizer: Tokenizer,
+    /// Nothing where the file has none; then only `--raw` works.
+    pub(crate) template: Option<ChatTemplate>,
+    /// What the file recommends.
+    pub(crate) sampling: Sampling,
+}
+
+/// Opens `path`, or the embedded target where there is none.
+pub(crate) fn load(path: Option<&Path>) -> Result<Loaded> {
+    let Some(path) = path else {
+        let bytes = embedded::TARGET.context("this build has no embedded model: give `--model FILE`")?;
+        let gguf = Box::new(Gguf::parse(bytes).context("the embedded model")?);
+        let text = text_of_gguf(&gguf).context("the embedded model")?;
+        let target = Target::read(Source::Gguf { gguf, beside: None }).context("the embedded model")?;
+        return Ok(Loaded { name: "embedded".to_owned(), target, text });
+    };
+    let shown = path.display().to_string();
+    let source = Source::open(path).map_err(about(path))?;
+    if checkpoint::drafter::is_drafter(&source).map_err(about(path))? {
+        bail!("{shown}: this is a drafter, a target was expected");
+    }
+    let text = match &source {
+        Source::Gguf { gguf, .. } => text_of_gguf(gguf),
+        Source::Safetensors { .. } if path.is_dir() => text_of_folder(path),
+        Source::Safetensors { .. } => text_of_folder(path.parent().unwrap_or(Path::new(""))),
+    };
+    let target = Target::read(source).map_err(about(path))?;
+    for warning in &target.report.warnings {
+        eprintln!("warning: {warning}");
+    }
+    let name = path.file_name().map_or_else(|| shown.clone(), |n| n.to_string_lossy().into_owned());
+    Ok(Loaded { name, target, text: text.context(shown)? })
+}
+
+/// `tokenizer.*` and `general.sampling.*` of a GGUF.
+fn text_of_gguf(gguf: &Gguf) -> Result<TextSide> {
+    let strings = |key: &str| -> Result<Vec<String>> {
+        let strings = gguf.strings(key)?.ok_or_else(|| anyhow!("the file has no tokenizer (`{key}`)"))?;
+        Ok(strings.into_iter().map(str::to_owned).collect())
+    };
+    let named = |key: &str| Ok::<_, anyhow::Error>(gguf.string(key)?.unwrap_or_default().to_owned());
+    let id = |key: &str| Ok::<_, anyhow::Error>(gguf.integer(key)?.map(|id| id as u32));
+    let types = gguf.integers("tokenizer.ggml.token_type")?.unwrap_or_default();
+    let vocabulary = Vocabulary {
+        model: named("tokenizer.ggml.model")?,
+        pre: named("tokenizer.ggml.pre")?,
+        tokens: strings("tokenizer.ggml.tokens")?,
+        token_types: types.into_iter().map(|kind| kind as i32).collect(),
+        merges: strings("tokenizer.ggml.merges")?,
+        bos: id("tokenizer.ggml.bos_token_id")?,
+        eos: id("tokenizer.ggml.eos_token_id")?,
+        pad: id("tokenizer.ggml.padding_token_id")?,
+        add_bos: gguf.bool("tokenizer.ggml.add_bos_token")?.unwrap_or(false),
+        ends: Vec::new(),
+    };
+    let defaults = Sampling::default();
+    let float = |key: &str, default: f32| Ok::<_, anyhow::Error>(gguf.float(key)?.unwrap_or(default));
+    Ok(TextSide {
+        tokenizer: Tokenizer::from_vocabulary(vocabulary)?,
+        template: gguf.string("tokenizer.chat_template")?.map(ChatTemplate::new).transpose()?,
+        sampling: Sampling {
+            temperature: float("general.sampling.temp", defaults.temperature)?,
+            top_k: gguf.integer("general.sampling.top_k")?.unwrap_or(defaults.top_k),
+            top_p: float("general.sampling.top_p", defaults.top_p)?,
+            min_p: float("general.sampling.min_p", defaults.min_p)?,
+            repetition_penalty: float("general.sampling.penalty_repeat", defaults.repetition_penalty)?,
+            ..defaults
+        },
+    })
+}
+
+/// `tokenizer.json`, the template and `generation_config.json` of a folder.
+fn text_of_folder(folder: &Path) -> Result<TextSide> {
+    let tokenizer = Tokenizer::from_json(folder.join("tokenizer.json"))?;
+    let optional = |name: &str| -> Result<Json> {
+        let path = folder.join(name);
+        if path.is_file() { Ok(Json::open(&path)?) } else { Ok(Json::default()) }
+    };
+    let settings = optional("tokenizer_config.json")?;
+    let file = folder.join("chat_template.jinja");
+    let source = match file.is_file() {
+        true => Some(std::fs::read_to_string(&file).with_context(|| file.display().to_string())?),
+        false => settings.string("chat_template")?.map(str::to_owned),
+    };
+    let generation = optional("generation_config.json")?;
+    let ends = match generation.integer("eos_token_id") {
+        Ok(one) => one.into_iter().map(|id| id as u32).collect(),
+        Err(_) => {
+            generation.integers("eos_token_id")?.unwrap_or_default().into_iter().map(|id| id as u32).collect()
+        }
+    };
+    let ends: Vec<u32> = ends;
+    let defaults = Sampling::default();
+    let float = |key: &str, default: f32| Ok::<_, anyhow::Error>(generation.float(key)?.unwrap_or(default));
+    // A configuration that samples without saying how hot means 1, as in Transformers.
+    let hot = if generation.bool("do_sample")? == Some(true) { 1.0 } else { defaults.temperature };
+    Ok(TextSide {
+        tokenizer: tokenizer.with_ends(&ends)?,
+        template: source.as_deref().map(ChatTemplate::new).transpose()?,
+        sampling: Sampling {
+            temperature: float("temperature", hot)?,
+            top_k: generation.integer("top_k")?.unwrap_or(defaults.top_k),
+            top_p: float("top_p", defaults.top_p)?,
+            min_p: float("min_p", defaults.min_p)?,
+            repetition_penalty: float("repetition_penalty", defaults.repetition_penalty)?,
+            ..defaults
+        },
+    })
+}

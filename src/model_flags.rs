@@ -1,0 +1,215 @@
+//! Flags that every verb with a running model shares: which model, on what, and how tokens are drawn.
+
+use crate::loading::{self, Loaded};
+use anyhow::{Result, bail};
+use clap::ValueEnum;
+use compute::{Activations, Cpu, CpuLevel, KvType};
+use engine::sampling::Sampling;
+use engine::{Model, Options};
+use std::hash::{BuildHasher, Hasher};
+use std::path::PathBuf;
+
+/// Which model runs where.
+#[derive(clap::Args, Clone, Debug)]
+#[command(next_help_heading = "Model")]
+pub(crate) struct ModelFlags {
+    /// Target: a GGUF file or a Hugging Face folder; without it the embedded one runs
+    #[arg(long, value_name = "FILE")]
+    model: Option<PathBuf>,
+    /// auto, cpu, cuda or cuda:N
+    #[arg(long, value_name = "DEVICE", default_value = "auto")]
+    device: String,
+    /// Threads; as many as there are cores unless given
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    threads: Option<u16>,
+    /// Tokens of prompt and answer together; the model's own limit unless given
+    #[arg(long, value_name = "N")]
+    pub(crate) ctx: Option<usize>,
+    /// Type of the key/value cache
+    #[arg(long, value_enum, default_value = "f16")]
+    kv: Kv,
+    /// Instructions to use, to compare; the best there are unless given
+    #[arg(long, value_enum)]
+    cpu_level: Option<Level>,
+    /// What weights are multiplied with, to compare
+    #[arg(long, value_enum, default_value = "int8")]
+    activations: Rounding,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+#[value(rename_all = "snake_case")]
+enum Kv {
+    F16,
+    #[value(name = "q8_0")]
+    Q8,
+    #[value(name = "q4_0")]
+    Q4,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Level {
+    Scalar,
+    Avx2,
+    Avx512,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Rounding {
+    Int8,
+    F32,
+}
+
+/// A model ready to run.
+pub(crate) struct Running {
+    pub(crate) name: String,
+    pub(crate) cpu: Cpu,
+    pub(crate) model: Model,
+    pub(crate) text: loading::TextSide,
+    /// Tokens of prompt and answer together.
+    pub(crate) context: usize,
+}
+
+impl ModelFlags {
+    /// A backend as the flags say.
+    pub(crate) fn backend(&self) -> Result<Cpu> {
+        match self.device.as_str() {
+            "auto" | "cpu" => {}
+            device
+                if device == "cuda"
+                    || device.strip_prefix("cuda:").is_some_and(|n| n.parse::<u32>().is_ok()) =>
+            {
+                bail!("device `{device}`: this version runs on the CPU only")
+            }
+            device => bail!("unknown device `{device}`: auto, cpu, cuda or cuda:N expected"),
+        }
+        let level = match self.cpu_level {
+            None => CpuLevel::detect(),
+            Some(Level::Scalar) => CpuLevel::Scalar,
+            Some(Level::Avx2) => CpuLevel::Avx2,
+            Some(Level::Avx512) => CpuLevel::Avx512,
+        };
+        if !level.is_available() {
+            bail!("this processor lacks the instructions of `--cpu-level {level:?}`");
+        }
+        let cores = || std::thread::available_parallelism().map_or(1, |n| n.get());
+        let threads = self.threads.map_or_else(cores, usize::from);
+        let activations = match self.activations {
+            Rounding::Int8 => Activations::Int8,
+            Rounding::F32 => Activations::F32,
+        };
+        Ok(Cpu::new(level, threads, activations))
+    }
+
+    /// The type of the key/value cache.
+    pub(crate) fn kv(&self) -> KvType {
+        match self.kv {
+            Kv::F16 => KvType::F16,
+            Kv::Q8 => KvType::Q8_0,
+            Kv::Q4 => KvType::Q4_0,
+        }
+    }
+
+    /// Loads the model.
+    pub(crate) fn load(&self) -> Result<Running> {
+        let mut cpu = self.backend()?;
+        let Loaded { name, target, text } = loading::load(self.model.as_deref())?;
+        let options = Options { kv: self.kv(), ..Options::default() };
+        let model = Model::load(&mut cpu, &target.config, &target.weights, options)?;
+        let limit = target.config.context_length;
+        let context = self.ctx.unwrap_or(limit);
+        if context == 0 {
+            bail!("`--ctx 0` leaves no room for a prompt");
+        }
+        if context > limit {
+            eprintln!(
+                "warning: `--ctx {context}` is beyond the {limit} tokens the model was trained to read"
+            );
+        }
+        Ok(Running { name, cpu, model, text, context })
+    }
+}
+
+/// How tokens are drawn; the file's recommendation holds where nothing is given.
+#[derive(clap::Args, Clone, Debug)]
+#[command(next_help_heading = "Sampling")]
+pub(crate) struct SamplingFlags {
+    /// Temperature; 0 is greedy
+    #[arg(long, value_name = "T", value_parser = not_negative)]
+    temp: Option<f32>,
+    /// Only the so many most probable tokens; 0 for all
+    #[arg(long, value_name = "K")]
+    top_k: Option<usize>,
+    /// Only the most probable tokens that make up this much
+    #[arg(long, value_name = "P", value_parser = fraction)]
+    top_p: Option<f32>,
+    /// Only tokens at least this probable relative to the best
+    #[arg(long, value_name = "P", value_parser = fraction)]
+    min_p: Option<f32>,
+    /// Divides the logits of tokens seen; 1 for none
+    #[arg(long, value_name = "X", value_parser = positive)]
+    repetition_penalty: Option<f32>,
+    /// Taken from the logits of tokens in the answer
+    #[arg(long, value_name = "X", value_parser = finite, allow_hyphen_values = true)]
+    presence_penalty: Option<f32>,
+    /// Taken from them once for each time they occur
+    #[arg(long, value_name = "X", value_parser = finite, allow_hyphen_values = true)]
+    frequency_penalty: Option<f32>,
+    /// Added to the logit of a token: `ID=BIAS`; may be given several times
+    #[arg(long, value_name = "ID=BIAS", value_parser = bias, allow_hyphen_values = true)]
+    logit_bias: Vec<(u32, f32)>,
+    /// Key of the random numbers; random, and reported, unless given
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+}
+
+impl SamplingFlags {
+    /// The flags over the file's recommendation.
+    pub(crate) fn over(&self, file: &Sampling) -> Sampling {
+        Sampling {
+            temperature: self.temp.unwrap_or(file.temperature),
+            top_k: self.top_k.unwrap_or(file.top_k),
+            top_p: self.top_p.unwrap_or(file.top_p),
+            min_p: self.min_p.unwrap_or(file.min_p),
+            repetition_penalty: self.repetition_penalty.unwrap_or(file.repetition_penalty),
+            presence_penalty: self.presence_penalty.unwrap_or(file.presence_penalty),
+            frequency_penalty: self.frequency_penalty.unwrap_or(file.frequency_penalty),
+            logit_bias: self.logit_bias.clone(),
+            seed: self.seed.unwrap_or_else(random_seed),
+            choice: 0,
+        }
+    }
+}
+
+/// A seed from the randomness that the standard library keys its hash maps with; short enough to type again.
+fn random_seed() -> u64 {
+    std::collections::hash_map::RandomState::new().build_hasher().finish() >> 32
+}
+
+fn number(text: &str, fits: impl Fn(f32) -> bool, wanted: &str) -> Result<f32, String> {
+    text.parse::<f32>().ok().filter(|x| fits(*x)).ok_or_else(|| format!("{wanted} expected"))
+}
+
+fn finite(text: &str) -> Result<f32, String> {
+    number(text, f32::is_finite, "a number")
+}
+
+fn not_negative(text: &str) -> Result<f32, String> {
+    number(text, |x| x.is_finite() && x >= 0.0, "a number from 0 on")
+}
+
+fn positive(text: &str) -> Result<f32, String> {
+    number(text, |x| x.is_finite() && x > 0.0, "a number above 0")
+}
+
+fn fraction(text: &str) -> Result<f32, String> {
+    number(text, |x| (0.0..=1.0).contains(&x), "a number from 0 to 1")
+}
+
+fn bias(text: &str) -> Result<(u32, f32), String> {
+    let wrong = || "TOKEN=BIAS expected, such as 1234=-100".to_owned();
+    let (token, bias) = text.split_once('=').ok_or_else(wrong)?;
+    let token = token.parse().map_err(|_| wrong())?;
+    // `-inf` forbids a token.
+    let bias = bias.parse::<f32>().ok().filter(|b| !b.is_nan() && *b < f32::INFINITY).ok_or_else(wrong)?;
+    Ok((token, bias))
+}
