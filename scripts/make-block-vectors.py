@@ -45,7 +45,8 @@ def main():
         bits = decode(name, data.reshape(-1, size))
         digest = int((bits.astype(np.uint64) * mix(0, ELEMENTS)).sum())
         first = max(32 // length, 1)  # blocks spelled out, for whoever has to find a fault
-        lines.append(f"{name} {digest:016x} {data[:first * size].tobytes().hex()} {bits[:first * length].tobytes().hex()}")
+        spelled = data[:first * size].tobytes().hex(), bits[:first * length].tobytes().hex()
+        lines.append(f"{name} {digest:016x} {' '.join(spelled)}")
     (OUT / "decode.txt").write_text("\n".join(lines) + "\n")
 
     bf16, q8_0, q4_k_m = map(rows, sys.argv[1:4])

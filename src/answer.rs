@@ -1,9 +1,10 @@
-//! Writing an answer: read the prompt, then draw, emit and commit one token after the other.
+//! Writing an answer: read the prompt, then round after round until the model or the room ends it.
 
 use crate::model_flags::Running;
 use anyhow::{Result, bail};
-use engine::sampling::{History, Sampler, Sampling};
-use engine::{Row, Sequence};
+use engine::judge::Relaxed;
+use engine::sampling::Sampling;
+use engine::{Round, Sequence};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,7 +27,6 @@ pub(crate) enum Finish {
 }
 
 /// An answer and what it took.
-#[derive(Debug)]
 pub(crate) struct Answer {
     /// The end token included.
     pub(crate) ids: Vec<u32>,
@@ -34,90 +34,99 @@ pub(crate) struct Answer {
     pub(crate) finish: Finish,
     pub(crate) prefill_s: f64,
     pub(crate) decode_s: f64,
-    /// Of `decode_s`.
-    pub(crate) verify_s: f64,
-    pub(crate) commit_s: f64,
+    pub(crate) rounds: Vec<Round>,
+    /// Why proposals ended before their time.
+    pub(crate) fallback: Option<&'static str>,
+    /// Holds the prompt and every token of the answer but the last.
+    pub(crate) sequence: Sequence,
 }
 
 /// What an answer is asked with.
 pub(crate) struct Question<'a> {
-    /// Tokens that `sequence` does not hold yet; at least one.
-    pub(crate) unread: &'a [u32],
+    /// Holds the beginning of the prompt, perhaps nothing.
+    pub(crate) sequence: Sequence,
     /// All tokens of the prompt.
     pub(crate) prompt: &'a [u32],
     pub(crate) sampling: &'a Sampling,
     pub(crate) max_tokens: usize,
-    /// Set to end the answer after the token at hand.
+    pub(crate) relaxed: Option<Relaxed>,
+    /// Set to end the answer after the round at hand.
     pub(crate) stop: &'a AtomicBool,
 }
 
-/// Answers a question, giving the text away piece by piece. Afterwards `sequence` holds the prompt and every token of
-/// the answer but the last.
+/// New tokens as they come: their text, and how many of them (from the first on) had been drafted.
+pub(crate) struct Piece<'a> {
+    pub(crate) text: &'a str,
+    pub(crate) drafted: bool,
+    /// The round that made it, after its last token.
+    pub(crate) round: Option<&'a Round>,
+}
+
+/// Answers a question, giving the text away piece by piece.
 pub(crate) fn answer(
     running: &mut Running,
-    sequence: &mut Sequence,
-    question: &Question<'_>,
-    mut emit: impl FnMut(&str) -> Result<()>,
+    question: Question<'_>,
+    mut emit: impl FnMut(Piece<'_>) -> Result<()>,
 ) -> Result<Answer> {
-    let Running { cpu, model, text, context, .. } = running;
-    if question.prompt.len() >= *context {
+    let Running { engine, text, context, .. } = running;
+    let Question { sequence, prompt, sampling, max_tokens, relaxed, stop } = question;
+    if prompt.len() >= *context {
         bail!(
             "the prompt has {} tokens, which leaves no room for an answer in `--ctx {context}`",
-            question.prompt.len()
+            prompt.len()
         );
     }
+    let room = max_tokens.min(*context - prompt.len());
+    if room == 0 {
+        bail!("`--max-tokens 0` leaves no room for an answer");
+    }
     let start = Instant::now();
-    let bar = prompt_bar(question.unread.len());
-    model.read(cpu, sequence, question.unread, |done| bar.set_position(done as u64))?;
+    let unread = &prompt[sequence.committed()..];
+    let bar = prompt_bar(unread.len());
+    let ends = text.tokenizer.ends().to_vec();
+    let read = |done: usize| bar.set_position(done as u64);
+    let mut generation = engine.begin(sequence, unread, prompt, sampling.clone(), ends, read)?;
     bar.finish_and_clear();
     let prefill_s = start.elapsed().as_secs_f64();
-
-    let mut stream = Stream::new(&text.tokenizer, Controls::Hide, []);
-    let mut history = History::new(question.prompt);
-    let mut sampler = Sampler::default();
-    let mut answer = Answer {
-        ids: Vec::new(),
-        text: String::new(),
-        finish: Finish::Length,
-        prefill_s,
-        decode_s: 0.0,
-        verify_s: 0.0,
-        commit_s: 0.0,
-    };
-    let start = Instant::now();
-    let room = question.max_tokens.min(*context - question.prompt.len());
-    while answer.ids.len() < room {
-        let token = sampler.draw(question.sampling, &history, model.logits(0), sequence.committed())?;
-        history.push(token);
-        answer.ids.push(token);
-        let piece = stream.push(token);
-        if !piece.is_empty() {
-            emit(&piece)?;
-            answer.text.push_str(&piece);
-        }
-        if text.tokenizer.is_end(token) {
-            answer.finish = Finish::Stop;
-            break;
-        }
-        if question.stop.load(Ordering::Relaxed) {
-            answer.finish = Finish::Interrupted;
-            break;
-        }
-        if answer.ids.len() == room {
-            break;
-        }
-        let pass = Instant::now();
-        model.forward(cpu, &[Row { token, sequence: 0, parent: None }], &[0], &[sequence])?;
-        answer.verify_s += pass.elapsed().as_secs_f64();
-        let commit = Instant::now();
-        model.commit(cpu, 0, sequence, &[0])?;
-        answer.commit_s += commit.elapsed().as_secs_f64();
+    if let Some(relaxed) = relaxed {
+        generation.relax(relaxed);
     }
+
+    let start = Instant::now();
+    let mut stream = Stream::new(&text.tokenizer, Controls::Hide, []);
+    let mut written = String::new();
+    let mut ids = vec![generation.anchor()];
+    let mut rounds: Vec<Round> = Vec::new();
+    let mut give = |token: u32, drafted: bool, round: Option<&Round>| {
+        let text = stream.push(token);
+        written.push_str(&text);
+        emit(Piece { text: &text, drafted, round })
+    };
+    give(ids[0], false, None)?;
+    let finish = loop {
+        if text.tokenizer.is_end(ids[ids.len() - 1]) {
+            break Finish::Stop;
+        }
+        if ids.len() >= room {
+            break Finish::Length;
+        }
+        if stop.load(Ordering::Relaxed) {
+            break Finish::Interrupted;
+        }
+        let round = engine.step(&mut generation, room - ids.len())?;
+        let last = round.emitted.len() - 1;
+        for (i, &token) in round.emitted.iter().enumerate() {
+            give(token, i < round.stood, (i == last).then_some(&round))?;
+        }
+        ids.extend(&round.emitted);
+        rounds.push(round);
+    };
     let rest = stream.finish();
-    emit(&rest)?;
-    answer.text.push_str(&rest);
-    answer.decode_s = start.elapsed().as_secs_f64();
-    Ok(answer)
+    emit(Piece { text: &rest, drafted: false, round: None })?;
+    written.push_str(&rest);
+    let (decode_s, fallback) = (start.elapsed().as_secs_f64(), generation.fallback());
+    let sequence = generation.into_sequence();
+    Ok(Answer { ids, text: written, finish, prefill_s, decode_s, rounds, fallback, sequence })
 }
 
 fn prompt_bar(tokens: usize) -> ProgressBar {

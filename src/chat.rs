@@ -123,18 +123,12 @@ fn take_turn(
     // earlier state. The last token is always read again, because its logits are wanted.
     let known = |s: &Snapshot| s.tokens.len() < prompt.len() && prompt.starts_with(&s.tokens);
     let best = snapshots.iter().filter(|s| known(s)).max_by_key(|s| s.tokens.len());
-    let mut sequence = best.map_or_else(|| running.model.sequence(), |s| s.sequence.clone());
-    let unread = &prompt[sequence.committed()..];
-    let question = Question {
-        unread,
-        prompt: &prompt,
-        sampling,
-        max_tokens: args.max_tokens.unwrap_or(usize::MAX),
-        stop,
-    };
+    let sequence = best.map_or_else(|| running.engine.sequence(), |s| s.sequence.clone());
+    let max_tokens = args.max_tokens.unwrap_or(usize::MAX);
+    let question = Question { sequence, prompt: &prompt, sampling, max_tokens, relaxed: None, stop };
     let mut out = std::io::stdout().lock();
-    let given = answer(running, &mut sequence, &question, |piece| {
-        out.write_all(piece.as_bytes())?;
+    let given = answer(running, question, |piece| {
+        out.write_all(piece.text.as_bytes())?;
         Ok(out.flush()?)
     })?;
     writeln!(out)?;
@@ -143,8 +137,8 @@ fn take_turn(
         Finish::Length => eprintln!("(cut at {} tokens)", given.ids.len()),
         Finish::Interrupted => eprintln!("(stopped)"),
     }
-    let answered = &given.ids[..sequence.committed() - prompt.len()];
-    snapshots.push(Snapshot { tokens: [&prompt, answered].concat(), sequence });
+    let answered = &given.ids[..given.sequence.committed() - prompt.len()];
+    snapshots.push(Snapshot { tokens: [&prompt, answered].concat(), sequence: given.sequence });
     if snapshots.len() > SNAPSHOTS {
         snapshots.remove(0);
     }

@@ -2,17 +2,18 @@
 
 use crate::{about, embedded};
 use anyhow::{Context, Result, anyhow, bail};
-use checkpoint::{Json, Source, Target};
+use checkpoint::{Drafter, Json, Overrides, Source, Target};
 use engine::sampling::Sampling;
 use formats::gguf::Gguf;
 use std::path::Path;
 use text::{ChatTemplate, Tokenizer, Vocabulary};
 
-/// A target with its text side.
+/// A target with its drafter and its text side.
 pub(crate) struct Loaded {
     /// For people: the file's name, or `embedded`.
     pub(crate) name: String,
     pub(crate) target: Target,
+    pub(crate) drafter: Option<Drafter>,
     pub(crate) text: TextSide,
 }
 
@@ -25,15 +26,41 @@ pub(crate) struct TextSide {
     pub(crate) sampling: Sampling,
 }
 
-/// Opens `path`, or the embedded target where there is none.
-pub(crate) fn load(path: Option<&Path>) -> Result<Loaded> {
-    let Some(path) = path else {
-        let bytes = embedded::TARGET.context("this build has no embedded model: give `--model FILE`")?;
-        let gguf = Box::new(Gguf::parse(bytes).context("the embedded model")?);
-        let text = text_of_gguf(&gguf).context("the embedded model")?;
-        let target = Target::read(Source::Gguf { gguf, beside: None }).context("the embedded model")?;
-        return Ok(Loaded { name: "embedded".to_owned(), target, text });
+/// Opens the target at `model` and the drafter at `draft`, or the embedded pair where there is no `model`.
+pub(crate) fn load(model: Option<&Path>, draft: Option<&Path>, overrides: &Overrides) -> Result<Loaded> {
+    let mut loaded = match model {
+        Some(path) => target_at(path)?,
+        None => embedded_target()?,
     };
+    let config = Some(&loaded.target.config);
+    loaded.drafter = match (model, draft) {
+        (_, Some(path)) => Some(Drafter::open(path, overrides, config).map_err(about(path))?),
+        (None, None) => {
+            let (_, bytes) = embedded::PAIR.context(NO_PAIR)?;
+            let gguf = Box::new(Gguf::parse(bytes).context("the embedded drafter")?);
+            let drafter = Drafter::read(Source::Gguf { gguf, beside: None }, overrides, config);
+            Some(drafter.context("the embedded drafter")?)
+        }
+        (Some(_), None) => None,
+    };
+    let warnings = loaded.drafter.iter().flat_map(|d| &d.report.warnings);
+    for warning in loaded.target.report.warnings.iter().chain(warnings) {
+        eprintln!("warning: {warning}");
+    }
+    Ok(loaded)
+}
+
+const NO_PAIR: &str = "this build has no embedded model: give `--model FILE`";
+
+fn embedded_target() -> Result<Loaded> {
+    let (bytes, _) = embedded::PAIR.context(NO_PAIR)?;
+    let gguf = Box::new(Gguf::parse(bytes).context("the embedded model")?);
+    let text = text_of_gguf(&gguf).context("the embedded model")?;
+    let target = Target::read(Source::Gguf { gguf, beside: None }).context("the embedded model")?;
+    Ok(Loaded { name: "embedded".to_owned(), target, drafter: None, text })
+}
+
+fn target_at(path: &Path) -> Result<Loaded> {
     let shown = path.display().to_string();
     let source = Source::open(path).map_err(about(path))?;
     if checkpoint::drafter::is_drafter(&source).map_err(about(path))? {
@@ -45,11 +72,8 @@ pub(crate) fn load(path: Option<&Path>) -> Result<Loaded> {
         Source::Safetensors { .. } => text_of_folder(path.parent().unwrap_or(Path::new(""))),
     };
     let target = Target::read(source).map_err(about(path))?;
-    for warning in &target.report.warnings {
-        eprintln!("warning: {warning}");
-    }
     let name = path.file_name().map_or_else(|| shown.clone(), |n| n.to_string_lossy().into_owned());
-    Ok(Loaded { name, target, text: text.context(shown)? })
+    Ok(Loaded { name, target, drafter: None, text: text.context(shown)? })
 }
 
 /// `tokenizer.*` and `general.sampling.*` of a GGUF.

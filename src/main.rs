@@ -7,6 +7,7 @@ mod chat;
 mod convert;
 mod draft_flags;
 mod embedded;
+mod explain;
 mod inspect;
 mod loading;
 mod model_flags;

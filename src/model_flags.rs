@@ -1,11 +1,12 @@
 //! Flags that every verb with a running model shares: which model, on what, and how tokens are drawn.
 
+use crate::draft_flags::DraftFlags;
 use crate::loading::{self, Loaded};
 use anyhow::{Result, bail};
 use clap::ValueEnum;
 use compute::{Activations, Cpu, CpuLevel, KvType};
 use engine::sampling::Sampling;
-use engine::{Model, Options};
+use engine::{Engine, Spec, WeightSource};
 use std::hash::{BuildHasher, Hasher};
 use std::path::PathBuf;
 
@@ -16,6 +17,18 @@ pub(crate) struct ModelFlags {
     /// Target: a GGUF file or a Hugging Face folder; without it the embedded one runs
     #[arg(long, value_name = "FILE")]
     model: Option<PathBuf>,
+    /// Drafter: a GGUF file, a safetensors file or a Hugging Face folder
+    #[arg(long, value_name = "FILE")]
+    draft: Option<PathBuf>,
+    /// How tokens are proposed; auto where there is something to propose with
+    #[arg(long, value_enum)]
+    spec: Option<Mode>,
+    /// Drafted tokens judged in a round, 1 to 63; for MTP its depth, up to 7
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=63))]
+    budget: Option<u8>,
+    /// Rows of a drafter's block, the anchor included; as trained unless given
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(2..=64))]
+    block: Option<u8>,
     /// auto, cpu, cuda or cuda:N
     #[arg(long, value_name = "DEVICE", default_value = "auto")]
     device: String,
@@ -34,6 +47,36 @@ pub(crate) struct ModelFlags {
     /// What weights are multiplied with, to compare
     #[arg(long, value_enum, default_value = "int8")]
     activations: Rounding,
+    #[command(flatten)]
+    draft_flags: DraftFlags,
+}
+
+/// Modes of `--spec`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Mode {
+    /// Whatever is fastest, round by round
+    Auto,
+    /// No proposals
+    Off,
+    /// The best token of each position of a block
+    Chain,
+    /// The likeliest paths through a block
+    Tree,
+    /// The target's own next-token block
+    Mtp,
+}
+
+impl Mode {
+    /// As `--spec` spells it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Off => "off",
+            Self::Chain => "chain",
+            Self::Tree => "tree",
+            Self::Mtp => "mtp",
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -62,8 +105,8 @@ enum Rounding {
 /// A model ready to run.
 pub(crate) struct Running {
     pub(crate) name: String,
-    pub(crate) cpu: Cpu,
-    pub(crate) model: Model,
+    pub(crate) engine: Engine,
+    pub(crate) mode: Mode,
     pub(crate) text: loading::TextSide,
     /// Tokens of prompt and answer together.
     pub(crate) context: usize,
@@ -111,10 +154,15 @@ impl ModelFlags {
 
     /// Loads the model.
     pub(crate) fn load(&self) -> Result<Running> {
-        let mut cpu = self.backend()?;
-        let Loaded { name, target, text } = loading::load(self.model.as_deref())?;
-        let options = Options { kv: self.kv(), ..Options::default() };
-        let model = Model::load(&mut cpu, &target.config, &target.weights, options)?;
+        let cpu = self.backend()?;
+        let Loaded { name, target, drafter, text } =
+            loading::load(self.model.as_deref(), self.draft.as_deref(), &self.draft_flags.overrides())?;
+        let trained = drafter.as_ref().map(|d| d.config.block);
+        let (mode, spec) = self.spec(trained, target.config.mtp.is_some())?;
+        let weights = |w| w as &dyn WeightSource;
+        let pair = drafter.as_ref().map(|d| (&d.config, weights(&d.weights)));
+        let engine =
+            Engine::load(Box::new(cpu), (&target.config, weights(&target.weights)), pair, self.kv(), spec)?;
         let limit = target.config.context_length;
         let context = self.ctx.unwrap_or(limit);
         if context == 0 {
@@ -125,7 +173,35 @@ impl ModelFlags {
                 "warning: `--ctx {context}` is beyond the {limit} tokens the model was trained to read"
             );
         }
-        Ok(Running { name, cpu, model, text, context })
+        Ok(Running { name, engine, mode, text, context })
+    }
+
+    /// How to propose, with a drafter trained for blocks of `trained` rows and perhaps a next-token block at hand.
+    fn spec(&self, trained: Option<usize>, mtp: bool) -> Result<(Mode, Spec)> {
+        let helpless = trained.is_none() && !mtp;
+        let mode = self.spec.unwrap_or(if helpless { Mode::Off } else { Mode::Auto });
+        let block = match (self.block.map(usize::from), trained) {
+            (Some(block), Some(trained)) if block > trained => {
+                bail!("`--block {block}` is more than the {trained} rows the drafter was trained for");
+            }
+            (block, trained) => block.or(trained).unwrap_or(2),
+        };
+        let budget = |default: usize| self.budget.map_or(default, usize::from);
+        let spec = match mode {
+            Mode::Chain | Mode::Tree if trained.is_none() => {
+                bail!("`--spec {}` needs a drafter: give `--draft FILE`", mode.name())
+            }
+            Mode::Mtp if !mtp => bail!("`--spec mtp`: the model has no MTP block"),
+            Mode::Mtp if budget(3) > 7 => bail!("`--budget {}`: MTP goes 1 to 7 tokens deep", budget(3)),
+            Mode::Auto if helpless => bail!("`--spec auto` has nothing to propose with: give `--draft FILE`"),
+            Mode::Off => Spec::Off,
+            // A chain has no more nodes than the block has masks.
+            Mode::Chain => Spec::Chain { block, budget: budget(block - 1).min(block - 1) },
+            Mode::Tree => Spec::Tree { block, budget: budget(22) },
+            Mode::Mtp => Spec::Mtp { depth: budget(3) },
+            Mode::Auto => Spec::Auto { block, budget: budget(63) },
+        };
+        Ok((mode, spec))
     }
 }
 

@@ -1,8 +1,11 @@
 //! `forerun run`: one prompt, one answer.
 
 use crate::answer::{Answer, Question, answer};
+use crate::explain;
 use crate::model_flags::{ModelFlags, Running, SamplingFlags};
 use anyhow::{Context, Result, bail};
+use engine::Round;
+use engine::judge::Relaxed;
 use engine::sampling::Sampling;
 use serde_json::json;
 use std::io::{IsTerminal, Read, Write};
@@ -33,6 +36,15 @@ pub(crate) struct Args {
     /// Print one JSON object at the end instead of the text
     #[arg(long)]
     json: bool,
+    /// Print a line for each round on standard error
+    #[arg(short, long)]
+    verbose: bool,
+    /// Colour each token by where it came from, and show how long accepted runs were
+    #[arg(long, conflicts_with = "json")]
+    explain: bool,
+    /// Inside `<think>`, let drafted tokens stand that the target nearly chose; not exact, greedy only
+    #[arg(long)]
+    relaxed_thinking: bool,
     #[command(flatten)]
     model: ModelFlags,
     #[command(flatten)]
@@ -49,32 +61,42 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let load_s = start.elapsed().as_secs_f64();
     let sampling = args.sampling.over(&running.text.sampling);
     let ids = prompt_ids(args, &running, &prompt)?;
-    let mut sequence = running.model.sequence();
-    let never = AtomicBool::new(false);
+    let relaxed = relaxed(args, &running, &sampling, &ids)?;
     let question = Question {
-        unread: &ids,
+        sequence: running.engine.sequence(),
         prompt: &ids,
         sampling: &sampling,
         max_tokens: args.max_tokens.unwrap_or(usize::MAX),
-        stop: &never,
+        relaxed,
+        stop: &AtomicBool::new(false),
     };
     let mut out = std::io::stdout().lock();
-    let given = answer(&mut running, &mut sequence, &question, |piece| {
-        if !args.json {
-            out.write_all(piece.as_bytes())?;
-            out.flush()?;
+    let mut rounds = 0;
+    let given = answer(&mut running, question, |piece| {
+        if args.explain {
+            explain::coloured(&mut out, &piece)?;
+        } else if !args.json {
+            out.write_all(piece.text.as_bytes())?;
         }
-        Ok(())
+        if let Some(round) = piece.round.filter(|_| args.verbose) {
+            rounds += 1;
+            explain::round_line(&mut std::io::stderr(), rounds, round)?;
+        }
+        Ok(out.flush()?)
     })?;
     if args.json {
-        let object = describe(&running, &sampling, ids.len(), load_s, &given);
+        let object = describe(&running, &sampling, ids.len(), load_s, relaxed.is_some(), &given);
         writeln!(out, "{object}")?;
-    } else {
-        writeln!(out)?;
-        if std::io::stderr().is_terminal() {
-            let rate = given.ids.len() as f64 / given.decode_s.max(1e-9);
-            eprintln!("{} tokens, {rate:.0} a second, seed {}", given.ids.len(), sampling.seed);
-        }
+        return Ok(out.flush()?);
+    }
+    writeln!(out)?;
+    if args.explain {
+        explain::histogram(&mut out, &given)?;
+    }
+    if std::io::stderr().is_terminal() {
+        let rate = given.ids.len() as f64 / given.decode_s.max(1e-9);
+        let exact = if relaxed.is_some() { ", not exact: relaxed thinking" } else { "" };
+        eprintln!("{} tokens, {rate:.0} a second, seed {}{exact}", given.ids.len(), sampling.seed);
     }
     Ok(out.flush()?)
 }
@@ -97,7 +119,7 @@ fn prompt_text(given: Option<&str>) -> Result<String> {
 
 fn prompt_ids(args: &Args, running: &Running, prompt: &str) -> Result<Vec<u32>> {
     if let Some(ids) = &args.prompt_ids {
-        let vocab = running.model.config().vocab;
+        let vocab = running.engine.model().config().vocab;
         if let Some(id) = ids.iter().find(|id| **id as usize >= vocab) {
             bail!("token {id} of `--prompt-ids` is not below the vocabulary of {vocab}");
         }
@@ -122,16 +144,34 @@ fn prompt_ids(args: &Args, running: &Running, prompt: &str) -> Result<Vec<u32>> 
     Ok(text.tokenizer.encode(&rendered, Specials::Parse))
 }
 
+/// Relaxed acceptance, where it was asked for and the prompt leaves the model thinking.
+fn relaxed(args: &Args, running: &Running, sampling: &Sampling, prompt: &[u32]) -> Result<Option<Relaxed>> {
+    if !args.relaxed_thinking {
+        return Ok(None);
+    }
+    if sampling.temperature > 0.0 {
+        bail!("`--relaxed-thinking` is for greedy decoding: give `--temp 0`");
+    }
+    let special = |name: &str| running.text.tokenizer.special(name);
+    let (Some(start), Some(think_end)) = (special("<think>"), special("</think>")) else {
+        bail!("`--relaxed-thinking`: the model has no `<think>` tokens");
+    };
+    let last = |token: u32| prompt.iter().rposition(|t| *t == token);
+    Ok((last(start) > last(think_end)).then_some(Relaxed { think_end }))
+}
+
 /// The object of `--json`.
 fn describe(
     running: &Running,
     sampling: &Sampling,
     prompt: usize,
     load_s: f64,
+    relaxed: bool,
     given: &Answer,
 ) -> serde_json::Value {
-    // Without a drafter every pass yields the target's own token.
-    let rounds = given.ids.len().saturating_sub(1);
+    let lengths: Vec<usize> = given.rounds.iter().map(Round::accept_length).collect();
+    let sum = |part: fn(&Round) -> f64| given.rounds.iter().map(part).sum::<f64>();
+    let count = |part: fn(&Round) -> usize| given.rounds.iter().map(part).sum::<usize>();
     json!({
         "ids": given.ids,
         "text": given.text,
@@ -141,13 +181,24 @@ fn describe(
         "model": running.name,
         "seed": sampling.seed,
         "spec": {
-            "mode": "off", "rounds": rounds, "accepted": 0, "drafted": 0,
-            "mean_accept_length": if rounds > 0 { 1.0 } else { 0.0 }, "accept_lengths": vec![1; rounds], "fallback": null
+            "mode": running.mode.name(),
+            "rounds": lengths.len(),
+            "accepted": count(|r| r.stood),
+            "drafted": count(|r| r.drafted),
+            "mean_accept_length": lengths.iter().sum::<usize>() as f64 / lengths.len().max(1) as f64,
+            "accept_lengths": lengths,
+            "fallback": given.fallback,
+            "exact": !relaxed,
         },
         "timing": {
-            "load_s": load_s, "prefill_s": given.prefill_s, "decode_s": given.decode_s,
+            "load_s": load_s,
+            "prefill_s": given.prefill_s,
+            "decode_s": given.decode_s,
             "tokens_per_s": given.ids.len() as f64 / given.decode_s.max(1e-9),
-            "draft_s": 0.0, "verify_s": given.verify_s, "commit_s": given.commit_s
+            "draft_s": sum(|r| r.draft_s),
+            "verify_s": sum(|r| r.verify_s),
+            "judge_s": sum(|r| r.judge_s),
+            "commit_s": sum(|r| r.commit_s),
         }
     })
 }

@@ -39,6 +39,6 @@ pub use memory::Memory;
 pub use pass::{AnchorSource, AnchorStep, CONV_REACH, PageTable, Pass, Row, Run, SequenceView, Tap};
 pub use plan::{
     AttentionShape, Buf, BufferSpec, CacheBuffers, Extent, Kind, MatrixId, Op, Plan, Product,
-    RecurrentBuffers, Rotary, Routing, Rows, VectorId,
+    RecurrentBuffers, RecurrentPlan, Rotary, Routing, Rows, VectorId,
 };
 pub use recurrent::{ANCHOR_LAG, ANCHOR_TOKENS, RecurrentLayout, TAPE_TOKENS, anchor_of};

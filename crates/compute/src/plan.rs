@@ -1,7 +1,10 @@
 //! The plan: ops recorded on named buffers by model code, once; a backend runs it for any number of rows up to its
 //! capacity. Whatever changes from pass to pass (tokens, positions, lengths, pages) comes from the `Pass`.
 
-use crate::{kv::KvLayout, recurrent::RecurrentLayout};
+use crate::{
+    kv::KvLayout,
+    recurrent::{RecurrentLayout, TAPE_TOKENS},
+};
 
 /// A matrix held by a backend, in the form its kernels read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -242,6 +245,18 @@ pub struct RecurrentBuffers {
     pub gates: Buf,
 }
 
+/// The recurrent state as a plan sees it.
+#[derive(Clone, Debug)]
+pub struct RecurrentPlan {
+    /// Its shape.
+    pub layout: RecurrentLayout,
+    /// One per layer.
+    pub layers: Vec<RecurrentBuffers>,
+    /// [rows, key_heads, (key, query), TAPE_TOKENS]: products of a row's key and query with the keys since its anchor,
+    /// its own last. All layers share it.
+    pub products: Buf,
+}
+
 /// A key/value cache as a plan sees it.
 #[derive(Clone, Debug)]
 pub struct CacheBuffers {
@@ -263,7 +278,7 @@ pub struct Plan {
     /// Key/value caches the plan reads, and the rows it makes for them.
     pub caches: Vec<CacheBuffers>,
     /// The recurrent state the plan reads, and the rows it makes for it.
-    pub recurrent: Option<(RecurrentLayout, Vec<RecurrentBuffers>)>,
+    pub recurrent: Option<RecurrentPlan>,
 }
 
 impl Plan {
@@ -329,13 +344,14 @@ impl Plan {
                 gates: self.numbers(&format!("gdn gates {l}"), layout.value_heads),
             })
             .collect();
-        self.recurrent = Some((layout, layers));
+        let products = self.numbers("gdn products", layout.key_heads * 2 * TAPE_TOKENS);
+        self.recurrent = Some(RecurrentPlan { layout, layers, products });
     }
 
     /// The commit buffers of a recurrent layer.
     pub fn recurrent_layer(&self, layer: usize) -> (RecurrentLayout, RecurrentBuffers) {
-        let (layout, layers) = self.recurrent.as_ref().expect("the plan declares recurrent state");
-        (*layout, layers[layer])
+        let plan = self.recurrent.as_ref().expect("the plan declares recurrent state");
+        (plan.layout, plan.layers[layer])
     }
 
     /// Records an op.

@@ -91,20 +91,36 @@ fn measure(model: &mut Model, cpu: &mut Cpu, tokens: usize, rounds: usize) {
     for rows in [1, 16, model.options().max_rows] {
         profile(model, cpu, &start, rows, if rows == 1 { 20 * rounds } else { rounds });
     }
-    let decode = best(rounds, || {
+    // Token by token: [pass, commit, draw], in ms.
+    let mut times: Vec<[f64; 3]> = Vec::new();
+    for _ in 0..rounds {
         let mut sequence = start.clone();
         let mut token = 7;
         for _ in 0..tokens {
+            let begin = Instant::now();
             let row = Row { token, sequence: 0, parent: None };
             model.forward(cpu, &[row], &[0], &[&sequence]).expect("a pass");
+            let pass = ms(begin);
             model.commit(cpu, 0, &mut sequence, &[0]).expect("a commit");
+            let commit = ms(begin) - pass;
             token = sampling::greedy(model.logits(0)).expect("finite");
+            times.push([pass, commit, ms(begin) - pass - commit]);
         }
-    });
+    }
+    let mut totals: Vec<f64> = times.iter().map(|t| t.iter().sum()).collect();
+    totals.sort_by(f64::total_cmp);
+    let median = |i: usize| {
+        let mut part: Vec<f64> = times.iter().map(|t| t[i]).collect();
+        part.sort_by(f64::total_cmp);
+        part[part.len() / 2] * 1e3
+    };
     println!(
-        "  decode: {:.0} tok/s ({:.3} ms a token, with commit and draw)",
-        tokens as f64 / decode * 1e3,
-        decode / tokens as f64
+        "  decode: {:.0} tok/s by the median token, {:.0} by the mean of the fastest half; median us: pass {:.0}, commit {:.1}, draw {:.1}",
+        1e3 / totals[totals.len() / 2],
+        1e3 * (totals.len() / 2) as f64 / totals[..totals.len() / 2].iter().sum::<f64>(),
+        median(0),
+        median(1),
+        median(2),
     );
     let mut single = 0.0;
     for rows in [1, 2, 4, 8, 16, 24, 32, 64] {

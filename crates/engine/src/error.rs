@@ -27,6 +27,9 @@ pub enum Error {
     /// The model gave no number.
     #[error("logit {index} of the row at position {position} is {value}")]
     NotFinite { index: usize, position: usize, value: f32 },
+    /// Proposals were asked of a drafter that is not there.
+    #[error("no drafter is loaded")]
+    NoDrafter,
     /// The model has no next-token block.
     #[error("the model has no MTP block")]
     NoMtp,

@@ -23,14 +23,19 @@
 //! ```
 #![forbid(unsafe_code)]
 
+pub mod draft;
 mod error;
+pub mod judge;
 mod model;
 pub mod sampling;
 mod sequence;
+mod size;
 mod state;
+mod step;
 pub mod synthetic;
 
 pub use compute::Row;
 pub use error::Error;
 pub use model::{Model, MtpRow, Options, Tensor, WeightSource};
 pub use sequence::Sequence;
+pub use step::{Engine, Generation, Round, Spec};

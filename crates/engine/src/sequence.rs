@@ -1,7 +1,7 @@
 //! One text in the making: how many tokens are committed, and the state they left. Cloning it is a snapshot, which
 //! shares memory until one of the two is written.
 
-use crate::state::{KvPages, Recurrent};
+use crate::state::{Context, KvPages, MtpFeed, Recurrent};
 use compute::{KvLayout, RecurrentLayout, SequenceView};
 
 /// A sequence. Passes read it, `Model::commit` writes it.
@@ -11,6 +11,10 @@ pub struct Sequence {
     pub(crate) kv: KvPages,
     pub(crate) recurrent: Recurrent,
     pub(crate) mtp: Option<MtpState>,
+    /// What a DFlash drafter keeps.
+    pub(crate) draft: Option<Context>,
+    /// Rows on their way to the next-token block, where it is in use.
+    pub(crate) feed: Option<MtpFeed>,
 }
 
 /// What the next-token block keeps: keys and values of its own, for as many rows as were committed to it.
@@ -27,6 +31,8 @@ impl Sequence {
             kv: KvPages::new(kv),
             recurrent: Recurrent::new(recurrent),
             mtp: mtp.map(|layout| MtpState { committed: 0, kv: KvPages::new(layout) }),
+            draft: None,
+            feed: None,
         }
     }
 
@@ -47,12 +53,17 @@ impl Sequence {
             kv: self.kv.unshared(),
             recurrent: self.recurrent.unshared(),
             mtp: self.mtp.as_ref().map(|m| MtpState { committed: m.committed, kv: m.kv.unshared() }),
+            draft: self.draft.as_ref().map(Context::unshared),
+            feed: self.feed.clone(),
         }
     }
 
     /// Bytes of state this sequence refers to, shared ones included.
     pub fn bytes(&self) -> usize {
-        self.kv.bytes() + self.recurrent.bytes() + self.mtp.as_ref().map_or(0, |m| m.kv.bytes())
+        self.kv.bytes()
+            + self.recurrent.bytes()
+            + self.mtp.as_ref().map_or(0, |m| m.kv.bytes())
+            + self.draft.as_ref().map_or(0, |d| d.bytes())
     }
 
     pub(crate) fn view(&self) -> SequenceView<'_> {

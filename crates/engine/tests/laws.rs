@@ -36,7 +36,11 @@ impl Setup {
         let chosen: Vec<u32> = (0..rows.len() as u32).collect();
         self.model.forward(&mut self.cpu, rows, &chosen, sequences).expect("a pass");
         let bits = |x: &[f32]| x.iter().map(|x| x.to_bits()).collect::<Vec<u32>>();
-        (0..rows.len()).map(|r| [bits(self.model.logits(r)), bits(self.model.hidden(r)), bits(self.model.taps(r))].concat()).collect()
+        (0..rows.len())
+            .map(|r| {
+                [bits(self.model.logits(r)), bits(self.model.hidden(r)), bits(self.model.taps(r))].concat()
+            })
+            .collect()
     }
 
     fn commit(&mut self, index: usize, sequence: &mut Sequence, path: &[u32]) {
@@ -61,7 +65,11 @@ impl Setup {
 }
 
 fn chain(tokens: &[u32], sequence: u32) -> Vec<Row> {
-    tokens.iter().zip(0u32..).map(|(token, i)| Row { token: *token, sequence, parent: i.checked_sub(1) }).collect()
+    tokens
+        .iter()
+        .zip(0u32..)
+        .map(|(token, i)| Row { token: *token, sequence, parent: i.checked_sub(1) })
+        .collect()
 }
 
 fn tokens(n: impl Into<proptest::collection::SizeRange>) -> impl Strategy<Value = Vec<u32>> {
@@ -200,7 +208,10 @@ fn a_wrong_commit_is_refused() {
     }
     assert!(setup.model.commit(&mut setup.cpu, 1, &mut sequence, &[0]).is_err());
     setup.commit(0, &mut sequence, &[0, 1]);
-    assert!(setup.model.commit(&mut setup.cpu, 0, &mut sequence, &[0]).is_err(), "the rows were committed already");
+    assert!(
+        setup.model.commit(&mut setup.cpu, 0, &mut sequence, &[0]).is_err(),
+        "the rows were committed already"
+    );
     assert_eq!(sequence.committed(), 2);
 }
 
@@ -208,7 +219,8 @@ fn a_wrong_commit_is_refused() {
 fn tokens_and_sizes_from_outside_are_checked() {
     let mut setup = Setup::new(false, KvType::F16, Activations::Int8, 1);
     let sequence = setup.model.sequence();
-    let error = setup.model.forward(&mut setup.cpu, &chain(&[300], 0), &[], &[&sequence]).expect_err("refused");
+    let error =
+        setup.model.forward(&mut setup.cpu, &chain(&[300], 0), &[], &[&sequence]).expect_err("refused");
     assert_eq!(error.to_string(), "token 300 is not in the vocabulary of 300");
     let long = chain(&[0; 97], 0);
     assert!(setup.model.forward(&mut setup.cpu, &long, &[], &[&sequence]).is_err());

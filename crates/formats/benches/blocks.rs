@@ -1,4 +1,5 @@
-//! Decoding and encoding of every block type on one core, in bytes of `f32` a second: `cargo bench -p formats --bench blocks`.
+//! Decoding and encoding of every block type on one core, in bytes of `f32` a second:
+//! `cargo bench -p formats --bench blocks`.
 
 use divan::{Bencher, counter::BytesCount};
 use formats::blocks::{self, BlockType};

@@ -35,13 +35,15 @@ pub(crate) trait Codes {
     const WIDE: bool = false;
     /// Vector `i` of the result holds columns `4i..4i+4`.
     unsafe fn unpack<L: Lanes>(from: *const u8) -> [L::Ints; 8];
-    /// Puts the code of a row (`lane`) and column (of the group) in its place.
-    fn put(group: &mut [u8], lane: usize, column: usize, code: u8);
+    /// The inverse: packs a group whose vector `i` holds the codes of columns `4i..4i+4`, four bytes a row.
+    fn pack(codes: &[[u8; 64]; 8], group: &mut [u8]);
 }
 
-/// Byte of a vector that belongs to a row and column.
-fn byte(lane: usize, column: usize) -> usize {
-    lane * 4 + column % 4
+/// Puts the masked bits of a vector at `shift` in each byte.
+fn join(packed: &mut [u8], codes: &[u8; 64], mask: u8, shift: usize) {
+    for (to, code) in packed.iter_mut().zip(codes) {
+        *to |= (code & mask) << shift;
+    }
 }
 
 macro_rules! eight {
@@ -67,9 +69,10 @@ impl Codes for Nibbles {
         }
     }
 
-    fn put(group: &mut [u8], lane: usize, column: usize, code: u8) {
-        let i = column / 4;
-        group[i % 4 * 64 + byte(lane, column)] |= code << (i / 4 * 4);
+    fn pack(codes: &[[u8; 64]; 8], group: &mut [u8]) {
+        for i in 0..8 {
+            join(&mut group[i % 4 * 64..], &codes[i], 15, i / 4 * 4);
+        }
     }
 }
 
@@ -91,8 +94,8 @@ impl Codes for Table {
         }
     }
 
-    fn put(group: &mut [u8], lane: usize, column: usize, code: u8) {
-        Nibbles::put(group, lane, column, code);
+    fn pack(codes: &[[u8; 64]; 8], group: &mut [u8]) {
+        Nibbles::pack(codes, group);
     }
 }
 
@@ -122,9 +125,12 @@ impl Codes for Fives {
         }
     }
 
-    fn put(group: &mut [u8], lane: usize, column: usize, code: u8) {
-        Nibbles::put(group, lane, column, code & 15);
-        group[Nibbles::BYTES + byte(lane, column)] |= (code >> 4) << (column / 4);
+    fn pack(codes: &[[u8; 64]; 8], group: &mut [u8]) {
+        let (low, high) = group.split_at_mut(Nibbles::BYTES);
+        Nibbles::pack(codes, low);
+        for i in 0..8 {
+            join(high, &codes[i].map(|c| c >> 4), 1, i);
+        }
     }
 }
 
@@ -156,10 +162,12 @@ impl Codes for Sixes {
         }
     }
 
-    fn put(group: &mut [u8], lane: usize, column: usize, code: u8) {
-        let i = column / 4;
-        Nibbles::put(group, lane, column, code & 15);
-        group[Nibbles::BYTES + i % 2 * 64 + byte(lane, column)] |= (code >> 4) << (i / 2 * 2);
+    fn pack(codes: &[[u8; 64]; 8], group: &mut [u8]) {
+        let (low, high) = group.split_at_mut(Nibbles::BYTES);
+        Nibbles::pack(codes, low);
+        for i in 0..8 {
+            join(&mut high[i % 2 * 64..], &codes[i].map(|c| c >> 4), 3, i / 2 * 2);
+        }
     }
 }
 
@@ -183,9 +191,10 @@ impl Codes for Twos {
         }
     }
 
-    fn put(group: &mut [u8], lane: usize, column: usize, code: u8) {
-        let i = column / 4;
-        group[i % 2 * 64 + byte(lane, column)] |= code << (i / 2 * 2);
+    fn pack(codes: &[[u8; 64]; 8], group: &mut [u8]) {
+        for i in 0..8 {
+            join(&mut group[i % 2 * 64..], &codes[i], 3, i / 2 * 2);
+        }
     }
 }
 
@@ -215,9 +224,12 @@ impl Codes for Threes {
         }
     }
 
-    fn put(group: &mut [u8], lane: usize, column: usize, code: u8) {
-        Twos::put(group, lane, column, code & 3);
-        group[Twos::BYTES + byte(lane, column)] |= (code >> 2) << (column / 4);
+    fn pack(codes: &[[u8; 64]; 8], group: &mut [u8]) {
+        let (low, high) = group.split_at_mut(Twos::BYTES);
+        Twos::pack(codes, low);
+        for i in 0..8 {
+            join(high, &codes[i].map(|c| c >> 2), 1, i);
+        }
     }
 }
 
@@ -233,8 +245,8 @@ impl Codes for Bytes {
         unsafe { std::array::from_fn(|i| L::int_load(from.add(64 * i))) }
     }
 
-    fn put(group: &mut [u8], lane: usize, column: usize, code: u8) {
-        group[column / 4 * 64 + byte(lane, column)] = code;
+    fn pack(codes: &[[u8; 64]; 8], group: &mut [u8]) {
+        group.copy_from_slice(codes.as_flattened());
     }
 }
 

@@ -167,7 +167,7 @@ impl Cpu {
 
 impl Backend for Cpu {
     fn matrix(&mut self, m: Matrix<'_>) -> MatrixId {
-        self.matrices.push(Packed::new(m.ty, m.experts, m.rows, m.cols, m.bytes));
+        self.matrices.push(Packed::new(m, self.pool.threads()));
         MatrixId(self.matrices.len() as u32 - 1)
     }
 

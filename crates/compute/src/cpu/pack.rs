@@ -1,7 +1,7 @@
 //! Matrices repacked at load: GGUF blocks (row after row) become tiles of 16 rows that the kernels stream through.
 
 use super::blocks::{Codes, Exploded, Format, GROUP, Scales, TILE, with_format};
-use crate::memory::Memory;
+use crate::{backend::Matrix, memory::Memory};
 use formats::BlockType;
 
 /// A matrix as the kernels read it: [experts, tiles, tile bytes].
@@ -16,8 +16,9 @@ pub(crate) struct Packed {
 }
 
 impl Packed {
-    /// Packs `bytes`, which hold [experts, rows, cols] in the file's order.
-    pub(crate) fn new(ty: BlockType, experts: usize, rows: usize, cols: usize, bytes: &[u8]) -> Self {
+    /// Packs a matrix from the file's order.
+    pub(crate) fn new(m: Matrix<'_>, threads: usize) -> Self {
+        let Matrix { ty, experts, rows, cols, bytes } = m;
         assert_eq!(cols % ty.block_len(), 0, "a row of {cols} is not whole `{ty}` blocks");
         let row_bytes = cols / ty.block_len() * ty.block_bytes();
         assert_eq!(
@@ -28,21 +29,18 @@ impl Packed {
         let tiles = rows.div_ceil(TILE);
         let tile_bytes = tile_bytes(ty, cols);
         let mut data = Memory::zeroed(experts * tiles * tile_bytes);
-        let out = data.slice_mut::<u8>();
-        for expert in 0..experts {
-            for row in 0..rows {
-                let tile = &mut out[(expert * tiles + row / TILE) * tile_bytes..][..tile_bytes];
-                let from = &bytes[(expert * rows + row) * row_bytes..][..row_bytes];
-                if ty.block_len() == 1 {
-                    let size = ty.block_bytes();
-                    for (k, x) in from.chunks_exact(size).enumerate() {
-                        tile[(k * TILE + row % TILE) * size..][..size].copy_from_slice(x);
-                    }
-                } else {
-                    with_format!(ty, pack_row => (ty, from, tile, row % TILE));
-                }
+        // Tiles in parallel: a large model is packed as fast as it is read.
+        let all: Vec<(usize, &mut [u8])> =
+            data.slice_mut::<u8>().chunks_exact_mut(tile_bytes).enumerate().collect();
+        let pack = |(index, tile): (usize, &mut [u8])| {
+            let (expert, first) = (index / tiles, index % tiles * TILE);
+            let from = &bytes[(expert * rows + first) * row_bytes..][..TILE.min(rows - first) * row_bytes];
+            match ty.block_len() {
+                1 => pack_floats(from, row_bytes, ty.block_bytes(), tile),
+                _ => with_format!(ty, pack_tile => (ty, from, row_bytes, tile)),
             }
-        }
+        };
+        spread(all, threads, pack);
         Self { ty, experts, rows, cols, tile_bytes, data }
     }
 
@@ -67,16 +65,48 @@ fn tile_bytes(ty: BlockType, cols: usize) -> usize {
     }
 }
 
-fn pack_row<F: Format>(ty: BlockType, row: &[u8], tile: &mut [u8], lane: usize) {
-    for (bytes, packed) in row.chunks_exact(ty.block_bytes()).zip(tile.chunks_exact_mut(F::BYTES)) {
-        let block = explode(ty, bytes);
-        let (codes, scales) = packed.split_at_mut(F::SCALES);
-        for (g, group) in codes.chunks_exact_mut(F::Codes::BYTES).enumerate() {
-            for column in 0..GROUP {
-                F::Codes::put(group, lane, column, block.codes[g * GROUP + column]);
-            }
+/// Hands items to threads, a run of neighbours to each.
+fn spread<T: Send>(items: Vec<T>, threads: usize, f: impl Fn(T) + Sync) {
+    let share = items.len().div_ceil(threads).max(64);
+    if items.len() <= share {
+        return items.into_iter().for_each(f);
+    }
+    let mut items = items.into_iter();
+    std::thread::scope(|scope| {
+        while items.len() > 0 {
+            let part: Vec<T> = items.by_ref().take(share).collect();
+            scope.spawn(|| part.into_iter().for_each(&f));
         }
-        F::Scales::put(scales, lane, &block);
+    });
+}
+
+/// Rows of floats become columns of 16.
+fn pack_floats(rows: &[u8], row_bytes: usize, size: usize, tile: &mut [u8]) {
+    for (lane, row) in rows.chunks_exact(row_bytes).enumerate() {
+        for (k, x) in row.chunks_exact(size).enumerate() {
+            tile[(k * TILE + lane) * size..][..size].copy_from_slice(x);
+        }
+    }
+}
+
+/// Up to 16 rows of blocks become a tile.
+fn pack_tile<F: Format>(ty: BlockType, rows: &[u8], row_bytes: usize, tile: &mut [u8]) {
+    let mut codes = [[[0u8; 64]; 8]; 8]; // [groups, vectors, (row, column)]
+    for (index, packed) in tile.chunks_exact_mut(F::BYTES).enumerate() {
+        let (groups, scales) = packed.split_at_mut(F::SCALES);
+        for (lane, row) in rows.chunks_exact(row_bytes).enumerate() {
+            let block = explode(ty, &row[index * ty.block_bytes()..][..ty.block_bytes()]);
+            for g in 0..F::Scales::GROUPS {
+                for i in 0..8 {
+                    let four = &block.codes[g * GROUP + 4 * i..][..4];
+                    codes[g][i][4 * lane..][..4].copy_from_slice(four);
+                }
+            }
+            F::Scales::put(scales, lane, &block);
+        }
+        for (group, codes) in groups.chunks_exact_mut(F::Codes::BYTES).zip(&codes) {
+            F::Codes::pack(codes, group);
+        }
     }
 }
 

@@ -13,7 +13,7 @@ use compute::{
 pub use mtp::MtpRow;
 use record::Recorder;
 use std::time::Duration;
-use weights::Loader;
+pub(crate) use weights::Loader;
 pub use weights::{Tensor, WeightSource};
 
 /// How a model is set up.

@@ -7,24 +7,37 @@ use std::sync::Arc;
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct KvPages {
     layout: KvLayout,
+    /// Number of the first page kept.
+    first: usize,
     pages: Vec<Arc<Memory>>,
 }
 
 impl KvPages {
     pub(crate) fn new(layout: KvLayout) -> Self {
-        Self { layout, pages: Vec::new() }
+        Self { layout, first: 0, pages: Vec::new() }
     }
 
     pub(crate) fn table(&self) -> PageTable<'_> {
-        PageTable { first_page: 0, pages: self.pages.iter().map(|p| &**p).collect() }
+        PageTable { first_page: self.first, pages: self.pages.iter().map(|p| &**p).collect() }
     }
 
     pub(crate) fn unshared(&self) -> Self {
-        Self { layout: self.layout, pages: self.pages.iter().map(|p| Arc::new((**p).clone())).collect() }
+        Self {
+            layout: self.layout,
+            first: self.first,
+            pages: self.pages.iter().map(|p| Arc::new((**p).clone())).collect(),
+        }
     }
 
     pub(crate) fn bytes(&self) -> usize {
         self.pages.len() * self.layout.page_bytes()
+    }
+
+    /// Lets go of pages that lie wholly before `position`.
+    pub(crate) fn forget(&mut self, position: usize) {
+        let gone = (position / PAGE_TOKENS).saturating_sub(self.first).min(self.pages.len());
+        self.pages.drain(..gone);
+        self.first += gone;
     }
 
     /// Writes the rows of a path; pages shared with a snapshot are copied first.
@@ -36,11 +49,12 @@ impl KvPages {
         path: CommitPath<'_>,
     ) {
         let end = path.position + path.rows.len();
-        while self.pages.len() < end.div_ceil(PAGE_TOKENS) {
+        while self.first + self.pages.len() < end.div_ceil(PAGE_TOKENS) {
             self.pages.push(Arc::new(Memory::zeroed(self.layout.page_bytes())));
         }
         let first_page = path.position / PAGE_TOKENS;
-        let mut pages: Vec<&mut Memory> = self.pages[first_page..].iter_mut().map(Arc::make_mut).collect();
+        let mut pages: Vec<&mut Memory> =
+            self.pages[first_page - self.first..].iter_mut().map(Arc::make_mut).collect();
         backend.commit_kv(arena, cache, path, first_page, &mut pages);
     }
 }

@@ -75,10 +75,13 @@ impl Recurrent {
         if after > before {
             self.fold(backend, arena, path, before, after);
         } else {
-            let state = RecurrentCommit { base: None, anchors: Vec::new(), tape: Arc::make_mut(&mut self.tape) };
+            let state =
+                RecurrentCommit { base: None, anchors: Vec::new(), tape: Arc::make_mut(&mut self.tape) };
             backend.commit_recurrent(arena, path, state);
         }
-        if anchor_of(end) >= after && let Some(older) = self.older.take() {
+        if anchor_of(end) >= after
+            && let Some(older) = self.older.take()
+        {
             self.spare = Spare(Arc::try_unwrap(older).ok());
         }
     }

@@ -1,8 +1,8 @@
 //! The element types weights are stored in, and how each is decoded to `f32`.
 //!
-//! A quantised type is a run of blocks, each a plain `repr(C)` struct of alignment one (`legacy`, `k`, `iq4`), so that
-//! any mapped byte range can be read as a slice of blocks. Every struct unpacks itself with `quants` (the integers
-//! in element order) and, where scales are packed, `scales`.
+//! A quantised type is a run of blocks, each a plain `repr(C)` struct of alignment one (`legacy`, `k`, `iq4`), so
+//! that any mapped byte range can be read as a slice of blocks. A struct unpacks itself with `quants` (the integers
+//! in element order) and, where they are packed, `scales` or `k::unpack_scales`.
 
 pub mod float;
 pub mod iq4;
@@ -153,8 +153,12 @@ pub enum UnknownType {
     #[error("unknown tensor type {0}")]
     Id(u32),
     /// No type we read has this name.
-    #[error("unknown tensor type `{0}`, expected one of {types}", types = BlockType::ALL.map(BlockType::name).join(", "))]
+    #[error("unknown tensor type `{0}`, expected one of {types}", types = names())]
     Name(String),
+}
+
+fn names() -> String {
+    BlockType::ALL.map(BlockType::name).join(", ")
 }
 
 /// ggml's name of its type number `id`, with those it has removed, whether or not we read the type.

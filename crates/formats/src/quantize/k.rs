@@ -23,8 +23,8 @@ impl Parts {
         let d = fit::half_for(fit::peak(&fits.map(|(scale, _)| scale)), SIX_BITS.highest);
         let dmin = fit::half_for(fit::peak(&fits.map(|(_, min)| min)), SIX_BITS.highest);
 
-        // Of the integers near the fitted scale and min, the pair that leaves the least error: with six bits, rounding
-        // each alone would cost a part in a hundred.
+        // Of the integers near the fitted scale and min, the pair that leaves the least error: of six bits each,
+        // to round them alone would cost a part in a hundred.
         let (mut scales, mut mins) = ([0.0; 8], [0.0; 8]);
         for i in 0..8 {
             let (scale, min) = (fits[i].0 * inverse(d.get()), fits[i].1 * inverse(dmin.get()));

@@ -97,8 +97,8 @@ fn limit(ty: BlockType) -> Option<f32> {
 
 /// Refuses the first value that is not finite or not within `limit`.
 fn check(ty: BlockType, limit: f32, values: &[f32], start: usize) -> Result<(), EncodeError> {
-    // Written so that NaN is outside, and without an early exit so that it vectorises.
-    let outside = |value: f32| !(value.abs() <= limit);
+    let outside = |value: f32| value.abs() > limit || value.is_nan();
+    // Without an early exit it vectorises.
     if !values.iter().fold(false, |any, &value| any | outside(value)) {
         return Ok(());
     }

@@ -41,6 +41,32 @@ impl Lanes for Avx512 {
             _mm_cvtss_f32(_mm_add_ss(v, _mm_movehdup_ps(v)))
         }
     }
+    #[inline(always)] unsafe fn sums(v: [Self; 16]) -> Self {
+        // The same additions as `sum`, for 16 vectors side by side: each step packs two vectors' halves into one.
+        unsafe {
+            macro_rules! step {
+                ($x:expr, $y:expr, $low:expr, $high:expr) => { _mm512_add_ps($low($x, $y), $high($x, $y)) };
+            }
+            macro_rules! eighths { ($i:expr) => {
+                step!(v[$i].0, v[$i + 1].0, _mm512_shuffle_f32x4::<0x44>, _mm512_shuffle_f32x4::<0xee>)
+            } }
+            macro_rules! quarters { ($i:expr) => {
+                step!(eighths!($i), eighths!($i + 2), _mm512_shuffle_f32x4::<0x88>, _mm512_shuffle_f32x4::<0xdd>)
+            } }
+            macro_rules! pd { ($f:ident, $x:expr, $y:expr) => {
+                _mm512_castpd_ps($f(_mm512_castps_pd($x), _mm512_castps_pd($y)))
+            } }
+            // In each 128-bit part: two numbers of vector i, two of vector i + 4 (and so on by part).
+            let (a, b) = (quarters!(0), quarters!(4));
+            let (c, d) = (quarters!(8), quarters!(12));
+            let ab = _mm512_add_ps(pd!(_mm512_unpacklo_pd, a, b), pd!(_mm512_unpackhi_pd, a, b));
+            let cd = _mm512_add_ps(pd!(_mm512_unpacklo_pd, c, d), pd!(_mm512_unpackhi_pd, c, d));
+            let all = step!(ab, cd, _mm512_shuffle_ps::<0x88>, _mm512_shuffle_ps::<0xdd>);
+            // Lane 4 p + j holds vector 4 j + p.
+            let order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+            Self(_mm512_permutexvar_ps(order, all))
+        }
+    }
     #[inline(always)] unsafe fn largest(self) -> f32 { unsafe { _mm512_reduce_max_ps(self.0) } }
     #[inline(always)] unsafe fn load_f16(from: *const u16) -> Self { unsafe { Self(_mm512_cvtph_ps(_mm256_loadu_si256(from.cast()))) } }
     #[inline(always)] unsafe fn load_bf16(from: *const u16) -> Self {

@@ -42,6 +42,17 @@ pub(crate) trait Lanes: Copy {
     unsafe fn where_ge(self, a: Self, b: Self) -> Self;
     /// Sum of the lanes, folded in halves.
     unsafe fn sum(self) -> f32;
+    /// The sum of each of 16 vectors, as the lanes of one.
+    #[inline(always)]
+    unsafe fn sums(v: [Self; 16]) -> Self {
+        unsafe {
+            let mut sums = [0f32; 16];
+            for i in 0..16 {
+                sums[i] = v[i].sum();
+            }
+            Self::load(sums.as_ptr())
+        }
+    }
     /// Largest lane.
     unsafe fn largest(self) -> f32;
     /// 16 f16.

@@ -125,19 +125,24 @@ unsafe fn attend<L: Lanes>(
                         i += 1;
                     }
                 }
-                for g in 0..group {
+                // Two query heads at a time read the same keys.
+                for g in (0..group).step_by(2) {
                     let query = q.row(row).add((block.head * group + g) * block.shape.query_stride());
-                    let state = r * group + g;
-                    page_of_keys::<L>(
-                        query,
-                        &key[..n],
-                        &value[..n],
-                        dim,
-                        block.scale,
-                        &mut *maxima.add(state),
-                        &mut *totals.add(state),
-                        sums.add(state * dim),
-                    );
+                    let pair = g + 1 < group;
+                    let second = if pair { query.add(block.shape.query_stride()) } else { query };
+                    let mut scores = [[f32::NEG_INFINITY; PAGE_TOKENS]; 2];
+                    score::<L>([query, second], &key[..n], dim, block.scale, &mut scores);
+                    for (i, scores) in scores.iter_mut().enumerate().take(1 + pair as usize) {
+                        let state = r * group + g + i;
+                        merge::<L>(
+                            scores,
+                            &value[..n],
+                            dim,
+                            &mut *maxima.add(state),
+                            &mut *totals.add(state),
+                            sums.add(state * dim),
+                        );
+                    }
                 }
             }
         }
@@ -165,34 +170,49 @@ unsafe fn attend<L: Lanes>(
     }
 }
 
-/// Softmax over the keys of one page, merged into what the pages before it gave.
+/// Scores of two queries with the keys of a page, eight keys at a time.
 #[inline(always)]
-unsafe fn page_of_keys<L: Lanes>(
-    query: *const f32,
+unsafe fn score<L: Lanes>(
+    queries: [*const f32; 2],
     keys: &[*const f32],
-    values: &[*const f32],
     dim: usize,
     scale: f32,
+    scores: &mut [[f32; PAGE_TOKENS]; 2],
+) {
+    unsafe {
+        for (i, keys) in keys.chunks(8).enumerate() {
+            // The last chunk repeats its last key; the surplus is not kept.
+            let mut key = [keys[keys.len() - 1]; 8];
+            key[..keys.len()].copy_from_slice(keys);
+            let mut dots = [L::zero(); 16];
+            for d in (0..dim).step_by(16) {
+                let (a, b) = (L::load(queries[0].add(d)), L::load(queries[1].add(d)));
+                for j in 0..8 {
+                    let k = L::load(key[j].add(d));
+                    dots[j] = a.fma(k, dots[j]);
+                    dots[8 + j] = b.fma(k, dots[8 + j]);
+                }
+            }
+            let mut sums = [0f32; 16];
+            L::sums(dots).mul(L::splat(scale)).store(sums.as_mut_ptr());
+            for h in 0..2 {
+                scores[h][8 * i..][..keys.len()].copy_from_slice(&sums[8 * h..][..keys.len()]);
+            }
+        }
+    }
+}
+
+/// Softmax over the scores of one page, merged into what the pages before it gave.
+#[inline(always)]
+unsafe fn merge<L: Lanes>(
+    scores: &mut [f32; PAGE_TOKENS],
+    values: &[*const f32],
+    dim: usize,
     maximum: &mut f32,
     total: &mut f32,
     sum: *mut f32,
 ) {
     unsafe {
-        let mut scores = [f32::NEG_INFINITY; PAGE_TOKENS];
-        for (i, keys) in keys.chunks(4).enumerate() {
-            // The last chunk repeats its last key; the surplus is not kept.
-            let key: [*const f32; 4] = std::array::from_fn(|j| keys[j.min(keys.len() - 1)]);
-            let mut dots = [L::zero(); 4];
-            for d in (0..dim).step_by(16) {
-                let q = L::load(query.add(d));
-                for j in 0..4 {
-                    dots[j] = q.fma(L::load(key[j].add(d)), dots[j]);
-                }
-            }
-            for j in 0..keys.len() {
-                scores[4 * i + j] = dots[j].sum() * scale;
-            }
-        }
         let mut largest = L::splat(f32::NEG_INFINITY);
         for i in (0..PAGE_TOKENS).step_by(16) {
             largest = largest.max(L::load(scores.as_ptr().add(i)));
@@ -213,10 +233,10 @@ unsafe fn page_of_keys<L: Lanes>(
         let mut d = 0;
         while d < dim {
             if d + 128 <= dim {
-                weigh::<L, 8>(&scores, values, d, before, now, sum);
+                weigh::<L, 8>(scores, values, d, before, now, sum);
                 d += 128;
             } else {
-                weigh::<L, 1>(&scores, values, d, before, now, sum);
+                weigh::<L, 1>(scores, values, d, before, now, sum);
                 d += 16;
             }
         }

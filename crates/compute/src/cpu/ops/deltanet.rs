@@ -16,15 +16,15 @@ use crate::{
     },
     pass::{AnchorSource, AnchorStep, Pass},
     plan::{Op, Plan},
-    recurrent::{ANCHOR_LAG, ANCHOR_TOKENS, RecurrentLayout},
+    recurrent::{ANCHOR_LAG, ANCHOR_TOKENS, RecurrentLayout, TAPE_TOKENS, anchor_of},
 };
 
-/// Rows between a row and its anchor are fewer than this (rounded up to whole vectors).
-const MAX_ANCESTORS: usize = 64;
-const _: () = assert!(ANCHOR_TOKENS + ANCHOR_LAG <= MAX_ANCESTORS);
+/// Rows from the anchor to a row, itself included, are at most this many; a multiple of 16.
+const MAX_PATH: usize = TAPE_TOKENS;
+const _: () = assert!(ANCHOR_TOKENS + ANCHOR_LAG <= MAX_PATH && MAX_PATH.is_multiple_of(16));
 
 /// Rows whose products with the state are taken together.
-const ROW_GROUP: usize = 2;
+const ROW_GROUP: usize = 4;
 
 pub(super) fn scratch_len(plan: &Plan, pass: &Pass<'_>) -> usize {
     let dim = plan.recurrent_layer(0).0.dim;
@@ -162,9 +162,17 @@ unsafe fn through_state<L: Lanes, const N: usize>(
     unsafe {
         let mut column = 0;
         while column < dim {
-            if column + 64 <= dim {
+            // Sixteen sums fit the registers; few vectors take wide rows of the state, which stream better.
+            let left = dim - column;
+            if N <= 2 && left >= 128 {
+                columns::<L, N, 8>(state, dim, x, column, out);
+                column += 128;
+            } else if N <= 4 && left >= 64 {
                 columns::<L, N, 4>(state, dim, x, column, out);
                 column += 64;
+            } else if left >= 32 {
+                columns::<L, N, 2>(state, dim, x, column, out);
+                column += 32;
             } else {
                 columns::<L, N, 1>(state, dim, x, column, out);
                 column += 16;
@@ -172,6 +180,41 @@ unsafe fn through_state<L: Lanes, const N: usize>(
         }
     }
 }
+
+/// The keys since a row's anchor, for one key head.
+struct KeyJob {
+    keys: [*const f32; MAX_PATH],
+    n: usize,
+    key: *const f32,
+    query: *const f32,
+    dim: usize,
+    /// [(key, query), MAX_PATH].
+    out: *mut f32,
+}
+
+/// Products of a row's key and query with keys, eight keys at a time.
+#[inline(always)]
+unsafe fn multiply_keys<L: Lanes>(job: &KeyJob) {
+    unsafe {
+        for i in (0..job.n).step_by(8) {
+            let mut dots = [L::zero(); 16];
+            for d in (0..job.dim).step_by(16) {
+                let (key, query) = (L::load(job.key.add(d)), L::load(job.query.add(d)));
+                for j in 0..8 {
+                    let k = L::load(job.keys[i + j].add(d));
+                    dots[j] = k.fma(key, dots[j]);
+                    dots[8 + j] = k.fma(query, dots[8 + j]);
+                }
+            }
+            let mut sums = [0f32; 16];
+            L::sums(dots).store(sums.as_mut_ptr());
+            std::ptr::copy_nonoverlapping(sums.as_ptr(), job.out.add(i), 8);
+            std::ptr::copy_nonoverlapping(sums.as_ptr().add(8), job.out.add(MAX_PATH + i), 8);
+        }
+    }
+}
+
+at_level!(fn multiply_keys_at = multiply_keys(job: &KeyJob));
 
 /// One value head of one sequence.
 struct HeadJob<'a> {
@@ -183,12 +226,10 @@ struct HeadJob<'a> {
     keys: RawBuffer,
     v: RawBuffer,
     z: RawBuffer,
-    alpha: RawBuffer,
+    products: RawBuffer,
     beta: RawBuffer,
     deltas: RawBuffer,
     gates: RawBuffer,
-    dt_bias: f32,
-    decay: f32,
     norm: &'a [f32],
     eps: f32,
     out: RawBuffer,
@@ -256,12 +297,13 @@ unsafe fn run_head<L: Lanes>(view: &View<'_>, job: &HeadJob<'_>) {
                         let r = r as usize;
                         [job.keys.row(r).add(key_at).cast_const(), job.q.row(r).add(key_at).cast_const()]
                     };
-                    match *rows {
-                        [a, b] => {
-                            let ([ka, qa], [kb, qb]) = (x(a), x(b));
-                            through_state::<L, 4>(state, dim, [ka, qa, kb, qb], through);
+                    if let [a, b, c, d] = *rows {
+                        let ([ka, qa], [kb, qb], [kc, qc], [kd, qd]) = (x(a), x(b), x(c), x(d));
+                        through_state::<L, 8>(state, dim, [ka, qa, kb, qb, kc, qc, kd, qd], through);
+                    } else {
+                        for (i, row) in rows.iter().enumerate() {
+                            through_state::<L, 2>(state, dim, x(*row), through.add(2 * i * dim));
                         }
-                        _ => through_state::<L, 2>(state, dim, x(rows[0]), through),
                     }
                 }
                 for (i, row) in rows.iter().enumerate() {
@@ -284,49 +326,32 @@ unsafe fn run_row<L: Lanes>(
     unsafe {
         let pass = view.pass;
         let dim = job.layout.dim;
-        let key_at = job.head % job.layout.key_heads * dim;
         let head_at = job.head * dim;
-        let (key, query) = (job.keys.row(row).add(key_at), job.q.row(row).add(key_at));
-        let alpha = *job.alpha.row(row).add(job.head) + job.dt_bias;
-        // softplus, which is its argument where e^-x no longer counts.
-        let gate = if alpha > 20.0 { alpha } else { alpha.exp().ln_1p() } * job.decay;
-        *job.gates.row(row).add(job.head) = gate;
+        let gate = *job.gates.row(row).add(job.head);
         let beta = L::splat(*job.beta.row(row).add(job.head)).sigmoid();
 
-        // The rows since the anchor, in order of position, with the log decay summed up to each.
+        // The rows since the anchor, in order of position, with the log decay summed up to each; itself last.
         let position = pass.positions[row] as usize;
         let n = position - step.position;
-        let mut deltas = [std::ptr::null::<f32>(); MAX_ANCESTORS];
-        let mut sums = [0f32; MAX_ANCESTORS];
-        let mut to_key = [0f32; MAX_ANCESTORS];
-        let mut to_query = [0f32; MAX_ANCESTORS];
+        let mut deltas = [std::ptr::null::<f32>(); MAX_PATH];
+        let mut sums = [0f32; MAX_PATH];
         let mut sum = 0.0;
         for i in 0..n {
             let ancestor = job.row_at(pass, row, step.position + i);
             sum += ancestor.gate;
             sums[i] = sum;
             deltas[i] = ancestor.delta;
-            let mut dots = [L::zero(); 2];
-            for d in (0..dim).step_by(16) {
-                let k = L::load(ancestor.key.add(d));
-                dots[0] = k.fma(L::load(key.add(d)), dots[0]);
-                dots[1] = k.fma(L::load(query.add(d)), dots[1]);
-            }
-            to_key[i] = dots[0].sum();
-            to_query[i] = dots[1].sum();
         }
         let total = sum + gate;
+        let products = job.products.row(row).add(job.head % job.layout.key_heads * 2 * MAX_PATH);
+        let mut to_key = [0f32; MAX_PATH];
+        let mut to_query = [0f32; MAX_PATH];
         for i in (0..n).step_by(16) {
             let decay = L::splat(total).sub(L::load(sums.as_ptr().add(i))).exp();
-            for dots in [&mut to_key, &mut to_query] {
-                L::load(dots.as_ptr().add(i)).mul(decay).store(dots.as_mut_ptr().add(i));
-            }
+            L::load(products.add(i)).mul(decay).store(to_key.as_mut_ptr().add(i));
+            L::load(products.add(MAX_PATH + i)).mul(decay).store(to_query.as_mut_ptr().add(i));
         }
-        let mut own = L::zero();
-        for d in (0..dim).step_by(16) {
-            own = L::load(key.add(d)).fma(L::load(query.add(d)), own);
-        }
-        let own = L::splat(own.sum());
+        let own = L::splat(*products.add(MAX_PATH + n));
 
         let decay = L::splat(total).exp();
         let out = job.out.row(row).add(head_at);
@@ -376,8 +401,8 @@ unsafe fn run_row<L: Lanes>(
 unsafe fn sum_deltas<L: Lanes, const C: usize>(
     past: &mut [[L; 2]; 4],
     deltas: &[*const f32],
-    to_key: &[f32; MAX_ANCESTORS],
-    to_query: &[f32; MAX_ANCESTORS],
+    to_key: &[f32; MAX_PATH],
+    to_query: &[f32; MAX_PATH],
     column: usize,
 ) {
     unsafe {
@@ -402,6 +427,33 @@ pub(super) unsafe fn deltanet(view: &View<'_>, op: &Op) {
     };
     let (layout, kept) = view.plan.recurrent_layer(layer);
     assert!(layout.dim.is_multiple_of(32) && view.vector(norm).len() == layout.dim);
+    let products = view.buffer(view.plan.recurrent.as_ref().expect("recurrent state").products);
+    let (alpha, gates) = (view.buffer(alpha), view.buffer(kept.gates));
+    let (dt_bias, decay) = (view.vector(dt_bias), view.vector(decay));
+    for row in view.worker.share(view.rows()) {
+        for head in 0..layout.value_heads {
+            // SAFETY: this row is this thread's alone.
+            unsafe {
+                let x = *alpha.row(row).add(head) + dt_bias[head];
+                // softplus, which is its argument where e^-x no longer counts.
+                let softplus = if x > 20.0 { x } else { x.exp().ln_1p() };
+                *gates.row(row).add(head) = softplus * decay[head];
+            }
+        }
+    }
+    // Value heads share key heads, so products of keys come first, each once.
+    for task in view.worker.share(view.rows() * layout.key_heads) {
+        let (row, head) = (task / layout.key_heads, task % layout.key_heads);
+        // SAFETY: keys and queries of the pass were written by the op before; this row and head is this thread's alone.
+        unsafe {
+            let (keys, at) = (view.buffer(kept.keys), head * layout.dim);
+            let out = products.row(row).add(head * 2 * MAX_PATH);
+            let job =
+                path_of_keys(view, layout, layer, row, head, keys, view.buffer(q).row(row).add(at), out);
+            multiply_keys_at(view.level, &job);
+        }
+    }
+    view.worker.wait();
     let heads = layout.value_heads;
     for task in 0..view.pass.sequences.len() * heads {
         if task % view.worker.count != view.worker.index {
@@ -417,12 +469,10 @@ pub(super) unsafe fn deltanet(view: &View<'_>, op: &Op) {
             keys: view.buffer(kept.keys),
             v: view.buffer(v),
             z: view.buffer(z),
-            alpha: view.buffer(alpha),
+            products,
             beta: view.buffer(beta),
             deltas: view.buffer(kept.deltas),
-            gates: view.buffer(kept.gates),
-            dt_bias: view.vector(dt_bias)[head],
-            decay: view.vector(decay)[head],
+            gates,
             norm: view.vector(norm),
             eps,
             out: view.buffer(out),
@@ -430,4 +480,37 @@ pub(super) unsafe fn deltanet(view: &View<'_>, op: &Op) {
         // SAFETY: the buffers have the layout's widths; this head of this sequence is this thread's alone.
         unsafe { run_head_at(view.level, view, &job) };
     }
+}
+
+/// The keys from a row's anchor to the row itself.
+unsafe fn path_of_keys(
+    view: &View<'_>,
+    layout: RecurrentLayout,
+    layer: usize,
+    row: usize,
+    head: usize,
+    keys: RawBuffer,
+    query: *const f32,
+    out: *mut f32,
+) -> KeyJob {
+    let pass = view.pass;
+    let sequence = &pass.sequences[pass.sequence_of[row] as usize];
+    let position = pass.positions[row] as usize;
+    let anchor = anchor_of(position);
+    let at = head * layout.dim;
+    let key = keys.row(row).wrapping_add(at).cast_const();
+    let mut path = [key; MAX_PATH];
+    for p in anchor..position.min(sequence.committed) {
+        let tape = sequence.tape.expect("committed rows have a tape").slice::<f32>();
+        path[p - anchor] = tape[layout.key(layer, p) + at..].as_ptr();
+    }
+    let mut start = sequence.committed;
+    for run in pass.path(row) {
+        let end = start + run.len as usize;
+        for p in start.max(anchor)..end {
+            path[p - anchor] = keys.row(run.first as usize + p - start).wrapping_add(at);
+        }
+        start = end;
+    }
+    KeyJob { keys: path, n: position - anchor + 1, key, query, dim: layout.dim, out }
 }

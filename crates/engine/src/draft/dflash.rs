@@ -1,0 +1,343 @@
+//! The DFlash drafter: a few attention layers that read the target's hidden states as keys and values and fill in a
+//! block of masked positions in one pass. It borrows the target's embedding and LM head.
+//!
+//! Two plans: `context` turns features of committed tokens into keys and values of every layer, once; `block` runs the
+//! anchor and the masks over them. Only `context` rows are ever kept.
+
+use super::tree::Ranked;
+use crate::model::{Loader, Model, WeightSource};
+use crate::state::Context;
+use crate::{Error, Row};
+use checkpoint::DrafterConfig;
+use compute::{
+    Arena, AttentionShape, Backend, Buf, CommitPath, Extent, Kind, KvLayout, KvType, MatrixId, Op, Pass,
+    Plan, Product, Rotary, Rows, SequenceView, VectorId,
+};
+
+/// Rows of features taken in by one pass.
+const CONTEXT_ROWS: usize = 256;
+
+/// A drafter on a backend.
+pub struct Dflash {
+    config: DrafterConfig,
+    caches: Vec<(KvLayout, Option<usize>)>,
+    context: Arena,
+    /// [rows, taps * hidden].
+    features: Buf,
+    block: Arena,
+    /// [chosen, vocab].
+    logits: Buf,
+    vocab: usize,
+}
+
+/// The weights of one layer.
+struct Layer {
+    input_norm: VectorId,
+    q: MatrixId,
+    k: MatrixId,
+    v: MatrixId,
+    output: MatrixId,
+    q_norm: VectorId,
+    k_norm: VectorId,
+    ffn_norm: VectorId,
+    gate: MatrixId,
+    up: MatrixId,
+    down: MatrixId,
+    /// Which cache, and which layer of it.
+    cache: usize,
+    index: usize,
+}
+
+impl Dflash {
+    /// Takes the weights in and records the plans. The target must tap the layers that `config.taps` names.
+    pub fn load(
+        backend: &mut dyn Backend,
+        config: &DrafterConfig,
+        source: &dyn WeightSource,
+        target: &Model,
+    ) -> Result<Self, Error> {
+        assert_eq!(target.options().taps, config.taps, "the target taps other layers");
+        assert_eq!(target.config().hidden, config.hidden, "the target is of another width");
+        let mut loader = Loader { backend, source };
+        let (layers, caches) = load_layers(&mut loader, config)?;
+        let (context, features) = record_context(&mut loader, config, &layers, &caches)?;
+        let vocab = target.config().vocab;
+        let (block, logits) = record_block(&mut loader, config, &layers, &caches, target)?;
+        let context = loader.backend.arena(context.into(), CONTEXT_ROWS, 0);
+        let block = loader.backend.arena(block.into(), config.block, config.block);
+        Ok(Self { config: config.clone(), caches, context, features, block, logits, vocab })
+    }
+
+    /// The drafter's shape.
+    pub fn config(&self) -> &DrafterConfig {
+        &self.config
+    }
+
+    /// The context of an empty sequence.
+    pub(crate) fn empty_context(&self) -> Context {
+        Context::new(&self.caches)
+    }
+
+    /// Takes pending features in, as keys and values of every layer.
+    pub(crate) fn absorb(&mut self, backend: &mut dyn Backend, context: &mut Context) {
+        let width = self.config.taps.len() * self.config.hidden;
+        let pending = std::mem::take(&mut context.pending);
+        for features in pending.chunks(CONTEXT_ROWS * width) {
+            let count = features.len() / width;
+            self.context.numbers_mut(self.features)[..features.len()].copy_from_slice(features);
+            let rows: Vec<Row> =
+                (0..count as u32).map(|i| Row { token: 0, sequence: 0, parent: i.checked_sub(1) }).collect();
+            let view =
+                SequenceView { committed: context.committed, caches: context.tables(), ..Default::default() };
+            backend.run(&mut self.context, &Pass::new(&rows, &[], vec![view]));
+            let path: Vec<u32> = (0..count as u32).collect();
+            for (cache, (pages, _)) in context.caches.iter_mut().enumerate() {
+                pages.commit(
+                    backend,
+                    &self.context,
+                    cache,
+                    CommitPath { rows: &path, position: context.committed },
+                );
+            }
+            context.committed += count;
+            context.forget();
+        }
+    }
+
+    /// One block pass of `rows` rows (anchor and masks): for each masked position its `ranks` best candidates. Nothing
+    /// where a logit is not a number.
+    pub(crate) fn propose(
+        &mut self,
+        backend: &mut dyn Backend,
+        context: &Context,
+        anchor: u32,
+        rows: usize,
+        ranks: usize,
+    ) -> Option<Vec<Ranked>> {
+        let token = |i: u32| if i == 0 { anchor } else { self.config.mask_token };
+        let block: Vec<Row> = (0..rows as u32)
+            .map(|i| Row { token: token(i), sequence: 0, parent: i.checked_sub(1) })
+            .collect();
+        let chosen: Vec<u32> = (1..rows as u32).collect();
+        let view =
+            SequenceView { committed: context.committed, caches: context.tables(), ..Default::default() };
+        backend.run(&mut self.block, &Pass::new(&block, &chosen, vec![view]));
+        (0..chosen.len()).map(|i| rank(self.block.row(self.logits, i), ranks.min(self.vocab))).collect()
+    }
+
+    /// Logits of masked position `i` of the last block pass: [vocab].
+    pub fn logits(&self, i: usize) -> &[f32] {
+        self.block.row(self.logits, i)
+    }
+}
+
+/// The best `ranks` tokens with their log-probabilities; nothing where a logit is not a number.
+pub(crate) fn rank(logits: &[f32], ranks: usize) -> Option<Ranked> {
+    let mut highest = f32::NEG_INFINITY;
+    let mut sum = 0.0f32;
+    for &logit in logits {
+        // A NaN or an infinity makes this sum one.
+        sum += logit * 0.0;
+        highest = highest.max(logit);
+    }
+    if sum != 0.0 || !highest.is_finite() {
+        return None;
+    }
+    let total: f64 = logits.iter().map(|&l| f64::from((l - highest).exp())).sum();
+    let normaliser = highest + total.ln() as f32;
+    // Selection by a shrinking threshold: few tokens ever enter.
+    let mut best: Vec<(u32, f32)> = Vec::with_capacity(ranks + 1);
+    for (token, &logit) in logits.iter().enumerate() {
+        if best.len() == ranks && logit <= best[ranks - 1].1 {
+            continue;
+        }
+        let at = best.partition_point(|(_, b)| *b >= logit);
+        best.insert(at, (token as u32, logit));
+        best.truncate(ranks);
+    }
+    Some(best.into_iter().map(|(token, logit)| (token, logit - normaliser)).collect())
+}
+
+/// Loads the layers and deals them out to caches: one for the full layers, one for the sliding ones.
+fn load_layers(
+    loader: &mut Loader<'_>,
+    config: &DrafterConfig,
+) -> Result<(Vec<Layer>, Vec<(KvLayout, Option<usize>)>), Error> {
+    let (hidden, dim, ffn) = (config.hidden, config.head_dim, config.ffn);
+    let (queries, keys) = (config.q_heads * dim, config.kv_heads * dim);
+    let mut caches: Vec<(KvLayout, Option<usize>)> = Vec::new();
+    let mut layers = Vec::new();
+    for (i, layer) in config.layers.iter().enumerate() {
+        let cache = caches.iter().position(|(_, window)| *window == layer.window).unwrap_or_else(|| {
+            let layout = KvLayout { kind: KvType::F16, layers: 0, heads: config.kv_heads, head_dim: dim };
+            caches.push((layout, layer.window));
+            caches.len() - 1
+        });
+        let index = caches[cache].0.layers;
+        caches[cache].0.layers += 1;
+        let named = |part: &str| format!("blk.{i}.{part}.weight");
+        layers.push(Layer {
+            input_norm: loader.vector(&named("attn_norm"), hidden)?,
+            q: loader.matrix(&named("attn_q"), queries, hidden)?,
+            k: loader.matrix(&named("attn_k"), keys, hidden)?,
+            v: loader.matrix(&named("attn_v"), keys, hidden)?,
+            output: loader.matrix(&named("attn_output"), hidden, queries)?,
+            q_norm: loader.vector(&named("attn_q_norm"), dim)?,
+            k_norm: loader.vector(&named("attn_k_norm"), dim)?,
+            ffn_norm: loader.vector(&named("ffn_norm"), hidden)?,
+            gate: loader.matrix(&named("ffn_gate"), ffn, hidden)?,
+            up: loader.matrix(&named("ffn_up"), ffn, hidden)?,
+            down: loader.matrix(&named("ffn_down"), hidden, ffn)?,
+            cache,
+            index,
+        });
+    }
+    Ok((layers, caches))
+}
+
+fn product(x: Buf, weight: MatrixId, out: Buf) -> Product {
+    Product { x, weight, out, rows: Rows::All }
+}
+
+/// Declares the caches and the rotary angles that both plans share.
+fn begin(name: &str, config: &DrafterConfig, caches: &[(KvLayout, Option<usize>)]) -> (Plan, Buf) {
+    let mut plan = Plan::new(name);
+    for (layout, _) in caches {
+        plan.cache(*layout);
+    }
+    let angles = plan.numbers("angles", config.head_dim);
+    let inverse_frequencies = config.rope.inverse_frequencies(config.head_dim);
+    let rotary = Rotary { inverse_frequencies, magnitude: config.rope.attention_factor() };
+    plan.record(Op::Angles { rotary, out: angles });
+    (plan, angles)
+}
+
+/// `c = rms(fc . features)`, then keys and values of every layer from the same `c`, without the layer's input norm.
+fn record_context(
+    loader: &mut Loader<'_>,
+    config: &DrafterConfig,
+    layers: &[Layer],
+    caches: &[(KvLayout, Option<usize>)],
+) -> Result<(Plan, Buf), Error> {
+    let (hidden, eps) = (config.hidden, config.norm_eps);
+    let keys = config.kv_heads * config.head_dim;
+    let width = config.taps.len() * hidden;
+    let (mut plan, angles) = begin("draft context", config, caches);
+    let features = plan.numbers("features", width);
+    let joined = plan.activation("joined", width);
+    let projected = plan.numbers("projected", hidden);
+    let normed = plan.activation("context", hidden);
+    let fc = loader.matrix("fc.weight", hidden, width)?;
+    let weight = loader.vector("enc.output_norm.weight", hidden)?;
+    plan.record(Op::Load { x: features, out: joined });
+    plan.matmul(joined, fc, projected);
+    plan.record(Op::Norm { x: projected, add: None, weight, eps, out: normed, offset: 0, tap: None });
+    let rows: Vec<(Buf, Buf)> = (0..layers.len())
+        .map(|i| (plan.numbers(&format!("k {i}"), keys), plan.numbers(&format!("v {i}"), keys)))
+        .collect();
+    let products =
+        layers.iter().zip(&rows).flat_map(|(l, (k, v))| [product(normed, l.k, *k), product(normed, l.v, *v)]);
+    plan.record(Op::Matmul { products: products.collect() });
+    // No queries: only keys are rotated.
+    let shape =
+        AttentionShape { heads: 0, kv_heads: config.kv_heads, head_dim: config.head_dim, gated: false };
+    let q = plan.numbers("no queries", 0);
+    for (layer, (k, v)) in layers.iter().zip(&rows) {
+        let Layer { k_norm, cache, index, .. } = *layer;
+        plan.record(Op::Rotate {
+            q,
+            k: *k,
+            v: *v,
+            shape,
+            q_norm: k_norm,
+            k_norm,
+            eps,
+            angles,
+            cache,
+            layer: index,
+        });
+    }
+    Ok((plan, features))
+}
+
+/// The block pass, down to the logits of the chosen rows.
+fn record_block(
+    loader: &mut Loader<'_>,
+    config: &DrafterConfig,
+    layers: &[Layer],
+    caches: &[(KvLayout, Option<usize>)],
+    target: &Model,
+) -> Result<(Plan, Buf), Error> {
+    let (hidden, dim, ffn, eps) = (config.hidden, config.head_dim, config.ffn, config.norm_eps);
+    let (queries, keys) = (config.q_heads * dim, config.kv_heads * dim);
+    let (embedding, head) = target.embedding_and_head();
+    let (mut plan, angles) = begin("draft block", config, caches);
+    let (x, y) = (plan.numbers("x", hidden), plan.numbers("y", hidden));
+    let normed = plan.activation("normed", hidden);
+    let (q, k, v) = (plan.numbers("q", queries), plan.numbers("k", keys), plan.numbers("v", keys));
+    let attended = plan.activation("attended", queries);
+    let (gate, up) = (plan.numbers("gate", ffn), plan.numbers("up", ffn));
+    let act = plan.activation("act", ffn);
+    let shape =
+        AttentionShape { heads: config.q_heads, kv_heads: config.kv_heads, head_dim: dim, gated: false };
+    let scale = 1.0 / (dim as f32).sqrt();
+    plan.record(Op::Embed { table: embedding, out: x });
+    let mut add = None;
+    for (layer, seen) in layers.iter().zip(&config.layers) {
+        let Layer { input_norm, ffn_norm, q_norm, k_norm, cache, index, .. } = *layer;
+        plan.record(Op::Norm { x, add, weight: input_norm, eps, out: normed, offset: 0, tap: None });
+        let products =
+            vec![product(normed, layer.q, q), product(normed, layer.k, k), product(normed, layer.v, v)];
+        plan.record(Op::Matmul { products });
+        plan.record(Op::Rotate { q, k, v, shape, q_norm, k_norm, eps, angles, cache, layer: index });
+        let (window, causal) = (seen.window, seen.causal);
+        plan.record(Op::Attention {
+            q,
+            k,
+            v,
+            shape,
+            scale,
+            window,
+            causal,
+            cache,
+            layer: index,
+            out: attended,
+        });
+        plan.matmul(attended, layer.output, y);
+        plan.record(Op::Norm { x, add: Some(y), weight: ffn_norm, eps, out: normed, offset: 0, tap: None });
+        plan.record(Op::Matmul {
+            products: vec![product(normed, layer.gate, gate), product(normed, layer.up, up)],
+        });
+        plan.record(Op::SwiGlu { parts: vec![(gate, up, act)] });
+        plan.matmul(act, layer.down, y);
+        add = Some(y);
+    }
+    let weight = loader.vector("output_norm.weight", hidden)?;
+    plan.record(Op::Norm { x, add, weight, eps, out: normed, offset: 0, tap: None });
+    let logits = plan.buffer_of("logits", Kind::Numbers, target.config().vocab, Extent::Chosen);
+    plan.record(Op::Matmul {
+        products: vec![Product { x: normed, weight: head, out: logits, rows: Rows::Chosen }],
+    });
+    Ok((plan, logits))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::rank;
+
+    #[test]
+    fn ranking_is_a_sorted_softmax() {
+        let ranked = rank(&[0.0, 2.0, 1.0, 2.0, -1.0], 3).unwrap();
+        let tokens: Vec<u32> = ranked.iter().map(|(t, _)| *t).collect();
+        assert_eq!(tokens, [1, 3, 2]);
+        let total: f32 = [0.0f32, 2.0, 1.0, 2.0, -1.0].iter().map(|l| l.exp()).sum();
+        assert!((ranked[0].1 - (2.0 - total.ln())).abs() < 1e-6);
+    }
+
+    #[test]
+    fn what_is_not_a_number_is_no_ranking() {
+        for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            assert!(rank(&[0.0, bad, 1.0], 2).is_none());
+        }
+    }
+}

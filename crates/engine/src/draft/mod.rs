@@ -1,0 +1,47 @@
+//! Proposals: tokens that may follow the anchor, as a chain or a tree, with the drafter's own probabilities.
+
+pub mod dflash;
+pub(crate) mod mtp;
+mod tree;
+
+pub(crate) use tree::{best_first, chain, ranks_needed};
+
+use crate::Row;
+
+/// Nodes of a verify besides its anchor: with it they make the 64 rows of the largest pass.
+pub const MAX_NODES: usize = 63;
+
+/// A proposed token.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Node {
+    /// Its id.
+    pub token: u32,
+    /// The node before it; none means the anchor.
+    pub parent: Option<u32>,
+    /// Positions after the anchor, from 1.
+    pub depth: u32,
+    /// The drafter's probability of this token after its parent.
+    pub probability: f32,
+}
+
+/// Proposed tokens, parents before children, likelier paths first.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Draft {
+    /// At most [`MAX_NODES`].
+    pub nodes: Vec<Node>,
+}
+
+impl Draft {
+    /// The rows of a verify: the anchor, then the nodes.
+    pub fn rows(&self, anchor: u32, sequence: u32) -> Vec<Row> {
+        let anchor = Row { token: anchor, sequence, parent: None };
+        let row = |n: &Node| Row { token: n.token, sequence, parent: Some(n.parent.map_or(0, |p| p + 1)) };
+        std::iter::once(anchor).chain(self.nodes.iter().map(row)).collect()
+    }
+
+    /// The children of a row of the verify (0 is the anchor), as (row, node).
+    pub fn children(&self, row: u32) -> impl Iterator<Item = (u32, &Node)> {
+        let parent = row.checked_sub(1);
+        self.nodes.iter().zip(1..).filter(move |(n, _)| n.parent == parent).map(|(n, r)| (r, n))
+    }
+}

@@ -1,0 +1,298 @@
+//! Sizing: what a verify of so many rows costs on this machine, how often the drafter is right, and from both how much
+//! of a draft is worth judging and which drafter to ask.
+
+use crate::draft::{Draft, MAX_NODES};
+
+/// Weight of a new measurement in a running mean.
+const NEW: f64 = 0.2;
+
+/// A mean that follows what it measures.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Mean {
+    value: f64,
+    seen: u32,
+}
+
+impl Mean {
+    pub(crate) fn add(&mut self, value: f64) {
+        let weight = NEW.max(1.0 / f64::from(self.seen + 1));
+        self.value += weight * (value - self.value);
+        self.seen = self.seen.saturating_add(1);
+    }
+
+    pub(crate) fn get(&self) -> Option<f64> {
+        (self.seen > 0).then_some(self.value)
+    }
+}
+
+/// Seconds of a verify by its number of rows: measured at some, interpolated between.
+#[derive(Clone, Debug)]
+pub(crate) struct Costs {
+    /// By rows, from 1.
+    verify: [Mean; MAX_NODES + 2],
+    /// How much slower than the table verifies are by now; follows the context.
+    drift: Mean,
+}
+
+impl Costs {
+    pub(crate) fn new() -> Self {
+        Self { verify: [Mean::default(); MAX_NODES + 2], drift: Mean::default() }
+    }
+
+    pub(crate) fn add(&mut self, rows: usize, seconds: f64) {
+        if let Some(table) = self.table(rows) {
+            self.drift.add(seconds / table);
+        }
+        let drift = self.drift.get().unwrap_or(1.0);
+        self.verify[rows].add(seconds / drift);
+    }
+
+    /// Seconds of a verify of `rows` rows.
+    pub(crate) fn verify(&self, rows: usize) -> f64 {
+        self.table(rows).unwrap_or(1e-3) * self.drift.get().unwrap_or(1.0)
+    }
+
+    fn table(&self, rows: usize) -> Option<f64> {
+        let known = |n: usize| self.verify[n].get().map(|v| (n as f64, v));
+        let below = (1..=rows).rev().find_map(known);
+        let above = (rows..self.verify.len()).find_map(known);
+        match (below, above) {
+            (Some((a, x)), Some((b, y))) if b > a => Some(x + (y - x) * (rows as f64 - a) / (b - a)),
+            (Some((_, x)), Some(_)) => Some(x),
+            // Beyond what was measured a row is taken to cost what it does on average.
+            (Some((a, x)), None) => Some(x * (rows as f64 / a).max(1.0)),
+            (None, Some((_, y))) => Some(y),
+            (None, None) => None,
+        }
+    }
+}
+
+/// How often a drafted token stands, compared with the probability its drafter gave it, by depth.
+#[derive(Clone, Debug)]
+pub(crate) struct Calibration {
+    /// (what the drafter promised, what stood).
+    depths: Vec<(f64, f64)>,
+}
+
+/// Rounds' worth of belief in the drafter's own numbers to begin with.
+const PRIOR: f64 = 2.0;
+/// What is left of an old observation after a newer one.
+const MEMORY: f64 = 0.97;
+
+impl Calibration {
+    pub(crate) fn new() -> Self {
+        Self { depths: vec![(PRIOR, PRIOR); MAX_NODES + 1] }
+    }
+
+    /// Looks at a walk: at each row that had children, what they promised together, and whether one was followed.
+    pub(crate) fn add(&mut self, draft: &Draft, path: &[u32]) {
+        for (i, &row) in path.iter().enumerate() {
+            let promised: f64 = draft.children(row).map(|(_, n)| f64::from(n.probability)).sum();
+            if promised > 0.0 {
+                let (sum, stood) = &mut self.depths[i];
+                *sum = *sum * MEMORY + promised.min(1.0);
+                *stood = *stood * MEMORY + f64::from(i + 1 < path.len());
+            }
+        }
+    }
+
+    /// The probability that a token stands if its parent does.
+    fn stands(&self, depth: u32, probability: f32) -> f64 {
+        let (promised, stood) = self.depths[depth as usize - 1];
+        (f64::from(probability) * stood / promised).min(1.0)
+    }
+
+    /// For each node, the probability that its whole path stands.
+    pub(crate) fn paths(&self, draft: &Draft) -> Vec<f64> {
+        let mut paths: Vec<f64> = Vec::with_capacity(draft.nodes.len());
+        for node in &draft.nodes {
+            let before = node.parent.map_or(1.0, |p| paths[p as usize]);
+            paths.push(before * self.stands(node.depth, node.probability));
+        }
+        paths
+    }
+}
+
+/// How many nodes of `draft` to judge, so that expected tokens per second are the most; `fixed` is what the round costs
+/// besides the verify.
+pub(crate) fn best_size(paths: &[f64], costs: &Costs, fixed: f64) -> usize {
+    let mut expected = 1.0;
+    let mut best = (0, expected / (fixed + costs.verify(1)));
+    for (i, path) in paths.iter().enumerate() {
+        expected += path;
+        let rate = expected / (fixed + costs.verify(i + 2));
+        if rate > best.1 {
+            best = (i + 1, rate);
+        }
+    }
+    best.0
+}
+
+/// Who proposes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Arm {
+    Dflash,
+    Mtp,
+    Off,
+}
+
+/// Rounds until an arm that lost is tried again, at first and at most.
+const FIRST_WAIT: u32 = 24;
+const LONGEST_WAIT: u32 = 768;
+
+/// What is known of an arm.
+#[derive(Clone, Debug)]
+struct Record {
+    arm: Arm,
+    tokens: f64,
+    seconds: f64,
+    /// Rounds since it was last tried, and how many to let pass.
+    idle: u32,
+    wait: u32,
+}
+
+/// Chooses between drafters by the tokens per second each gave, trying the others again ever more rarely.
+#[derive(Clone, Debug)]
+pub(crate) struct Choice {
+    arms: Vec<Record>,
+}
+
+impl Choice {
+    pub(crate) fn new(arms: &[Arm]) -> Self {
+        let record = |&arm: &Arm| Record { arm, tokens: 0.0, seconds: 0.0, idle: 0, wait: 0 };
+        Self { arms: arms.iter().map(record).collect() }
+    }
+
+    /// The arm for the next round. `bound` is the most tokens per second an arm could give; one that cannot win is not
+    /// tried.
+    pub(crate) fn next(&self, bound: impl Fn(Arm) -> f64) -> Arm {
+        let best = self.best();
+        let due = |r: &&Record| {
+            let untried = r.seconds == 0.0;
+            (untried || (Some(r.arm) != best.map(|b| b.arm) && r.idle >= r.wait))
+                && best.is_none_or(|b| bound(r.arm) > b.rate())
+        };
+        let probe = self.arms.iter().find(due);
+        probe.or(best).map_or(Arm::Off, |r| r.arm)
+    }
+
+    pub(crate) fn add(&mut self, arm: Arm, tokens: usize, seconds: f64) {
+        let before = self.best().map(|b| b.arm);
+        for record in &mut self.arms {
+            if record.arm == arm {
+                // A probe after a long time says more than what was known before it.
+                let keep = if record.idle > 0 { 0.3 } else { 0.9 };
+                record.tokens = record.tokens * keep + tokens as f64;
+                record.seconds = record.seconds * keep + seconds;
+                record.idle = 0;
+            } else {
+                record.idle = record.idle.saturating_add(1);
+            }
+        }
+        let after = self.best().map(|b| b.arm);
+        for record in &mut self.arms {
+            if Some(record.arm) == after {
+                record.wait = 0;
+            } else if record.arm == arm || Some(record.arm) == before {
+                record.wait = (record.wait * 2).clamp(FIRST_WAIT, LONGEST_WAIT);
+            }
+        }
+    }
+
+    fn best(&self) -> Option<&Record> {
+        let tried = self.arms.iter().filter(|r| r.seconds > 0.0);
+        tried.max_by(|a, b| a.rate().total_cmp(&b.rate()))
+    }
+
+    /// Never asked again.
+    pub(crate) fn drop_arm(&mut self, arm: Arm) {
+        self.arms.retain(|r| r.arm != arm);
+    }
+}
+
+impl Record {
+    fn rate(&self) -> f64 {
+        self.tokens / self.seconds.max(1e-12)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::draft::Node;
+
+    fn costs(points: &[(usize, f64)]) -> Costs {
+        let mut costs = Costs::new();
+        points.iter().for_each(|(rows, seconds)| costs.verify[*rows].add(*seconds));
+        costs
+    }
+
+    #[test]
+    fn costs_are_interpolated_and_drift() {
+        let mut costs = costs(&[(1, 1.0), (16, 2.5), (64, 10.0)]);
+        assert_eq!((costs.verify(1), costs.verify(16)), (1.0, 2.5));
+        assert!((costs.verify(4) - 1.3).abs() < 1e-9);
+        assert!((costs.verify(40) - 6.25).abs() < 1e-9);
+        // Everything twice as slow, seen at one size only, moves the others too.
+        for _ in 0..50 {
+            costs.add(16, 5.0);
+        }
+        assert!(
+            (costs.verify(16) - 5.0).abs() < 0.3 && costs.verify(1) > 1.5,
+            "{} {}",
+            costs.verify(16),
+            costs.verify(1)
+        );
+    }
+
+    #[test]
+    fn size_follows_probability_and_cost() {
+        let flat = costs(&[(1, 1.0), (64, 1.1)]);
+        let steep = costs(&[(1, 1.0), (64, 64.0)]);
+        let sure = [0.9f64, 0.81, 0.73, 0.66];
+        let doubtful = [0.3f64, 0.09, 0.03, 0.01];
+        assert_eq!(best_size(&sure, &flat, 0.1), 4);
+        assert!(best_size(&doubtful, &steep, 0.1) < best_size(&sure, &steep, 0.1).max(1));
+        assert_eq!(best_size(&doubtful, &steep, 0.0), 0);
+    }
+
+    #[test]
+    fn a_boastful_drafter_is_believed_less() {
+        let node = |depth: u32| Node { token: 0, parent: depth.checked_sub(2), depth, probability: 0.9 };
+        let draft = Draft { nodes: vec![node(1), node(2)] };
+        let mut calibration = Calibration::new();
+        let before = calibration.paths(&draft);
+        (0..50).for_each(|_| calibration.add(&draft, &[0]));
+        let after = calibration.paths(&draft);
+        assert!(before[0] > 0.85 && after[0] < 0.2, "{before:?} {after:?}");
+    }
+
+    #[test]
+    fn the_faster_arm_is_found_and_found_again() {
+        let mut choice = Choice::new(&[Arm::Dflash, Arm::Mtp, Arm::Off]);
+        let rate = |arm: Arm, round: usize| match arm {
+            Arm::Dflash => {
+                if round < 500 {
+                    0.5
+                } else {
+                    3.0
+                }
+            }
+            Arm::Mtp => 0.8,
+            Arm::Off => 1.0,
+        };
+        let mut used = Vec::new();
+        for round in 0..3000 {
+            let arm = choice.next(|_| f64::INFINITY);
+            choice.add(arm, 10, 10.0 / rate(arm, round));
+            used.push(arm);
+        }
+        let count = |range: std::ops::Range<usize>, arm| used[range].iter().filter(|a| **a == arm).count();
+        assert!(count(0..500, Arm::Off) > 460, "{}", count(0..500, Arm::Off));
+        assert!(count(2000..3000, Arm::Dflash) > 980, "{}", count(2000..3000, Arm::Dflash));
+        // An arm that cannot win is not even tried.
+        let mut choice = Choice::new(&[Arm::Dflash, Arm::Mtp]);
+        choice.add(Arm::Dflash, 10, 1.0);
+        assert_eq!(choice.next(|_| 9.0), Arm::Dflash);
+    }
+}

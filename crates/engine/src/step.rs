@@ -1,0 +1,432 @@
+//! The decode round: propose, size, verify, judge, commit, emit.
+
+use crate::draft::dflash::Dflash;
+use crate::draft::{self, Draft, MAX_NODES, best_first, chain, ranks_needed};
+use crate::judge::{Drawing, Relaxed, judge};
+use crate::model::{Model, Options, WeightSource};
+use crate::sampling::{History, Sampler, Sampling};
+use crate::size::{Arm, Calibration, Choice, Costs, Mean, best_size};
+use crate::state::MtpFeed;
+use crate::{Error, Row, Sequence};
+use checkpoint::{DrafterConfig, TargetConfig};
+use compute::{Backend, KvType};
+use std::time::Instant;
+
+/// How tokens are proposed. A budget counts drafted nodes, 1 to 63; a block counts rows, the anchor included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Spec {
+    /// Not at all.
+    Off,
+    /// The best token of each position of a DFlash block.
+    Chain { block: usize, budget: usize },
+    /// The likeliest paths through a DFlash block.
+    Tree { block: usize, budget: usize },
+    /// The target's next-token block, so many tokens deep.
+    Mtp { depth: usize },
+    /// Whatever is fastest, from round to round, with what is there.
+    Auto { block: usize, budget: usize },
+}
+
+/// Rows of features that may wait before they are taken in.
+const MAX_PENDING: usize = 64;
+
+/// A target, its drafters and the backend they run on.
+pub struct Engine {
+    backend: Box<dyn Backend>,
+    model: Model,
+    dflash: Option<Dflash>,
+    spec: Spec,
+    costs: Costs,
+    /// Seconds of a DFlash proposal, and of one token of the next-token block.
+    dflash_cost: Mean,
+    mtp_cost: Mean,
+}
+
+/// One answer in the making.
+pub struct Generation {
+    sequence: Sequence,
+    /// The newest token: drawn, emitted, not committed.
+    anchor: u32,
+    sampling: Sampling,
+    history: History,
+    sampler: Sampler,
+    /// Tokens after which nothing follows.
+    ends: Vec<u32>,
+    relaxed: Option<Relaxed>,
+    calibration: [Calibration; 2],
+    choice: Choice,
+    fallback: Option<&'static str>,
+}
+
+/// What one round did.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Round {
+    /// New tokens: drafted ones that stood, then the target's own; cut at an end or at the room that was given.
+    pub emitted: Vec<u32>,
+    /// Nodes that were judged.
+    pub drafted: usize,
+    /// Of them, how many stood, whether or not they were emitted.
+    pub stood: usize,
+    /// Who proposed: `dflash`, `mtp` or `off`.
+    pub drafter: &'static str,
+    /// Seconds by stage.
+    pub draft_s: f64,
+    /// See `draft_s`.
+    pub verify_s: f64,
+    /// See `draft_s`.
+    pub judge_s: f64,
+    /// See `draft_s`.
+    pub commit_s: f64,
+}
+
+impl Round {
+    /// The length of the walk plus the target's own token.
+    pub fn accept_length(&self) -> usize {
+        self.stood + 1
+    }
+}
+
+/// A stop-watch that tells what passed since it was last asked.
+struct Laps(Instant);
+
+impl Laps {
+    fn lap(&mut self) -> f64 {
+        let now = Instant::now();
+        let passed = now.duration_since(self.0).as_secs_f64();
+        self.0 = now;
+        passed
+    }
+}
+
+impl Engine {
+    /// Loads a target and, where one is given, its drafter. `spec` must have the drafter it asks for.
+    pub fn load(
+        mut backend: Box<dyn Backend>,
+        target: (&TargetConfig, &dyn WeightSource),
+        drafter: Option<(&DrafterConfig, &dyn WeightSource)>,
+        kv: KvType,
+        spec: Spec,
+    ) -> Result<Self, Error> {
+        let taps = drafter.map_or_else(Vec::new, |(config, _)| config.taps.clone());
+        let options = Options { kv, taps, ..Options::default() };
+        let model = Model::load(&mut *backend, target.0, target.1, options)?;
+        let dflash = match drafter {
+            Some((config, source)) => Some(Dflash::load(&mut *backend, config, source, &model)?),
+            None => None,
+        };
+        match spec {
+            Spec::Chain { .. } | Spec::Tree { .. } if dflash.is_none() => return Err(Error::NoDrafter),
+            Spec::Mtp { .. } if model.config().mtp.is_none() => return Err(Error::NoMtp),
+            _ => {}
+        }
+        let (costs, mean) = (Costs::new(), Mean::default());
+        let mut engine = Self { backend, model, dflash, spec, costs, dflash_cost: mean, mtp_cost: mean };
+        if matches!(spec, Spec::Auto { .. }) {
+            engine.measure()?;
+        }
+        Ok(engine)
+    }
+
+    /// The target.
+    pub fn model(&self) -> &Model {
+        &self.model
+    }
+
+    /// How tokens are proposed.
+    pub fn spec(&self) -> Spec {
+        self.spec
+    }
+
+    /// Proposes otherwise from now on; generations under way keep their state.
+    pub fn set_spec(&mut self, spec: Spec) {
+        self.spec = spec;
+    }
+
+    /// The drafter.
+    pub fn drafter(&self) -> Option<&Dflash> {
+        self.dflash.as_ref()
+    }
+
+    /// An empty sequence, with room for what the drafters keep.
+    pub fn sequence(&self) -> Sequence {
+        let mut sequence = self.model.sequence();
+        sequence.draft = self.dflash.as_ref().map(|d| d.empty_context());
+        let wants_mtp = matches!(self.spec, Spec::Mtp { .. } | Spec::Auto { .. });
+        sequence.feed = (wants_mtp && self.model.config().mtp.is_some()).then(MtpFeed::default);
+        sequence
+    }
+
+    /// Reads `unread` into `sequence`, draws the first token and is ready to go on. `prompt` is all that is before it,
+    /// for the penalties.
+    pub fn begin(
+        &mut self,
+        mut sequence: Sequence,
+        unread: &[u32],
+        prompt: &[u32],
+        sampling: Sampling,
+        ends: Vec<u32>,
+        mut progress: impl FnMut(usize),
+    ) -> Result<Generation, Error> {
+        let mut done = 0;
+        for chunk in unread.chunks(self.model.options().max_rows) {
+            let rows: Vec<Row> = crate::model::chain(chunk, 0).collect();
+            let path: Vec<u32> = (0..chunk.len() as u32).collect();
+            self.model.forward(&mut *self.backend, &rows, &path[path.len() - 1..], &[&sequence])?;
+            self.commit(&mut sequence, &rows, &path)?;
+            done += chunk.len();
+            progress(done);
+        }
+        let mut history = History::new(prompt);
+        let mut sampler = Sampler::default();
+        let anchor = sampler.draw(&sampling, &history, self.model.logits(0), sequence.committed())?;
+        history.push(anchor);
+        let mut arms = Vec::new();
+        arms.extend(self.dflash.is_some().then_some(Arm::Dflash));
+        arms.extend(sequence.feed.is_some().then_some(Arm::Mtp));
+        arms.push(Arm::Off);
+        let calibration = [Calibration::new(), Calibration::new()];
+        let choice = Choice::new(&arms);
+        let (relaxed, fallback) = (None, None);
+        Ok(Generation {
+            sequence,
+            anchor,
+            sampling,
+            history,
+            sampler,
+            ends,
+            relaxed,
+            calibration,
+            choice,
+            fallback,
+        })
+    }
+
+    /// One round. At most `room` tokens are emitted, and none after an end.
+    pub fn step(&mut self, text: &mut Generation, room: usize) -> Result<Round, Error> {
+        let mut laps = Laps(Instant::now());
+        let (arm, draft) = self.propose(text)?;
+        let draft_s = laps.lap();
+
+        let rows = draft.rows(text.anchor, 0);
+        let all: Vec<u32> = (0..rows.len() as u32).collect();
+        self.model.forward(&mut *self.backend, &rows, &all, &[&text.sequence])?;
+        let verify_s = laps.lap();
+
+        let position = text.sequence.committed();
+        let Generation { sampling, history, sampler, relaxed, .. } = &mut *text;
+        let mut drawing = Drawing { sampling, history, sampler, relaxed: *relaxed };
+        let verdict = judge(&draft, position, |row| self.model.logits(row), &mut drawing)?;
+        text.relaxed = drawing.relaxed;
+        let kept = verdict.keep(room, &text.ends);
+        let judge_s = laps.lap();
+
+        self.commit(&mut text.sequence, &rows, &verdict.path[..kept])?;
+        let commit_s = laps.lap();
+
+        let stood = verdict.path.len() - 1;
+        self.learn(text, arm, &draft, &verdict.path, [draft_s, verify_s, judge_s + commit_s]);
+        let emitted = verdict.tokens[..kept].to_vec();
+        text.anchor = emitted.last().copied().unwrap_or(text.anchor);
+        Ok(Round {
+            emitted,
+            drafted: draft.nodes.len(),
+            stood,
+            drafter: arm.name(),
+            draft_s,
+            verify_s,
+            judge_s,
+            commit_s,
+        })
+    }
+
+    /// Makes rows of the last pass part of the sequence: keys and values, recurrent state, the drafter's features, the
+    /// next-token block's rows.
+    fn commit(&mut self, sequence: &mut Sequence, rows: &[Row], path: &[u32]) -> Result<(), Error> {
+        self.model.commit(&mut *self.backend, 0, sequence, path)?;
+        if let (Some(dflash), Some(context)) = (&mut self.dflash, &mut sequence.draft) {
+            for &row in path {
+                context.pending.extend_from_slice(self.model.taps(row as usize));
+            }
+            if context.pending.len() >= MAX_PENDING * dflash.config().taps.len() * dflash.config().hidden {
+                dflash.absorb(&mut *self.backend, context);
+            }
+        }
+        if let Some(feed) = &mut sequence.feed {
+            for &row in path {
+                feed.push(rows[row as usize].token, self.model.hidden(row as usize));
+            }
+            if feed.tokens.len() >= MAX_PENDING {
+                draft::mtp::absorb(&mut self.model, &mut *self.backend, sequence)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A draft as `spec` asks for, and who made it.
+    fn propose(&mut self, text: &mut Generation) -> Result<(Arm, Draft), Error> {
+        let arm = match self.spec {
+            Spec::Off => Arm::Off,
+            Spec::Chain { .. } | Spec::Tree { .. } => Arm::Dflash,
+            Spec::Mtp { .. } => Arm::Mtp,
+            Spec::Auto { .. } => text.choice.next(|arm| self.bound(arm)),
+        };
+        let draft = match arm {
+            Arm::Off => Some(Draft::default()),
+            Arm::Dflash if text.fallback.is_some() => Some(Draft::default()),
+            Arm::Dflash => self.ask_dflash(text),
+            Arm::Mtp => self.ask_mtp(text)?,
+        };
+        match draft {
+            Some(draft) if draft.nodes.is_empty() => Ok((Arm::Off, draft)),
+            Some(draft) => Ok((arm, draft)),
+            None => {
+                text.fallback = Some("the drafter's logits are not numbers");
+                text.choice.drop_arm(arm);
+                Ok((Arm::Off, Draft::default()))
+            }
+        }
+    }
+
+    fn ask_dflash(&mut self, text: &mut Generation) -> Option<Draft> {
+        let (dflash, context) = (self.dflash.as_mut()?, text.sequence.draft.as_mut()?);
+        let start = Instant::now();
+        dflash.absorb(&mut *self.backend, context);
+        let (block, budget, tree) = match self.spec {
+            Spec::Chain { block, budget } => (block, budget, false),
+            Spec::Tree { block, budget } | Spec::Auto { block, budget } => (block, budget, true),
+            Spec::Off | Spec::Mtp { .. } => return None,
+        };
+        let ranks = if tree { ranks_needed(block - 1, budget) } else { 1 };
+        let positions = dflash.propose(&mut *self.backend, context, text.anchor, block, ranks)?;
+        let mut draft = if tree { best_first(&positions, budget) } else { chain(&positions, budget) };
+        self.dflash_cost.add(start.elapsed().as_secs_f64());
+        if matches!(self.spec, Spec::Auto { .. }) {
+            let fixed = self.dflash_cost.get().unwrap_or(0.0);
+            // One node at least: a draft that is thrown away teaches nothing.
+            let size = best_size(&text.calibration[0].paths(&draft), &self.costs, fixed).max(1);
+            draft.nodes.truncate(size);
+        }
+        Some(draft)
+    }
+
+    fn ask_mtp(&mut self, text: &mut Generation) -> Result<Option<Draft>, Error> {
+        let (costs, calibration) = (&self.costs, &text.calibration[1]);
+        let each = self.mtp_cost.get().unwrap_or(0.0);
+        // Another token is worth asking for while it raises the expected rate.
+        let enough = |draft: &Draft| {
+            let paths = calibration.paths(draft);
+            let (now, n) = (1.0 + paths.iter().sum::<f64>(), paths.len());
+            let next = now + paths[n - 1] * paths[n - 1] / if n > 1 { paths[n - 2] } else { 1.0 };
+            let seconds = |n: usize| n as f64 * each + costs.verify(n + 1);
+            next / seconds(n + 1) < now / seconds(n)
+        };
+        let start = Instant::now();
+        let (model, backend) = (&mut self.model, &mut *self.backend);
+        let draft = match self.spec {
+            Spec::Mtp { depth } => {
+                draft::mtp::propose(model, backend, &mut text.sequence, text.anchor, depth, |_| false)?
+            }
+            _ => draft::mtp::propose(
+                model,
+                backend,
+                &mut text.sequence,
+                text.anchor,
+                draft::mtp::MAX_DEPTH,
+                enough,
+            )?,
+        };
+        let count = draft.as_ref().map_or(1, |d| d.nodes.len());
+        self.mtp_cost.add(start.elapsed().as_secs_f64() / count as f64);
+        Ok(draft)
+    }
+
+    /// What a round taught about costs, the drafter's honesty, and which drafter pays.
+    fn learn(&mut self, text: &mut Generation, arm: Arm, draft: &Draft, path: &[u32], seconds: [f64; 3]) {
+        self.costs.add(draft.nodes.len() + 1, seconds[1]);
+        match arm {
+            Arm::Dflash => text.calibration[0].add(draft, path),
+            Arm::Mtp => text.calibration[1].add(draft, path),
+            Arm::Off => {}
+        }
+        text.choice.add(arm, path.len(), seconds.iter().sum());
+    }
+
+    /// The most tokens per second an arm could give: every token it can propose stands.
+    fn bound(&self, arm: Arm) -> f64 {
+        match (arm, self.spec) {
+            (Arm::Dflash, Spec::Auto { block, .. }) => {
+                block as f64 / (self.dflash_cost.get().unwrap_or(0.0) + self.costs.verify(block))
+            }
+            (Arm::Mtp, _) => {
+                let rate = |n: usize| {
+                    (n + 1) as f64
+                        / (n as f64 * self.mtp_cost.get().unwrap_or(0.0) + self.costs.verify(n + 1))
+                };
+                (1..=draft::mtp::MAX_DEPTH).map(rate).fold(0.0, f64::max)
+            }
+            _ => 1.0 / self.costs.verify(1),
+        }
+    }
+
+    /// First costs: verifies of a few sizes over nothing, as far as that takes no time worth mentioning.
+    fn measure(&mut self) -> Result<(), Error> {
+        let sequence = self.model.sequence();
+        for rows in [1, 2, 4, 8, 16, 32, MAX_NODES + 1] {
+            let tokens = vec![0; rows];
+            let chain: Vec<Row> = crate::model::chain(&tokens, 0).collect();
+            let all: Vec<u32> = (0..rows as u32).collect();
+            let mut best = f64::INFINITY;
+            for _ in 0..3 {
+                let start = Instant::now();
+                self.model.forward(&mut *self.backend, &chain, &all, &[&sequence])?;
+                best = best.min(start.elapsed().as_secs_f64());
+                if best > 0.02 {
+                    break;
+                }
+            }
+            self.costs.add(rows, best);
+            if best > 0.05 {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Arm {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Dflash => "dflash",
+            Self::Mtp => "mtp",
+            Self::Off => "off",
+        }
+    }
+}
+
+impl Generation {
+    /// The newest token: drawn and emitted, not committed.
+    pub fn anchor(&self) -> u32 {
+        self.anchor
+    }
+
+    /// The state: everything before the anchor.
+    pub fn sequence(&self) -> &Sequence {
+        &self.sequence
+    }
+
+    /// Gives the state away.
+    pub fn into_sequence(self) -> Sequence {
+        self.sequence
+    }
+
+    /// Lets near misses stand until thinking ends. The text is then no longer exactly the target's own.
+    pub fn relax(&mut self, relaxed: Relaxed) {
+        self.relaxed = Some(relaxed);
+    }
+
+    /// Why proposals ended before their time, where they did.
+    pub fn fallback(&self) -> Option<&'static str> {
+        self.fallback
+    }
+}
