@@ -2,7 +2,7 @@
 
 use crate::draft::dflash::Dflash;
 use crate::draft::{self, Draft, MAX_NODES, best_first, chain, ranks_needed};
-use crate::judge::{Drawing, Relaxed, judge};
+use crate::judge::{Drawing, Relaxed, Verdict, judge};
 use crate::model::{Model, Options, WeightSource};
 use crate::sampling::{History, Sampler, Sampling};
 use crate::size::{Arm, Calibration, Choice, Costs, Mean, best_size};
@@ -173,7 +173,7 @@ impl Engine {
             let rows: Vec<Row> = crate::model::chain(chunk, 0).collect();
             let path: Vec<u32> = (0..chunk.len() as u32).collect();
             self.model.forward(&mut *self.backend, &rows, &path[path.len() - 1..], &[&sequence])?;
-            self.commit(&mut sequence, &rows, &path)?;
+            self.commit(0, &mut sequence, &rows, &path)?;
             done += chunk.len();
             progress(done);
         }
@@ -202,48 +202,58 @@ impl Engine {
         })
     }
 
-    /// One round. At most `room` tokens are emitted, and none after an end.
+    /// One round of one text. At most `room` tokens are emitted, and none after an end.
     pub fn step(&mut self, text: &mut Generation, room: usize) -> Result<Round, Error> {
+        let mut rounds = self.step_all(&mut [(text, room)])?;
+        Ok(rounds.pop().expect("one text, one round"))
+    }
+
+    /// One round of several texts, verified in one pass.
+    pub fn step_all(&mut self, texts: &mut [(&mut Generation, usize)]) -> Result<Vec<Round>, Error> {
         let mut laps = Laps(Instant::now());
-        let (arm, draft) = self.propose(text)?;
-        let draft_s = laps.lap();
+        let mut drafts = Vec::with_capacity(texts.len());
+        let mut rows: Vec<Row> = Vec::new();
+        let fair = ((MAX_NODES + 1) / texts.len().max(1)).saturating_sub(1);
+        for (i, (text, _)) in texts.iter_mut().enumerate() {
+            let (arm, mut draft) = self.propose(text)?;
+            draft.nodes.truncate(fair);
+            let first = rows.len() as u32;
+            let placed = |row: Row| Row { parent: row.parent.map(|p| p + first), ..row };
+            rows.extend(draft.rows(text.anchor, i as u32).into_iter().map(placed));
+            drafts.push((arm, draft, first, laps.lap()));
+        }
 
-        let rows = draft.rows(text.anchor, 0);
         let all: Vec<u32> = (0..rows.len() as u32).collect();
-        self.model.forward(&mut *self.backend, &rows, &all, &[&text.sequence])?;
+        let sequences: Vec<&Sequence> = texts.iter().map(|(text, _)| &text.sequence).collect();
+        self.model.forward(&mut *self.backend, &rows, &all, &sequences)?;
         let verify_s = laps.lap();
+        self.costs.add(rows.len(), verify_s);
 
-        let position = text.sequence.committed();
-        let Generation { sampling, history, sampler, relaxed, .. } = &mut *text;
-        let mut drawing = Drawing { sampling, history, sampler, relaxed: *relaxed };
-        let verdict = judge(&draft, position, |row| self.model.logits(row), &mut drawing)?;
-        text.relaxed = drawing.relaxed;
-        let kept = verdict.keep(room, &text.ends);
-        let judge_s = laps.lap();
+        let mut rounds = Vec::with_capacity(texts.len());
+        for (i, (text, room)) in texts.iter_mut().enumerate() {
+            let (arm, draft, first, draft_s) = &drafts[i];
+            let verdict = text.judge(draft, |row| self.model.logits(*first as usize + row))?;
+            let kept = verdict.keep(*room, &text.ends);
+            let judge_s = laps.lap();
 
-        self.commit(&mut text.sequence, &rows, &verdict.path[..kept])?;
-        let commit_s = laps.lap();
+            let path: Vec<u32> = verdict.path[..kept].iter().map(|row| row + first).collect();
+            self.commit(i, &mut text.sequence, &rows, &path)?;
+            let commit_s = laps.lap();
 
-        let stood = verdict.path.len() - 1;
-        self.learn(text, arm, &draft, &verdict.path, [draft_s, verify_s, judge_s + commit_s]);
-        let emitted = verdict.tokens[..kept].to_vec();
-        text.anchor = emitted.last().copied().unwrap_or(text.anchor);
-        Ok(Round {
-            emitted,
-            drafted: draft.nodes.len(),
-            stood,
-            drafter: arm.name(),
-            draft_s,
-            verify_s,
-            judge_s,
-            commit_s,
-        })
+            let share = verify_s * (draft.nodes.len() + 1) as f64 / rows.len() as f64;
+            text.learn(*arm, draft, &verdict.path, draft_s + share + judge_s + commit_s);
+            let emitted = verdict.tokens[..kept].to_vec();
+            text.anchor = emitted.last().copied().unwrap_or(text.anchor);
+            let (drafted, stood, drafter) = (draft.nodes.len(), verdict.path.len() - 1, arm.name());
+            rounds.push(Round { emitted, drafted, stood, drafter, draft_s: *draft_s, verify_s, judge_s, commit_s });
+        }
+        Ok(rounds)
     }
 
     /// Makes rows of the last pass part of the sequence: keys and values, recurrent state, the drafter's features, the
     /// next-token block's rows.
-    fn commit(&mut self, sequence: &mut Sequence, rows: &[Row], path: &[u32]) -> Result<(), Error> {
-        self.model.commit(&mut *self.backend, 0, sequence, path)?;
+    fn commit(&mut self, index: usize, sequence: &mut Sequence, rows: &[Row], path: &[u32]) -> Result<(), Error> {
+        self.model.commit(&mut *self.backend, index, sequence, path)?;
         if let (Some(dflash), Some(context)) = (&mut self.dflash, &mut sequence.draft) {
             for &row in path {
                 context.pending.extend_from_slice(self.model.taps(row as usize));
@@ -341,17 +351,6 @@ impl Engine {
         Ok(draft)
     }
 
-    /// What a round taught about costs, the drafter's honesty, and which drafter pays.
-    fn learn(&mut self, text: &mut Generation, arm: Arm, draft: &Draft, path: &[u32], seconds: [f64; 3]) {
-        self.costs.add(draft.nodes.len() + 1, seconds[1]);
-        match arm {
-            Arm::Dflash => text.calibration[0].add(draft, path),
-            Arm::Mtp => text.calibration[1].add(draft, path),
-            Arm::Off => {}
-        }
-        text.choice.add(arm, path.len(), seconds.iter().sum());
-    }
-
     /// The most tokens per second an arm could give: every token it can propose stands.
     fn bound(&self, arm: Arm) -> f64 {
         match (arm, self.spec) {
@@ -405,6 +404,25 @@ impl Arm {
 }
 
 impl Generation {
+    /// Walks a draft with this text's own draws.
+    fn judge<'l>(&mut self, draft: &Draft, logits: impl Fn(usize) -> &'l [f32]) -> Result<Verdict, Error> {
+        let Self { sampling, history, sampler, relaxed, sequence, .. } = self;
+        let mut drawing = Drawing { sampling, history, sampler, relaxed: *relaxed };
+        let verdict = judge(draft, sequence.committed(), logits, &mut drawing)?;
+        *relaxed = drawing.relaxed;
+        Ok(verdict)
+    }
+
+    /// What a round taught about the drafter's honesty, and which drafter pays.
+    fn learn(&mut self, arm: Arm, draft: &Draft, path: &[u32], seconds: f64) {
+        match arm {
+            Arm::Dflash => self.calibration[0].add(draft, path),
+            Arm::Mtp => self.calibration[1].add(draft, path),
+            Arm::Off => {}
+        }
+        self.choice.add(arm, path.len(), seconds);
+    }
+
     /// The newest token: drawn and emitted, not committed.
     pub fn anchor(&self) -> u32 {
         self.anchor

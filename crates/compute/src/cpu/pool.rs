@@ -17,7 +17,7 @@ use std::{
 const SPINS_BEFORE_PARK: usize = 20_000;
 
 /// Spins at a barrier before the thread offers its core to others.
-const SPINS_BEFORE_YIELD: usize = 256;
+const SPINS_BEFORE_YIELD: usize = 10_000;
 
 type Job<'a> = &'a (dyn Fn(Worker<'_>) + Sync);
 
@@ -60,9 +60,9 @@ pub struct Worker<'a> {
 }
 
 impl Worker<'_> {
-    /// This thread's share of `n` things.
+    /// This thread's share of `n` things; a single thing is the caller's, which is surely awake.
     pub fn share(&self, n: usize) -> Range<usize> {
-        n * self.index / self.count..n * (self.index + 1) / self.count
+        (n * self.index).div_ceil(self.count)..(n * (self.index + 1)).div_ceil(self.count)
     }
 
     /// Waits until every thread of the region is here.
