@@ -1,0 +1,256 @@
+//! `forerun run` and `forerun chat`, through the program, with the embedded pair.
+
+use serde_json::Value;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::{Child, Command, Output, Stdio};
+
+const QUICKSORT: &str = "Write Python quicksort";
+
+fn command(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_forerun"));
+    command.args(args).stdin(Stdio::null());
+    command
+}
+
+fn forerun(args: &[&str]) -> Output {
+    command(args).output().expect("the program starts")
+}
+
+fn json(args: &[&str]) -> Value {
+    let output = forerun(&[&["run", "--json"], args].concat());
+    assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).expect("one JSON object")
+}
+
+fn with_input(args: &[&str], input: &str) -> Output {
+    let mut child = command(args)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program starts");
+    child.stdin.take().expect("piped").write_all(input.as_bytes()).expect("it reads");
+    child.wait_with_output().expect("it ends")
+}
+
+#[test]
+fn the_embedded_pair_writes_quicksort() {
+    let output = forerun(&["run", QUICKSORT, "--temp", "0", "--no-think"]);
+    let text = String::from_utf8(output.stdout).expect("UTF-8");
+    assert!(output.status.success());
+    assert!(
+        text.contains("def quicksort(items):\n    if len(items) <= 1:\n        return items\n"),
+        "{text}"
+    );
+    assert!(text.ends_with("```\n"), "the end token is not shown: {text}");
+
+    let object = json(&[QUICKSORT, "--temp", "0", "--no-think", "--spec", "chain"]);
+    assert_eq!(object["text"].as_str().map(|t| format!("{t}\n")), Some(text));
+    assert_eq!((&object["finish"], &object["model"]), (&"stop".into(), &"embedded".into()));
+    let ids = object["ids"].as_array().expect("ids");
+    assert_eq!(object["completion_tokens"], ids.len());
+    assert_eq!(ids.last(), Some(&4066.into()), "the end token counts");
+    let spec = &object["spec"];
+    assert_eq!(
+        (&spec["mode"], &spec["fallback"], &spec["exact"]),
+        (&"chain".into(), &Value::Null, &true.into())
+    );
+    let lengths = spec["accept_lengths"].as_array().expect("lengths");
+    assert_eq!(spec["rounds"], lengths.len());
+    let sum: u64 = lengths.iter().filter_map(Value::as_u64).sum();
+    assert_eq!(spec["accepted"], sum - lengths.len() as u64);
+    assert!(spec["mean_accept_length"].as_f64() > Some(15.0), "{spec}");
+    for key in ["load_s", "prefill_s", "decode_s", "tokens_per_s", "draft_s", "verify_s", "commit_s"] {
+        assert!(object["timing"][key].is_f64(), "{key}");
+    }
+    assert!(object["seed"].is_u64());
+}
+
+#[test]
+fn neither_mode_nor_threads_change_the_text() {
+    let base = ["Compute 12 * 7", "--seed", "11", "--temp", "1", "--max-tokens", "60"];
+    let plain = json(&[&base[..], &["--spec", "off", "--threads", "1"]].concat())["ids"].take();
+    let others: [&[&str]; 7] = [
+        &["--spec", "off", "--threads", "2"],
+        &["--spec", "chain", "--threads", "1"],
+        &["--spec", "chain", "--block", "4"],
+        &["--spec", "tree", "--budget", "40", "--threads", "2"],
+        &["--spec", "mtp", "--budget", "5"],
+        &["--spec", "auto"],
+        &[],
+    ];
+    for flags in others {
+        assert_eq!(json(&[&base[..], flags].concat())["ids"], plain, "{flags:?}");
+    }
+    assert_ne!(json(&["Compute 12 * 7", "--seed", "12", "--temp", "1", "--max-tokens", "60"])["ids"], plain);
+}
+
+#[test]
+fn prompts_come_in_many_ways() {
+    let from_flag = json(&["--temp", "0", "--raw", "def fib", "--max-tokens", "8"]);
+    let args = ["run", "--json", "--temp", "0", "--raw", "-", "--max-tokens", "8"];
+    let piped: Value = serde_json::from_slice(&with_input(&args, "def fib").stdout).expect("JSON");
+    assert_eq!(piped["ids"], from_flag["ids"]);
+    assert_eq!(from_flag["finish"], "length");
+    let by_ids = json(&[
+        "--temp",
+        "0",
+        "--prompt-ids",
+        "4065,360,198,918,565,1360,1194,4066,198",
+        "--max-tokens",
+        "4",
+    ]);
+    assert_eq!(by_ids["prompt_tokens"], 9);
+    let system = json(&["Hi", "--system", "Answer in one word.", "--temp", "0", "--max-tokens", "4"]);
+    let plain = json(&["Hi", "--temp", "0", "--max-tokens", "4"]);
+    assert!(system["prompt_tokens"].as_u64() > plain["prompt_tokens"].as_u64());
+    let thinking = json(&["Hi", "--no-think", "--temp", "0", "--max-tokens", "4"]);
+    assert_ne!(thinking["prompt_tokens"], plain["prompt_tokens"]);
+}
+
+#[test]
+fn what_can_go_wrong_is_said() {
+    let long = "word ".repeat(200);
+    let cases: [(&[&str], &str); 13] = [
+        (&["run", "x", "--model", "absent.gguf"], "absent.gguf: No such file or directory (os error 2)"),
+        (
+            &["run", "x", "--model", "models/dense/draft-Q8_0.gguf"],
+            "models/dense/draft-Q8_0.gguf: this is a drafter, a target was expected",
+        ),
+        (
+            &["run", "x", "--draft", "models/dense/target-Q4_K_M.gguf"],
+            "models/dense/target-Q4_K_M.gguf: this is a target, a drafter was expected",
+        ),
+        (&["run", "  "], "the prompt is empty"),
+        (&["run", "x", "--device", "tpu"], "unknown device `tpu`: auto, cpu, cuda or cuda:N expected"),
+        (&["run", "x", "--device", "cuda"], "device `cuda`: this version runs on the CPU only"),
+        (
+            &["run", &long, "--ctx", "100"],
+            "the prompt has 211 tokens, which leaves no room for an answer in `--ctx 100`",
+        ),
+        (
+            &["run", "x", "--model", "models/dense/target-Q4_K_M.gguf", "--spec", "chain"],
+            "`--spec chain` needs a drafter: give `--draft FILE`",
+        ),
+        (
+            &["run", "x", "--model", "tests/fixtures/moe/target-Q4_K_M.gguf", "--spec", "mtp"],
+            "`--spec mtp`: the model has no MTP block",
+        ),
+        (&["run", "x", "--block", "20"], "`--block 20` is more than the 16 rows the drafter was trained for"),
+        (
+            &["run", "x", "--relaxed-thinking", "--temp", "1"],
+            "`--relaxed-thinking` is for greedy decoding: give `--temp 0`",
+        ),
+        (
+            &["run", "--prompt-ids", "5000"],
+            "token 5000 of `--prompt-ids` is not below the vocabulary of 4096",
+        ),
+        (&["run", "x", "--max-tokens", "0"], "`--max-tokens 0` leaves no room for an answer"),
+    ];
+    for (args, sentence) in cases {
+        let output = forerun(args);
+        assert_eq!(output.status.code(), Some(1), "{args:?}");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(said, format!("forerun: {sentence}\n"), "{args:?}");
+    }
+    let usage: [&[&str]; 6] = [
+        &["run", "x", "--spec", "fast"],
+        &["run", "x", "--temp", "-1"],
+        &["run", "x", "--top-p", "2"],
+        &["run", "x", "--budget", "64"],
+        &["run", "x", "--kv", "q3"],
+        &["run", "x", "--logit-bias", "a=b"],
+    ];
+    for args in usage {
+        assert_eq!(forerun(args).status.code(), Some(2), "{args:?}");
+    }
+}
+
+#[test]
+fn a_drafter_for_another_target_runs_exactly() {
+    // The MoE drafter fits the dense target in shape, if in nothing else.
+    let args = [QUICKSORT, "--temp", "0", "--no-think", "--model", "models/dense/target-Q4_K_M.gguf"];
+    let plain = json(&[&args[..], &["--spec", "off"]].concat());
+    let other = ["--draft", "tests/fixtures/moe/draft-Q8_0.gguf"];
+    for mode in ["chain", "tree", "auto"] {
+        let object = json(&[&args[..], &other, &["--spec", mode]].concat());
+        assert_eq!(object["ids"], plain["ids"], "{mode}");
+        if mode == "chain" {
+            assert!(object["spec"]["mean_accept_length"].as_f64() < Some(2.0), "{}", object["spec"]);
+        }
+    }
+}
+
+#[test]
+fn verbose_and_explain_show_the_rounds() {
+    let output = forerun(&["run", QUICKSORT, "--temp", "0", "--no-think", "--spec", "chain", "-v"]);
+    let lines = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(lines.lines().count(), 6, "{lines}");
+    assert!(lines.starts_with("round    1  dflash drafted 15  stood 15  rows 16  draft "), "{lines}");
+
+    let output = forerun(&["run", QUICKSORT, "--temp", "0", "--no-think", "--spec", "chain", "--explain"]);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(text.contains("\u{1b}[32m") && text.contains("\u{1b}[33m"), "both colours: {text}");
+    assert!(text.contains("acceptance length, rounds\n 16     6 ########"), "{text}");
+    assert!(text.contains("mean 16.00 over 6 rounds"), "{text}");
+}
+
+#[test]
+fn relaxed_thinking_is_reported() {
+    let args = ["Compute 3 + 4", "--temp", "0", "--spec", "chain", "--max-tokens", "40"];
+    let strict = json(&args);
+    assert_eq!(strict["spec"]["exact"], true);
+    let relaxed = json(&[&args[..], &["--relaxed-thinking"]].concat());
+    assert_eq!(relaxed["spec"]["exact"], false);
+    // Where the prompt has closed the thinking, there is nothing to relax.
+    let closed = json(&[&args[..], &["--relaxed-thinking", "--no-think"]].concat());
+    assert_eq!(closed["spec"]["exact"], true);
+}
+
+#[test]
+fn a_chat_remembers_and_starts_over() {
+    let args = ["chat", "--temp", "0", "--no-think", "--max-tokens", "48"];
+    let output = with_input(
+        &args,
+        "Write Python binary search\nCompute 2 + 3\n/new\nCompute 2 + 3\n/help\n/what\n/quit\n",
+    );
+    let text = String::from_utf8(output.stdout).expect("UTF-8");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(text.contains("def binary_search"), "{text}");
+    let fresh = forerun(&["run", "Compute 2 + 3", "--temp", "0", "--no-think", "--max-tokens", "48"]).stdout;
+    assert!(text.ends_with(&*String::from_utf8_lossy(&fresh)), "after /new as in the beginning: {text}");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("unknown command `/what`") && said.contains("/new starts over"), "{said}");
+}
+
+#[cfg(unix)]
+#[test]
+fn an_interrupt_ends_the_turn_and_not_the_chat() {
+    // An answer that never ends by itself.
+    let endless = ["--logit-bias", "4066=-inf", "--logit-bias", "4064=-inf", "--temp", "1", "--seed", "1"];
+    let mut child: Child = command(&[&["chat"][..], &endless].concat())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program starts");
+    let mut input = child.stdin.take().expect("piped");
+    let mut out = BufReader::new(child.stdout.take().expect("piped"));
+    input.write_all(b"Write a very long story\n").expect("it reads");
+    let mut first = [0; 64];
+    out.read_exact(&mut first).expect("the answer begins");
+    let status = Command::new("kill").args(["-INT", &child.id().to_string()]).status().expect("kill");
+    assert!(status.success());
+    // The chat goes on: it takes a command and says so.
+    let mut said = BufReader::new(child.stderr.take().expect("piped"));
+    input.write_all(b"/what\n").expect("it still reads");
+    let drain = std::thread::spawn(move || out.read_to_end(&mut Vec::new()));
+    let mut line = String::new();
+    while !line.contains("unknown command `/what`") {
+        line.clear();
+        assert!(said.read_line(&mut line).expect("a line") > 0, "the program ended");
+    }
+    input.write_all(b"/quit\n").expect("it still reads");
+    assert!(child.wait().expect("it ends").success());
+    drain.join().expect("no panic").expect("read");
+}
