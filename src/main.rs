@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod answer;
+mod bench;
 mod chat;
 mod convert;
 mod draft_flags;
@@ -31,6 +32,8 @@ enum Verb {
     Run(run::Args),
     /// Talk with the model
     Chat(chat::Args),
+    /// Measure modes side by side, the cost of a shape, or whether all modes write the same text
+    Bench(bench::Args),
     /// Say what a model file is, how each setting was found, and what looks wrong
     Inspect(inspect::Args),
     /// Write a drafter as a GGUF that Forerun and llama.cpp load
@@ -41,6 +44,7 @@ fn main() -> ExitCode {
     let result = match Cli::parse().verb {
         Verb::Run(args) => run::run(&args),
         Verb::Chat(args) => chat::run(&args),
+        Verb::Bench(args) => bench::run(&args),
         Verb::Inspect(args) => inspect::run(&args),
         Verb::Convert(args) => convert::run(&args),
     };

@@ -152,17 +152,26 @@ impl ModelFlags {
         }
     }
 
+    /// Opens the files, without taking weights in.
+    pub(crate) fn open(&self) -> Result<Loaded> {
+        loading::load(self.model.as_deref(), self.draft.as_deref(), &self.draft_flags.overrides())
+    }
+
     /// Loads the model.
     pub(crate) fn load(&self) -> Result<Running> {
+        self.load_with(self.kv())
+    }
+
+    /// Loads the model with a cache of that type, whatever the flag says.
+    pub(crate) fn load_with(&self, kv: KvType) -> Result<Running> {
         let cpu = self.backend()?;
-        let Loaded { name, target, drafter, text } =
-            loading::load(self.model.as_deref(), self.draft.as_deref(), &self.draft_flags.overrides())?;
+        let Loaded { name, target, drafter, text } = self.open()?;
         let trained = drafter.as_ref().map(|d| d.config.block);
         let (mode, spec) = self.spec(trained, target.config.mtp.is_some())?;
         let weights = |w| w as &dyn WeightSource;
         let pair = drafter.as_ref().map(|d| (&d.config, weights(&d.weights)));
         let engine =
-            Engine::load(Box::new(cpu), (&target.config, weights(&target.weights)), pair, self.kv(), spec)?;
+            Engine::load(Box::new(cpu), (&target.config, weights(&target.weights)), pair, kv, spec)?;
         let limit = target.config.context_length;
         let context = self.ctx.unwrap_or(limit);
         if context == 0 {

@@ -149,7 +149,8 @@ struct Read {
 
 impl Read {
     fn new(config: &TargetConfig, bytes: &BTreeMap<String, u64>) -> Self {
-        let sum = |part: &dyn Fn(&str) -> bool| bytes.iter().filter(|(n, _)| part(n)).map(|(_, b)| b).sum::<u64>();
+        let sum =
+            |part: &dyn Fn(&str) -> bool| bytes.iter().filter(|(n, _)| part(n)).map(|(_, b)| b).sum::<u64>();
         let (all, experts) = (sum(&|_| true), sum(&|name| name.contains("_exps")));
         // A row of an embedding that is not the head too is next to nothing.
         let looked_up = if config.tied_head { 0 } else { sum(&|name| name == "token_embd.weight") };
@@ -205,12 +206,21 @@ impl Bench<'_> {
     }
 
     /// Milliseconds of a pass, by rows; the counts take turns.
-    fn rows(&mut self, start: &Sequence, counts: &[usize], patience: Duration) -> Result<Vec<(usize, Interval)>> {
+    fn rows(
+        &mut self,
+        start: &Sequence,
+        counts: &[usize],
+        patience: Duration,
+    ) -> Result<Vec<(usize, Interval)>> {
         let mut times = vec![Vec::new(); counts.len()];
         repeated(2 * patience, || {
             for (&count, times) in counts.iter().zip(&mut times) {
                 let tokens = self.tokens(count);
-                let row = |(i, &token): (usize, &u32)| Row { token, sequence: 0, parent: (i as u32).checked_sub(1) };
+                let row = |(i, &token): (usize, &u32)| Row {
+                    token,
+                    sequence: 0,
+                    parent: (i as u32).checked_sub(1),
+                };
                 let rows: Vec<Row> = tokens.iter().enumerate().map(row).collect();
                 let chosen: Vec<u32> = (0..count as u32).collect();
                 let begin = Instant::now();
@@ -251,7 +261,9 @@ fn measured_bandwidth(bytes: usize, threads: usize) -> f64 {
         let begin = Instant::now();
         std::thread::scope(|scope| {
             for part in block.chunks(words / threads) {
-                scope.spawn(move || (0..passes).fold(0, |a, _| a ^ std::hint::black_box(sum(std::hint::black_box(part)))));
+                scope.spawn(move || {
+                    (0..passes).fold(0, |a, _| a ^ std::hint::black_box(sum(std::hint::black_box(part))))
+                });
             }
         });
         (words * 8 * passes) as f64 / begin.elapsed().as_secs_f64()

@@ -73,7 +73,9 @@ impl Means {
                 Spec::Tree { block, budget }
             }
             "mtp" => Spec::Mtp { depth: within(number.unwrap_or(MTP_DEPTH), 1, MAX_DEPTH, "a depth")? },
-            _ => bail!("unknown mode `{name}`: off, chain[:BLOCK], tree[:BUDGET], mtp[:DEPTH] or auto expected"),
+            _ => bail!(
+                "unknown mode `{name}`: off, chain[:BLOCK], tree[:BUDGET], mtp[:DEPTH] or auto expected"
+            ),
         };
         Ok(Mode { name: name.to_owned(), spec })
     }

@@ -27,6 +27,13 @@ pub(crate) struct Suite {
     pub(crate) prompts: Vec<Vec<u32>>,
 }
 
+impl Suite {
+    /// The same with fewer prompts.
+    pub(crate) fn first(&self, count: usize) -> Self {
+        Self { name: self.name.clone(), prompts: self.prompts.iter().take(count).cloned().collect() }
+    }
+}
+
 /// A line of a file: `prompt` (or `question`), or `messages` with `tools`.
 #[derive(Deserialize)]
 struct Line {
@@ -91,7 +98,8 @@ fn encode(line: Line, text: &TextSide) -> Result<Vec<u32>> {
     if messages.is_empty() {
         bail!("neither `prompt` nor `messages`");
     }
-    let template = text.template.as_ref().context("the model has no chat template, and the prompt is not `raw`")?;
+    let template =
+        text.template.as_ref().context("the model has no chat template, and the prompt is not `raw`")?;
     let prompt = text::Prompt {
         messages: &messages,
         tools: &line.tools,

@@ -138,7 +138,7 @@ impl Engine {
         self.spec
     }
 
-    /// Proposes otherwise from now on; generations under way keep their state.
+    /// Proposes otherwise in sequences made from now on.
     pub fn set_spec(&mut self, spec: Spec) {
         self.spec = spec;
     }
@@ -148,13 +148,22 @@ impl Engine {
         self.dflash.as_ref()
     }
 
-    /// An empty sequence, with room for what the drafters keep.
+    /// An empty sequence, with room for what the drafters that `spec` may ask keep.
     pub fn sequence(&self) -> Sequence {
         let mut sequence = self.model.sequence();
-        sequence.draft = self.dflash.as_ref().map(|d| d.empty_context());
+        let wants_dflash = !matches!(self.spec, Spec::Off | Spec::Mtp { .. });
+        sequence.draft = self.dflash.as_ref().filter(|_| wants_dflash).map(|d| d.empty_context());
         let wants_mtp = matches!(self.spec, Spec::Mtp { .. } | Spec::Auto { .. });
         sequence.feed = (wants_mtp && self.model.config().mtp.is_some()).then(MtpFeed::default);
         sequence
+    }
+
+    /// Reads tokens into a sequence, as many as one pass takes at most: part of a prompt that [`Self::begin`] finishes.
+    pub fn read(&mut self, sequence: &mut Sequence, tokens: &[u32]) -> Result<(), Error> {
+        let rows: Vec<Row> = crate::model::chain(tokens, 0).collect();
+        let path: Vec<u32> = (0..tokens.len() as u32).collect();
+        self.model.forward(&mut *self.backend, &rows, &path[path.len().saturating_sub(1)..], &[sequence])?;
+        self.commit(0, sequence, &rows, &path)
     }
 
     /// Reads `unread` into `sequence`, draws the first token and is ready to go on. `prompt` is all that is before it,
@@ -170,10 +179,7 @@ impl Engine {
     ) -> Result<Generation, Error> {
         let mut done = 0;
         for chunk in unread.chunks(self.model.options().max_rows) {
-            let rows: Vec<Row> = crate::model::chain(chunk, 0).collect();
-            let path: Vec<u32> = (0..chunk.len() as u32).collect();
-            self.model.forward(&mut *self.backend, &rows, &path[path.len() - 1..], &[&sequence])?;
-            self.commit(0, &mut sequence, &rows, &path)?;
+            self.read(&mut sequence, chunk)?;
             done += chunk.len();
             progress(done);
         }
@@ -182,7 +188,7 @@ impl Engine {
         let anchor = sampler.draw(&sampling, &history, self.model.logits(0), sequence.committed())?;
         history.push(anchor);
         let mut arms = Vec::new();
-        arms.extend(self.dflash.is_some().then_some(Arm::Dflash));
+        arms.extend(sequence.draft.is_some().then_some(Arm::Dflash));
         arms.extend(sequence.feed.is_some().then_some(Arm::Mtp));
         arms.push(Arm::Off);
         let calibration = [Calibration::new(), Calibration::new()];

@@ -177,3 +177,23 @@ pub fn qwen35_0_8b() -> TargetConfig {
     let shape = config(1024, 248_320, 24, [8, 2], [16, 16], Ffn::Dense { width: 3584 });
     TargetConfig { tied_head: true, ..shape }
 }
+
+/// The shape of Qwen3.5 and Qwen3.6 27B.
+pub fn qwen36_27b() -> TargetConfig {
+    config(5120, 248_320, 64, [24, 4], [16, 48], Ffn::Dense { width: 17_408 })
+}
+
+/// The shape of Qwen3.5 and Qwen3.6 35B-A3B.
+pub fn qwen36_35b_a3b() -> TargetConfig {
+    let ffn = Ffn::Moe { experts: 256, used: 8, width: 512, shared_width: 512, weights_scale: 1.0 };
+    config(2048, 248_320, 40, [16, 2], [16, 32], ffn)
+}
+
+/// The shapes that have names.
+pub const NAMES: [&str; 5] = ["tiny", "tiny-moe", "qwen3.5-0.8b", "qwen3.6-27b", "qwen3.6-35b-a3b"];
+
+/// The shape of that name.
+pub fn named(name: &str) -> Option<TargetConfig> {
+    let shapes = [tiny, tiny_moe, qwen35_0_8b, qwen36_27b, qwen36_35b_a3b];
+    NAMES.iter().zip(shapes).find(|(n, _)| **n == name).map(|(_, shape)| shape())
+}

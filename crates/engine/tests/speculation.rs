@@ -338,6 +338,41 @@ fn the_context_does_not_depend_on_how_it_was_read() {
     }
 }
 
+/// A context that grew with the text gives the drafts of one built anew, round for round, at every length: nothing wraps,
+/// and nothing happens at 4096. `FORERUN_LONG_CONTEXT=1` goes on to 16K, which takes minutes.
+#[test]
+fn long_contexts_draft_as_if_read_at_once() {
+    let pair = pair("dense");
+    let mut engine = pair.engine(KvType::F16, Activations::Int8, CHAIN);
+    let some: Vec<u32> = pair.golden.iter().flat_map(|g| ids(&g["prompt_ids"])).collect();
+    let text: Vec<u32> = some.iter().copied().cycle().take(16_384).collect();
+    let three_rounds = |engine: &mut Engine, mut text: Generation| {
+        let mut seen = Vec::new();
+        for _ in 0..3 {
+            let round = engine.step(&mut text, 64).expect("a round");
+            let logits = engine.drafter().expect("a drafter").logits(4);
+            seen.push((round.emitted, round.stood, logits.iter().map(|x| x.to_bits()).collect::<Vec<u32>>()));
+        }
+        seen
+    };
+    let mut grown = engine.sequence();
+    let lengths: &[usize] = match std::env::var_os("FORERUN_LONG_CONTEXT") {
+        Some(_) => &[1024, 4095, 4096, 4097, 8192, 16_384],
+        None => &[1024, 4095, 4097],
+    };
+    for &length in lengths {
+        let unread = &text[grown.committed()..length];
+        let generation = engine.begin(grown, unread, &[], Sampling::default(), vec![], |_| ()).expect("it reads");
+        let snapshot = generation.sequence().clone();
+        let by_growing = three_rounds(&mut engine, generation);
+        let empty = engine.sequence();
+        let generation = engine.begin(empty, &text[..length], &[], Sampling::default(), vec![], |_| ());
+        let at_once = three_rounds(&mut engine, generation.expect("it reads"));
+        assert!(by_growing == at_once, "rounds differ at {length} tokens");
+        grown = snapshot;
+    }
+}
+
 #[test]
 fn drafter_logits_are_the_references() {
     for name in ["dense", "moe"] {

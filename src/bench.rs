@@ -1,0 +1,231 @@
+//! `forerun bench`: figures that anyone can make again. Modes side by side over suites of prompts, the cost of a shape
+//! without a file, whether all modes write the same text, and what changed between two runs.
+
+mod cost;
+mod machine;
+mod measure;
+mod modes;
+mod parity;
+mod progress;
+mod results;
+mod statistics;
+mod suites;
+mod sweep;
+mod tables;
+
+use crate::model_flags::{Mode as Pinned, ModelFlags, Running, SamplingFlags};
+use anyhow::{Context, Result, bail};
+use clap::{Subcommand, ValueEnum};
+use cost::{Cost, Plan};
+use engine::sampling::Sampling;
+use engine::synthetic::Mix;
+use machine::Machine;
+use measure::Asking;
+use modes::{Means, Mode};
+use results::{Results, Settings};
+use std::io::Write;
+use std::path::PathBuf;
+use std::time::Duration;
+use suites::Suite;
+use sweep::{Axis, Range};
+
+/// Arguments of `forerun bench`.
+#[derive(clap::Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    part: Option<Part>,
+    #[command(flatten)]
+    measure: MeasureArgs,
+}
+
+#[derive(Subcommand)]
+enum Part {
+    /// Compare all modes token by token with plain decoding
+    Parity(parity::Args),
+}
+
+#[derive(clap::Args)]
+struct MeasureArgs {
+    /// Suites of prompts: code, math, plan, tools, complete, prose, repeat, long
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', default_value = "code,math,plan,complete")]
+    suite: Vec<String>,
+    /// Prompts of your own instead, one JSON object a line with `prompt` or `messages`
+    #[arg(long, value_name = "FILE", conflicts_with = "suite")]
+    prompts: Vec<PathBuf>,
+    /// Modes: off, chain[:BLOCK], tree[:BUDGET], mtp[:DEPTH], auto; all that the model has unless given
+    #[arg(long, value_name = "MODES", value_delimiter = ',')]
+    modes: Vec<String>,
+    /// Prompts of each suite
+    #[arg(long, value_name = "N", default_value_t = 12)]
+    per_suite: usize,
+    /// How often everything is measured
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..))]
+    repeats: u16,
+    /// Tokens of an answer at most
+    #[arg(long, value_name = "N", default_value_t = 96)]
+    max_tokens: usize,
+    /// Vary one setting: budget=1..64, block=2..16, rows=1,2,4 or context=256..8192; may be given several times
+    #[arg(long, value_name = "AXIS=VALUES")]
+    sweep: Vec<Range>,
+    /// Measure random weights of a published shape instead of a model
+    #[arg(long, value_name = "SHAPE", conflicts_with_all = ["prompts", "modes", "model", "draft"])]
+    synthetic: Option<String>,
+    /// Types of the synthetic weights
+    #[arg(long, value_enum, default_value = "q4_k_m", requires = "synthetic")]
+    mix: Weights,
+    /// What memory can deliver, in GB/s, for the floor; measured unless given
+    #[arg(long, value_name = "GB/S")]
+    bandwidth: Option<f64>,
+    /// Write results.json, CSV files and report.html into this folder
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Print the JSON instead of tables
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    model: ModelFlags,
+    #[command(flatten)]
+    sampling: SamplingFlags,
+}
+
+/// Mixes of block types.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Weights {
+    #[value(name = "q4_k_m")]
+    Q4,
+    #[value(name = "q8_0")]
+    Q8,
+    #[value(name = "bf16")]
+    Bf16,
+}
+
+/// Time for each kind of cost.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Modes side by side unless others are asked for.
+const MODES: [&str; 5] = ["off", "chain", "tree", "mtp", "auto"];
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    match &args.part {
+        Some(Part::Parity(args)) => parity::run(args),
+        None => measured(&args.measure),
+    }
+}
+
+fn measured(args: &MeasureArgs) -> Result<()> {
+    if let Some(folder) = &args.out {
+        std::fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
+    }
+    if args.bandwidth.is_some_and(|b| !(b.is_finite() && b > 0.0)) {
+        bail!("`--bandwidth`: a number above 0 expected");
+    }
+    let machine = Machine::describe(&args.model)?;
+    machine.warn();
+    let mut results = Results::new(machine);
+    if args.synthetic.is_some() {
+        results.cost = Some(costs(args, &cost::ROWS, &results.machine)?);
+    } else {
+        answers(args, &mut results)?;
+    }
+    results.peak_memory_bytes = machine::peak_memory();
+    let mut out = std::io::stdout().lock();
+    if args.json {
+        writeln!(out, "{}", serde_json::to_string(&results)?)?;
+    } else {
+        tables::print(&mut out, &results)?;
+    }
+    Ok(out.flush()?)
+}
+
+/// Suites in all modes, then the sweeps.
+fn answers(args: &MeasureArgs, results: &mut Results) -> Result<()> {
+    let mut running = args.model.load()?;
+    let sampling = args.sampling.over(&Sampling::default());
+    let modes = modes(args, &running)?;
+    let suites = suites(args, &running)?;
+    let asking = Asking { sampling, max_tokens: args.max_tokens, repeats: args.repeats.into() };
+    results.samples = measure::samples(&mut running, &suites, &modes, &asking)?;
+    let settings = Settings {
+        model: running.name.clone(),
+        kv: format!("{:?}", args.model.kv()),
+        suites: suites.iter().map(|s| s.name.clone()).collect(),
+        modes: modes.iter().map(|m| m.name.clone()).collect(),
+        repeats: asking.repeats,
+        max_tokens: asking.max_tokens,
+        temperature: asking.sampling.temperature,
+        seed: asking.sampling.seed,
+    };
+    results.cells = results::cells(&results.samples, &settings.suites, &settings.modes);
+    results.settings = Some(settings);
+    // A report has something to show of each kind.
+    let ranges =
+        if args.sweep.is_empty() && args.out.is_some() { sweep::usual() } else { args.sweep.clone() };
+    for range in ranges.iter().filter(|r| r.axis != Axis::Rows) {
+        results.sweeps.extend(sweep::run(range, &mut running, &suites, &modes, &asking)?);
+    }
+    drop(running);
+    if let Some(rows) = ranges.iter().find(|r| r.axis == Axis::Rows) {
+        results.cost = Some(costs(args, &rows.values, &results.machine)?);
+    }
+    Ok(())
+}
+
+/// The model's cost by rows, without text.
+fn costs(args: &MeasureArgs, rows: &[usize], machine: &Machine) -> Result<Cost> {
+    let mut backend = args.model.backend()?;
+    let (bandwidth, threads, kv) = (args.bandwidth, machine.threads, args.model.kv());
+    let plan = Plan { bandwidth, rows, patience: PATIENCE, threads, kv };
+    if let Some(shape) = &args.synthetic {
+        let mix = match args.mix {
+            Weights::Q4 => Mix::Q4_K_M,
+            Weights::Q8 => Mix::Q8_0,
+            Weights::Bf16 => Mix::BF16,
+        };
+        return cost::of_shape(shape, mix, &mut backend, &plan);
+    }
+    let loaded = args.model.open()?;
+    cost::of_weights(&loaded.name, &loaded.target.config, &loaded.target.weights, &mut backend, &plan)
+}
+
+/// `--modes`, or plain decoding beside the mode that `--spec` pins, or all there are.
+fn modes(args: &MeasureArgs, running: &Running) -> Result<Vec<Mode>> {
+    let means = Means::of(running);
+    let mut names: Vec<&str> = args.modes.iter().map(String::as_str).collect();
+    names.dedup();
+    if !names.is_empty() {
+        return names.iter().map(|name| means.mode(name)).collect();
+    }
+    if running.mode == Pinned::Auto {
+        return Ok(means.possible(&MODES));
+    }
+    let pinned = Mode { name: running.mode.name().to_owned(), spec: running.engine.spec() };
+    let off = means.mode("off")?;
+    Ok(if pinned == off { vec![off] } else { vec![off, pinned] })
+}
+
+/// The prompts, without those that leave no room for an answer.
+fn suites(args: &MeasureArgs, running: &Running) -> Result<Vec<Suite>> {
+    let count = args.per_suite.max(1);
+    let mut suites: Vec<Suite> = match args.prompts.is_empty() {
+        true => {
+            args.suite.iter().map(|name| suites::suite(name, count, &running.text)).collect::<Result<_>>()?
+        }
+        false => {
+            args.prompts.iter().map(|path| suites::file(path, count, &running.text)).collect::<Result<_>>()?
+        }
+    };
+    for suite in &mut suites {
+        let before = suite.prompts.len();
+        suite.prompts.retain(|p| p.len() < running.context);
+        match before - suite.prompts.len() {
+            0 => {}
+            n if n == before => {
+                bail!("no prompt of `{}` fits the context of {} tokens", suite.name, running.context)
+            }
+            n => {
+                eprintln!("warning: {n} prompts of `{}` do not fit the context and are left out", suite.name)
+            }
+        }
+    }
+    Ok(suites)
+}

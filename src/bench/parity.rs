@@ -1,0 +1,193 @@
+//! `forerun bench parity`: every mode writes the same tokens. Compares with plain decoding token by token, over suites,
+//! ways of sampling, seeds and cache types; one difference fails.
+
+use super::measure::ask;
+use super::modes::{Means, Mode};
+use super::progress::Progress;
+use super::suites::{self, Suite};
+use crate::model_flags::{ModelFlags, Running};
+use anyhow::{Result, bail};
+use compute::KvType;
+use engine::sampling::Sampling;
+use std::io::Write;
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// A small part of it: one prompt a suite, five modes, one cache type
+    #[arg(long)]
+    quick: bool,
+    /// Suites; all unless given
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    suite: Vec<String>,
+    /// Modes to compare with `off`; unless given, chains, trees and MTP of several sizes, and auto
+    #[arg(long, value_name = "MODES", value_delimiter = ',')]
+    modes: Vec<String>,
+    /// Prompts of each suite; all unless given
+    #[arg(long, value_name = "N")]
+    per_suite: Option<usize>,
+    /// Seeds for each prompt and way of sampling; prompts take different ones
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seeds: u64,
+    /// Tokens of an answer at most
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    max_tokens: usize,
+    #[command(flatten)]
+    model: ModelFlags,
+}
+
+const MODES: [&str; 15] = [
+    "chain:4", "chain:8", "chain:16", "tree:1", "tree:8", "tree:15", "tree:16", "tree:22", "tree:40",
+    "tree:63", "mtp:1", "mtp:3", "mtp:5", "mtp:7", "auto",
+];
+const QUICK_MODES: [&str; 4] = ["chain", "tree:22", "mtp:3", "auto"];
+const CACHES: [(KvType, &str); 3] = [(KvType::F16, "f16"), (KvType::Q8_0, "q8_0"), (KvType::Q4_0, "q4_0")];
+
+/// Ways of sampling, with names.
+fn samplings() -> [(&'static str, Sampling); 4] {
+    let base = Sampling::default();
+    [
+        ("greedy", base.clone()),
+        (
+            "greedy with penalties",
+            Sampling {
+                repetition_penalty: 1.1,
+                presence_penalty: 0.3,
+                frequency_penalty: 0.2,
+                ..base.clone()
+            },
+        ),
+        (
+            "temperature 0.7",
+            Sampling { temperature: 0.7, top_k: 40, top_p: 0.95, repetition_penalty: 1.05, ..base.clone() },
+        ),
+        (
+            "temperature 1.0",
+            Sampling { temperature: 1.0, min_p: 0.02, presence_penalty: 0.5, frequency_penalty: 0.1, ..base },
+        ),
+    ]
+}
+
+/// A mode that wrote something else than plain decoding.
+struct Difference {
+    /// The first token that differs, from 0.
+    step: usize,
+    expected: Option<u32>,
+    found: Option<u32>,
+}
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let caches = if args.quick { &CACHES[..1] } else { &CACHES[..] };
+    let (mut answers, mut differences) = (0, 0);
+    let mut out = std::io::stdout().lock();
+    for (kv, cache) in caches {
+        let mut running = args.model.load_with(*kv)?;
+        let modes = modes(args, &running)?;
+        let suites = suites(args, &running)?;
+        let prompts: usize = suites.iter().map(|s| s.prompts.len()).sum();
+        let progress = Progress::new(prompts * samplings().len(), cache);
+        let mut number = 0;
+        for suite in &suites {
+            for (index, prompt) in suite.prompts.iter().enumerate() {
+                for (way, sampling) in samplings() {
+                    let seeds = if sampling.temperature > 0.0 { args.seeds } else { 1 };
+                    for _ in 0..seeds {
+                        number += 1;
+                        let sampling = Sampling { seed: number, ..sampling.clone() };
+                        let found = compare(&mut running, &modes, prompt, &sampling, args.max_tokens)?;
+                        answers += modes.len();
+                        for (mode, difference, margin) in found {
+                            differences += 1;
+                            let Difference { step, expected, found } = difference;
+                            let name =
+                                |token: Option<u32>| token.map_or("the end".to_owned(), |t| t.to_string());
+                            writeln!(
+                                out,
+                                "{mode}: {} {index}, {way}, seed {number}, KV {cache}: token {step} is {} instead of \
+                                 {}, whose logit is {margin:.6} higher",
+                                suite.name,
+                                name(found),
+                                name(expected),
+                            )?;
+                        }
+                    }
+                    progress.step(&format!("{cache} {}", suite.name));
+                }
+            }
+        }
+        drop(progress);
+        writeln!(
+            out,
+            "KV {cache}: {} modes beside `off` ({}), {prompts} prompts, {} ways of sampling",
+            modes.len(),
+            modes.iter().map(|m| m.name.as_str()).collect::<Vec<_>>().join(" "),
+            samplings().len(),
+        )?;
+    }
+    if differences > 0 {
+        bail!("{differences} of {answers} answers differ from plain decoding");
+    }
+    writeln!(out, "{answers} answers, all equal to plain decoding")?;
+    Ok(())
+}
+
+fn modes(args: &Args, running: &Running) -> Result<Vec<Mode>> {
+    let means = Means::of(running);
+    if !args.modes.is_empty() {
+        return args.modes.iter().map(|name| means.mode(name)).collect();
+    }
+    let modes = means.possible(if args.quick { &QUICK_MODES } else { &MODES });
+    if modes.is_empty() {
+        bail!("there is nothing to compare: the model has no drafter (`--draft FILE`) and no MTP block");
+    }
+    Ok(modes)
+}
+
+fn suites(args: &Args, running: &Running) -> Result<Vec<Suite>> {
+    let names = if args.suite.is_empty() { suites::names() } else { args.suite.clone() };
+    let count = args.per_suite.unwrap_or(if args.quick { 1 } else { usize::MAX });
+    names.iter().map(|name| suites::suite(name, count, &running.text)).collect()
+}
+
+/// Answers in all modes; those that differ from plain decoding, with the margin of the first difference.
+fn compare(
+    running: &mut Running,
+    modes: &[Mode],
+    prompt: &[u32],
+    sampling: &Sampling,
+    max_tokens: usize,
+) -> Result<Vec<(String, Difference, f32)>> {
+    let plain = Mode { name: "off".to_owned(), spec: engine::Spec::Off };
+    let expected = ask(running, &plain, prompt, sampling, max_tokens)?.ids;
+    let mut differences = Vec::new();
+    for mode in modes {
+        let found = ask(running, mode, prompt, sampling, max_tokens)?.ids;
+        if let Some(difference) = first_difference(&expected, &found) {
+            // Plain decoding again, up to the token in question: its logits are those of the last pass.
+            ask(running, &plain, prompt, sampling, difference.step + 1)?;
+            let logits = running.engine.model().logits(0);
+            let logit = |token: Option<u32>| token.map_or(f32::NAN, |t| logits[t as usize]);
+            let margin = logit(difference.expected) - logit(difference.found);
+            differences.push((mode.name.clone(), difference, margin));
+        }
+    }
+    Ok(differences)
+}
+
+fn first_difference(expected: &[u32], found: &[u32]) -> Option<Difference> {
+    let step = (0..expected.len().max(found.len())).find(|i| expected.get(*i) != found.get(*i))?;
+    Some(Difference { step, expected: expected.get(step).copied(), found: found.get(step).copied() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_difference_is_found() {
+        assert!(first_difference(&[1, 2, 3], &[1, 2, 3]).is_none());
+        let other = first_difference(&[1, 2, 3], &[1, 9, 3]).unwrap();
+        assert_eq!((other.step, other.expected, other.found), (1, Some(2), Some(9)));
+        let shorter = first_difference(&[1, 2], &[1]).unwrap();
+        assert_eq!((shorter.step, shorter.expected, shorter.found), (1, Some(2), None));
+    }
+}
