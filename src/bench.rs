@@ -1,12 +1,15 @@
 //! `forerun bench`: figures that anyone can make again. Modes side by side over suites of prompts, the cost of a shape
 //! without a file, whether all modes write the same text, and what changed between two runs.
 
+mod compare;
 mod cost;
 mod machine;
 mod measure;
 mod modes;
 mod parity;
+mod plot;
 mod progress;
+mod report;
 mod results;
 mod statistics;
 mod suites;
@@ -42,7 +45,9 @@ pub(crate) struct Args {
 #[derive(Subcommand)]
 enum Part {
     /// Compare all modes token by token with plain decoding
-    Parity(parity::Args),
+    Parity(Box<parity::Args>),
+    /// Say what changed between two runs beyond noise
+    Compare(compare::Args),
 }
 
 #[derive(clap::Args)]
@@ -63,8 +68,8 @@ struct MeasureArgs {
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..))]
     repeats: u16,
     /// Tokens of an answer at most
-    #[arg(long, value_name = "N", default_value_t = 96)]
-    max_tokens: usize,
+    #[arg(long, value_name = "N", default_value_t = 96, value_parser = clap::value_parser!(u32).range(2..))]
+    max_tokens: u32,
     /// Vary one setting: budget=1..64, block=2..16, rows=1,2,4 or context=256..8192; may be given several times
     #[arg(long, value_name = "AXIS=VALUES")]
     sweep: Vec<Range>,
@@ -108,6 +113,7 @@ const MODES: [&str; 5] = ["off", "chain", "tree", "mtp", "auto"];
 pub(crate) fn run(args: &Args) -> Result<()> {
     match &args.part {
         Some(Part::Parity(args)) => parity::run(args),
+        Some(Part::Compare(args)) => compare::run(args),
         None => measured(&args.measure),
     }
 }
@@ -128,11 +134,17 @@ fn measured(args: &MeasureArgs) -> Result<()> {
         answers(args, &mut results)?;
     }
     results.peak_memory_bytes = machine::peak_memory();
+    if let Some(folder) = &args.out {
+        report::write(folder, &results)?;
+    }
     let mut out = std::io::stdout().lock();
     if args.json {
         writeln!(out, "{}", serde_json::to_string(&results)?)?;
     } else {
         tables::print(&mut out, &results)?;
+    }
+    if let Some(folder) = &args.out {
+        eprintln!("written: {}", folder.join("report.html").display());
     }
     Ok(out.flush()?)
 }
@@ -143,7 +155,7 @@ fn answers(args: &MeasureArgs, results: &mut Results) -> Result<()> {
     let sampling = args.sampling.over(&Sampling::default());
     let modes = modes(args, &running)?;
     let suites = suites(args, &running)?;
-    let asking = Asking { sampling, max_tokens: args.max_tokens, repeats: args.repeats.into() };
+    let asking = Asking { sampling, max_tokens: args.max_tokens as usize, repeats: args.repeats.into() };
     results.samples = measure::samples(&mut running, &suites, &modes, &asking)?;
     let settings = Settings {
         model: running.name.clone(),

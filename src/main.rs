@@ -13,6 +13,7 @@ mod inspect;
 mod loading;
 mod model_flags;
 mod run;
+mod serve;
 
 use clap::{Parser, Subcommand};
 use std::path::Path;
@@ -32,8 +33,10 @@ enum Verb {
     Run(run::Args),
     /// Talk with the model
     Chat(chat::Args),
+    /// Serve the model over an OpenAI-compatible API
+    Serve(serve::Args),
     /// Measure modes side by side, the cost of a shape, or whether all modes write the same text
-    Bench(bench::Args),
+    Bench(Box<bench::Args>),
     /// Say what a model file is, how each setting was found, and what looks wrong
     Inspect(inspect::Args),
     /// Write a drafter as a GGUF that Forerun and llama.cpp load
@@ -44,6 +47,7 @@ fn main() -> ExitCode {
     let result = match Cli::parse().verb {
         Verb::Run(args) => run::run(&args),
         Verb::Chat(args) => chat::run(&args),
+        Verb::Serve(args) => serve::run(&args),
         Verb::Bench(args) => bench::run(&args),
         Verb::Inspect(args) => inspect::run(&args),
         Verb::Convert(args) => convert::run(&args),

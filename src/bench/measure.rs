@@ -8,7 +8,7 @@ use super::results::{Sample, Stages};
 use super::suites::Suite;
 use crate::answer::{Answer, Question, answer};
 use crate::model_flags::Running;
-use anyhow::Result;
+use anyhow::{Result, bail};
 use engine::Round;
 use engine::sampling::Sampling;
 use std::sync::atomic::AtomicBool;
@@ -58,6 +58,11 @@ pub(crate) fn samples(
                 }
                 progress.step(&suite.name);
             }
+        }
+    }
+    for suite in suites {
+        if !samples.iter().any(|s| s.suite == suite.name && s.tokens > 1) {
+            bail!("every answer to `{}` ends with its first token: there is nothing to time", suite.name);
         }
     }
     Ok(samples)

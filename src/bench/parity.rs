@@ -13,7 +13,7 @@ use std::io::Write;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// A small part of it: one prompt a suite, five modes, one cache type
+    /// A small part of it: one prompt a suite, four modes, two ways of sampling, one cache type
     #[arg(long)]
     quick: bool,
     /// Suites; all unless given
@@ -42,10 +42,10 @@ const MODES: [&str; 15] = [
 const QUICK_MODES: [&str; 4] = ["chain", "tree:22", "mtp:3", "auto"];
 const CACHES: [(KvType, &str); 3] = [(KvType::F16, "f16"), (KvType::Q8_0, "q8_0"), (KvType::Q4_0, "q4_0")];
 
-/// Ways of sampling, with names.
-fn samplings() -> [(&'static str, Sampling); 4] {
+/// Ways of sampling, with names; the first and the last suffice for a quick look.
+fn ways(quick: bool) -> Vec<(&'static str, Sampling)> {
     let base = Sampling::default();
-    [
+    let mut ways = vec![
         ("greedy", base.clone()),
         (
             "greedy with penalties",
@@ -64,7 +64,11 @@ fn samplings() -> [(&'static str, Sampling); 4] {
             "temperature 1.0",
             Sampling { temperature: 1.0, min_p: 0.02, presence_penalty: 0.5, frequency_penalty: 0.1, ..base },
         ),
-    ]
+    ];
+    if quick {
+        ways.drain(1..3);
+    }
+    ways
 }
 
 /// A mode that wrote something else than plain decoding.
@@ -84,11 +88,12 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         let modes = modes(args, &running)?;
         let suites = suites(args, &running)?;
         let prompts: usize = suites.iter().map(|s| s.prompts.len()).sum();
-        let progress = Progress::new(prompts * samplings().len(), cache);
+        let ways = ways(args.quick);
+        let progress = Progress::new(prompts * ways.len(), cache);
         let mut number = 0;
         for suite in &suites {
             for (index, prompt) in suite.prompts.iter().enumerate() {
-                for (way, sampling) in samplings() {
+                for (way, sampling) in &ways {
                     let seeds = if sampling.temperature > 0.0 { args.seeds } else { 1 };
                     for _ in 0..seeds {
                         number += 1;
@@ -120,7 +125,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             "KV {cache}: {} modes beside `off` ({}), {prompts} prompts, {} ways of sampling",
             modes.len(),
             modes.iter().map(|m| m.name.as_str()).collect::<Vec<_>>().join(" "),
-            samplings().len(),
+            ways.len(),
         )?;
     }
     if differences > 0 {

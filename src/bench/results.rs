@@ -168,6 +168,7 @@ struct Part {
     ratio: Option<Estimate>,
     first_token_ms: Estimate,
     prefill_tokens_per_s: Estimate,
+    accept_length: Estimate,
 }
 
 /// Figures of all suites and modes, and over all suites: geometric means of the suites' figures.
@@ -225,7 +226,7 @@ fn part(
         state_bytes: all.iter().map(|s| s.state_bytes).max().unwrap_or(0),
         different_texts,
     };
-    Part { cell, tokens_per_s, ratio, first_token_ms, prefill_tokens_per_s }
+    Part { cell, tokens_per_s, ratio, first_token_ms, prefill_tokens_per_s, accept_length }
 }
 
 fn over_all(mode: &str, parts: &[Part], samples: &[Sample]) -> Cell {
@@ -238,17 +239,13 @@ fn over_all(mode: &str, parts: &[Part], samples: &[Sample]) -> Cell {
         let estimates: Vec<Estimate> = parts.iter().map(figure).collect();
         Estimate::geometric_mean(&estimates).interval()
     };
-    let accept_length = Estimate::of(all.len(), 0, |drawn| {
-        let lengths = || drawn.iter().flat_map(|s| &all[*s].accept_lengths);
-        lengths().sum::<usize>() as f64 / lengths().count().max(1) as f64
-    });
     Cell {
         suite: OVERALL.to_owned(),
         mode: mode.to_owned(),
         prompts: parts.iter().map(|p| p.cell.prompts).sum(),
         tokens_per_s: known(&|p| p.tokens_per_s.clone()),
         ratio: mean(&|p| p.ratio.clone()),
-        accept_length: accept_length.interval(),
+        accept_length: known(&|p| p.accept_length.clone()),
         accepted_per_drafted: accepted_per_drafted(&all),
         prompt_tokens: median(all.iter().map(|s| s.prompt_tokens as f64)),
         first_token_ms: known(&|p| p.first_token_ms.clone()),

@@ -24,6 +24,18 @@ pub(crate) enum Axis {
     Context,
 }
 
+impl Axis {
+    /// As `--sweep` spells it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Budget => "budget",
+            Self::Block => "block",
+            Self::Rows => "rows",
+            Self::Context => "context",
+        }
+    }
+}
+
 /// `AXIS=VALUES`, as `--sweep` has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Range {
@@ -110,9 +122,9 @@ pub(crate) fn run(
             }
             let suites: Vec<Suite> = suites.iter().map(|s| s.first(PROMPTS)).collect();
             let found = measured(running, &suites, &modes, &Asking { repeats: 1, ..asking.clone() })?;
-            let value =
-                |cell: &Cell| cell.mode.split_once(':').and_then(|(_, v)| v.parse().ok()).unwrap_or(0);
-            found.into_iter().map(|cell| Point { value: value(&cell), cell }).collect()
+            // Plain decoding is there for the ratio and has no place on the axis.
+            let value = |cell: &Cell| cell.mode.split_once(':').and_then(|(_, v)| v.parse().ok());
+            found.into_iter().filter_map(|cell| Some(Point { value: value(&cell)?, cell })).collect()
         }
         Axis::Context => {
             let long = contexts(running, &range.values)?;

@@ -69,17 +69,9 @@ fn cells(out: &mut impl Write, cells: &[Cell]) -> Result<()> {
 }
 
 fn sweep(out: &mut impl Write, sweep: &Sweep) -> Result<()> {
-    let axis = format!("{:?}", sweep.axis).to_lowercase();
-    let header = [
-        axis.as_str(),
-        "suite",
-        "mode",
-        "tok/s",
-        "times plain",
-        "accept length",
-        "verify ms",
-        "prompt tok/s",
-    ];
+    let axis = sweep.axis.name();
+    let header =
+        [axis, "suite", "mode", "tok/s", "times plain", "accept length", "verify ms", "prompt tok/s"];
     let row = |p: &super::sweep::Point| {
         vec![
             p.value.to_string(),
@@ -148,33 +140,29 @@ pub(crate) fn bytes(bytes: f64) -> String {
     }
 }
 
-/// Columns as wide as what is in them; numbers to the right.
+/// Columns as wide as what is in them; names to the left, numbers to the right.
 pub(crate) fn table(out: &mut impl Write, header: &[&str], rows: Vec<Vec<String>>) -> Result<()> {
     let width = |i: usize| {
         let cells = rows.iter().map(|r| r[i].chars().count());
         cells.chain([header[i].chars().count()]).max().unwrap_or(0)
     };
-    let widths: Vec<usize> = (0..header.len()).map(width).collect();
-    let mut line = |cells: &mut dyn Iterator<Item = &str>| {
-        let padded = cells.enumerate().map(|(i, cell)| {
-            let width = widths[i];
-            if i < 2 && cell.parse::<f64>().is_err() {
-                format!("{cell:<width$}")
-            } else {
-                format!("{cell:>width$}")
-            }
+    let is_name = |i: usize| rows.iter().all(|r| r[i].starts_with(|c: char| c.is_alphabetic()));
+    let columns: Vec<(usize, bool)> = (0..header.len()).map(|i| (width(i), is_name(i))).collect();
+    let mut line = |cells: Vec<&str>| {
+        let padded = cells.iter().zip(&columns).map(|(cell, (width, is_name))| match is_name {
+            true => format!("{cell:<width$}"),
+            false => format!("{cell:>width$}"),
         });
-        let text: Vec<String> = padded.collect();
-        writeln!(out, "{}", text.join("  ").trim_end())
+        writeln!(out, "{}", padded.collect::<Vec<_>>().join("  ").trim_end())
     };
-    line(&mut [""].into_iter().take(usize::from(!header.is_empty())))?;
-    line(&mut header.iter().copied())?;
+    line(Vec::new())?;
+    line(header.to_vec())?;
     let mut before: Option<&str> = None;
     for row in &rows {
         // A name is said once.
-        let same = before == Some(row[0].as_str()) && row[0].parse::<f64>().is_err();
+        let same = columns[0].1 && before == Some(row[0].as_str());
         before = Some(&row[0]);
-        line(&mut row.iter().enumerate().map(|(i, c)| if i == 0 && same { "" } else { c.as_str() }))?;
+        line(row.iter().enumerate().map(|(i, c)| if i == 0 && same { "" } else { c.as_str() }).collect())?;
     }
     Ok(())
 }

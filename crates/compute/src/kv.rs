@@ -1,6 +1,6 @@
 //! How keys and values of attention layers are kept: pages of 64 tokens, rows of f16, q8_0 or q4_0.
 
-use half::f16;
+use half::{f16, slice::HalfFloatSliceExt};
 
 /// Tokens in one page. Attention is also split at these positions, so that its rounding follows position alone.
 pub const PAGE_TOKENS: usize = 64;
@@ -32,8 +32,11 @@ impl KvType {
         assert_eq!(out.len(), self.row_bytes(row.len()));
         match self {
             Self::F16 => {
-                for (x, o) in row.iter().zip(out.chunks_exact_mut(2)) {
-                    o.copy_from_slice(&f16::from_f32(*x).to_le_bytes());
+                // Sixteen at a time, for which `half` has an instruction where the processor does.
+                let mut halves = [f16::ZERO; 16];
+                for (x, o) in row.chunks(16).zip(out.chunks_mut(32)) {
+                    halves[..x.len()].convert_from_f32_slice(x);
+                    o.copy_from_slice(&bytemuck::cast_slice(&halves)[..o.len()]);
                 }
             }
             Self::Q8_0 => {

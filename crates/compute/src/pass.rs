@@ -58,12 +58,12 @@ pub struct SequenceView<'a> {
     pub tape: Option<&'a Memory>,
 }
 
-/// Where a convolution tap reads.
+/// Where something of an earlier token lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tap {
     /// Before the text.
     Nothing,
-    /// The tape, at this position.
+    /// On the tape, at this position.
     Committed(u32),
     /// A row of the pass.
     Row(u32),
@@ -113,6 +113,9 @@ pub struct Pass<'a> {
     runs: Vec<Run>,
     /// [rows]: the three rows before, oldest first.
     pub taps: Vec<[Tap; CONV_REACH]>,
+    /// [rows]: where the rows from a row's anchor up to it lie in `recent`.
+    since_anchor: Vec<(u32, u32)>,
+    recent: Vec<Tap>,
     /// Rows whose logits are wanted.
     pub chosen: Vec<u32>,
     /// Groups of rows by anchor; those of a sequence are consecutive and in order of position.
@@ -146,6 +149,12 @@ impl<'a> Pass<'a> {
     pub fn path(&self, row: usize) -> &[Run] {
         let (first, count) = self.paths[row];
         &self.runs[first as usize..(first + count) as usize]
+    }
+
+    /// The rows from the anchor of `row` up to the one before it, in order of position.
+    pub fn since_anchor(&self, row: usize) -> &[Tap] {
+        let (first, count) = self.since_anchor[row];
+        &self.recent[first as usize..(first + count) as usize]
     }
 
     /// The pass row at `position` on the path of `row`; none where that position is committed.
@@ -197,6 +206,19 @@ impl<'a> Pass<'a> {
             }
         });
         self.taps.push(taps);
+        let first_recent = self.recent.len();
+        let anchor = anchor_of(position as usize);
+        match row.parent {
+            None => self.recent.extend((anchor as u32..position).map(Tap::Committed)),
+            Some(p) => {
+                let (first, count) = self.since_anchor[p as usize];
+                // The parent may start from an anchor before this row's.
+                let skip = (anchor - anchor_of(position as usize - 1)) as u32;
+                self.recent.extend_from_within((first + skip.min(count)) as usize..(first + count) as usize);
+                self.recent.push(Tap::Row(p));
+            }
+        }
+        self.since_anchor.push((first_recent as u32, (self.recent.len() - first_recent) as u32));
     }
 
     fn group_by_anchor(&mut self) {
@@ -295,6 +317,9 @@ mod tests {
         let pass = Pass::new(&chain(120), &[119], vec![SequenceView::default()]);
         assert_eq!(pass.path(119), [Run { first: 0, len: 120 }]);
         assert_eq!(pass.taps[1], [Tap::Nothing, Tap::Nothing, Tap::Row(0)]);
+        assert_eq!(pass.since_anchor(47).len(), 47);
+        let recent: Vec<Tap> = (32..48).map(Tap::Row).collect();
+        assert_eq!(pass.since_anchor(48), recent);
         let shape: Vec<_> = pass.steps.iter().map(|s| (s.position, s.rows.len())).collect();
         assert_eq!(shape, [(0, 48), (32, 32), (64, 32), (96, 8)]);
         assert_eq!(pass.steps[2].source, AnchorSource::Folded { from: 1, last: 63, slot: 1 });
@@ -311,6 +336,9 @@ mod tests {
         assert_eq!(pass.path(9), [Run { first: 0, len: 4 }, Run { first: 9, len: 1 }]);
         assert_eq!(pass.taps[9], [Tap::Row(1), Tap::Row(2), Tap::Row(3)]);
         assert_eq!(pass.taps[0], [Tap::Committed(37), Tap::Committed(38), Tap::Committed(39)]);
+        assert_eq!(pass.since_anchor(9).len(), 44);
+        let last = [Tap::Committed(39), Tap::Row(0), Tap::Row(1), Tap::Row(2), Tap::Row(3)];
+        assert_eq!(pass.since_anchor(9)[39..], last);
         assert_eq!(pass.steps.len(), 2);
         assert_eq!(pass.steps[0].rows, [0, 1, 2, 3, 4, 5, 6, 7, 9]);
         assert_eq!((pass.steps[1].source, &pass.steps[1].rows[..]), (AnchorSource::Newest, &[8][..]));

@@ -119,4 +119,5 @@ fn nan_is_not_lost_in_rounding() {
         x[100] = bad;
         assert!(product(&mut pair, weight, 16, &x, 1).1.iter().all(|y| y.is_nan()));
     }
+    assert!(product(&mut pair, weight, 16, &[1e-39; 256], 1).1.iter().all(|y| *y == 0.0));
 }

@@ -7,14 +7,16 @@ use formats::BlockType;
 use std::sync::Arc;
 use support::*;
 
+/// Gives numbers to both backends.
+type NewVector<'a> = dyn FnMut(&[f32]) -> VectorId + 'a;
+/// Gives both a random matrix of [experts, rows, cols].
+type NewMatrix<'a> = dyn FnMut(BlockType, [usize; 3]) -> MatrixId + 'a;
+
 /// Runs a plan on the reference and at every level with 1 and 3 threads; `out` must be close to the reference and the
 /// same bits everywhere.
 fn check(
     name: &str,
-    build: &dyn Fn(
-        &mut dyn FnMut(&[f32]) -> VectorId,
-        &mut dyn FnMut(BlockType, [usize; 3]) -> MatrixId,
-    ) -> Case,
+    build: &dyn Fn(&mut NewVector<'_>, &mut NewMatrix<'_>) -> Case,
     pass: &Pass<'_>,
     tolerance: f32,
 ) {
@@ -147,7 +149,7 @@ fn tree_and_chain() -> Vec<Row> {
 }
 
 fn attention_plan(
-    vector: &mut dyn FnMut(&[f32]) -> VectorId,
+    vector: &mut NewVector<'_>,
     layout: KvLayout,
     shape: AttentionShape,
     window: Option<usize>,
@@ -205,8 +207,7 @@ fn attention() {
         for (pass, window, causal) in
             [(&tree, None, true), (&tree, Some(70), true), (&block, None, false), (&block, Some(5), false)]
         {
-            let build = |vector: &mut dyn FnMut(&[f32]) -> VectorId,
-                         _: &mut dyn FnMut(BlockType, [usize; 3]) -> MatrixId| {
+            let build = |vector: &mut NewVector<'_>, _: &mut NewMatrix<'_>| {
                 let (plan, inputs, out) = attention_plan(vector, layout, shape, window, causal);
                 let mut random = Random(5);
                 let cols = inputs.map(|b| plan.cols(b));
@@ -221,10 +222,7 @@ fn attention() {
     }
 }
 
-fn deltanet_plan(
-    vector: &mut dyn FnMut(&[f32]) -> VectorId,
-    layout: RecurrentLayout,
-) -> (Plan, Vec<Buf>, Buf) {
+fn deltanet_plan(vector: &mut NewVector<'_>, layout: RecurrentLayout) -> (Plan, Vec<Buf>, Buf) {
     let mut random = Random(6);
     let mut plan = Plan::new("deltanet");
     plan.recurrent(layout);
@@ -291,8 +289,7 @@ fn deltanet() {
         }));
         let long = Pass::new(&rows, &[], vec![view]);
         for pass in [&tree, &long] {
-            let build = |vector: &mut dyn FnMut(&[f32]) -> VectorId,
-                         _: &mut dyn FnMut(BlockType, [usize; 3]) -> MatrixId| {
+            let build = |vector: &mut NewVector<'_>, _: &mut NewMatrix<'_>| {
                 let (plan, inputs, out) = deltanet_plan(vector, layout);
                 let mut random = Random(5);
                 let inputs =
@@ -302,6 +299,28 @@ fn deltanet() {
                 Case { plan: plan.into(), inputs, outputs }
             };
             check(&format!("deltanet at {committed}"), &build, pass, 2e-4);
+        }
+    }
+}
+
+#[test]
+fn nan_in_any_input_of_attention_reaches_the_output() {
+    let shape = AttentionShape { heads: 2, kv_heads: 1, head_dim: 32, gated: true };
+    let layout = KvLayout { kind: KvType::F16, layers: 2, heads: 1, head_dim: 32 };
+    let view = SequenceView { caches: vec![PageTable::default()], ..Default::default() };
+    let pass = Pass::new(&chain(3), &[], vec![view]);
+    for level in levels() {
+        for bad in 0..4 {
+            let mut cpu = Cpu::new(level, 1, Activations::Int8);
+            let (plan, inputs, out) = attention_plan(&mut |v| cpu.vector(v), layout, shape, None, true);
+            let mut random = Random(4);
+            let mut numbers: Vec<_> =
+                inputs.iter().map(|b| (*b, random.numbers(3 * plan.cols(*b)))).collect();
+            // The last row's query and gate, the first row's key and value.
+            let (input, at) = [(0, 2 * 128), (0, 2 * 128 + 32), (1, 0), (2, 0)][bad];
+            numbers[input].1[at] = f32::NAN;
+            let arena = run(&mut cpu, &plan.into(), &numbers, &pass);
+            assert!(arena.row(out, 2).iter().any(|x| x.is_nan()), "{level:?} input {bad}");
         }
     }
 }

@@ -136,9 +136,13 @@ pub(crate) enum Arm {
     Off,
 }
 
-/// Rounds until an arm that lost is tried again, at first and at most.
-const FIRST_WAIT: u32 = 24;
-const LONGEST_WAIT: u32 = 768;
+/// A trial that loses time is repeated only after so many times as much has passed: what trying costs stays below one
+/// part in so many.
+const PATIENCE: f64 = 50.0;
+/// After trials that keep losing, up to so many times longer.
+const MOST_PATIENCE: f64 = 8.0 * PATIENCE;
+/// An arm that could at best be this much faster is not worth a trial.
+const WORTH_TRYING: f64 = 1.1;
 
 /// What is known of an arm.
 #[derive(Clone, Debug)]
@@ -146,9 +150,9 @@ struct Record {
     arm: Arm,
     tokens: f64,
     seconds: f64,
-    /// Rounds since it was last tried, and how many to let pass.
-    idle: u32,
-    wait: u32,
+    /// Seconds since it was last tried, and how many to let pass.
+    idle: f64,
+    wait: f64,
 }
 
 /// Chooses between drafters by the tokens per second each gave, trying the others again ever more rarely.
@@ -159,42 +163,40 @@ pub(crate) struct Choice {
 
 impl Choice {
     pub(crate) fn new(arms: &[Arm]) -> Self {
-        let record = |&arm: &Arm| Record { arm, tokens: 0.0, seconds: 0.0, idle: 0, wait: 0 };
+        let record = |&arm: &Arm| Record { arm, tokens: 0.0, seconds: 0.0, idle: 0.0, wait: 0.0 };
         Self { arms: arms.iter().map(record).collect() }
     }
 
     /// The arm for the next round. `bound` is the most tokens per second an arm could give; one that cannot win is not
     /// tried.
     pub(crate) fn next(&self, bound: impl Fn(Arm) -> f64) -> Arm {
-        let best = self.best();
-        let due = |r: &&Record| {
-            let untried = r.seconds == 0.0;
-            (untried || (Some(r.arm) != best.map(|b| b.arm) && r.idle >= r.wait))
-                && best.is_none_or(|b| bound(r.arm) > b.rate())
-        };
-        let probe = self.arms.iter().find(due);
-        probe.or(best).map_or(Arm::Off, |r| r.arm)
+        let Some(best) = self.best() else { return self.arms.first().map_or(Arm::Off, |r| r.arm) };
+        let due =
+            |r: &&Record| r.arm != best.arm && r.idle >= r.wait && bound(r.arm) > WORTH_TRYING * best.rate();
+        self.arms.iter().find(due).unwrap_or(best).arm
     }
 
     pub(crate) fn add(&mut self, arm: Arm, tokens: usize, seconds: f64) {
         let before = self.best().map(|b| b.arm);
         for record in &mut self.arms {
             if record.arm == arm {
-                // A probe after a long time says more than what was known before it.
-                let keep = if record.idle > 0 { 0.3 } else { 0.9 };
+                // A trial after a while says more than what was known before it.
+                let keep = if record.idle > 0.0 { 0.3 } else { 0.9 };
                 record.tokens = record.tokens * keep + tokens as f64;
                 record.seconds = record.seconds * keep + seconds;
-                record.idle = 0;
+                record.idle = 0.0;
             } else {
-                record.idle = record.idle.saturating_add(1);
+                record.idle += seconds;
             }
         }
-        let after = self.best().map(|b| b.arm);
+        let Some((best, rate)) = self.best().map(|b| (b.arm, b.rate())) else { return };
         for record in &mut self.arms {
-            if Some(record.arm) == after {
-                record.wait = 0;
+            if record.arm == best {
+                record.wait = 0.0;
             } else if record.arm == arm || Some(record.arm) == before {
-                record.wait = (record.wait * 2).clamp(FIRST_WAIT, LONGEST_WAIT);
+                let loss =
+                    if record.arm == arm { (seconds - tokens as f64 / rate).max(0.0) } else { seconds };
+                record.wait = (2.0 * record.wait).clamp(PATIENCE * loss, MOST_PATIENCE * loss);
             }
         }
     }
@@ -267,32 +269,36 @@ mod tests {
         assert!(before[0] > 0.85 && after[0] < 0.2, "{before:?} {after:?}");
     }
 
+    /// Rounds of ten tokens at these tokens per second; the seconds each arm was used.
+    fn spend(choice: &mut Choice, rounds: usize, rate: impl Fn(Arm) -> f64) -> [f64; 3] {
+        let mut spent = [0.0; 3];
+        for _ in 0..rounds {
+            let arm = choice.next(|_| f64::INFINITY);
+            let seconds = 10.0 / rate(arm);
+            choice.add(arm, 10, seconds);
+            spent[arm as usize] += seconds;
+        }
+        spent
+    }
+
     #[test]
     fn the_faster_arm_is_found_and_found_again() {
         let mut choice = Choice::new(&[Arm::Dflash, Arm::Mtp, Arm::Off]);
-        let rate = |arm: Arm, round: usize| match arm {
-            Arm::Dflash => {
-                if round < 500 {
-                    0.5
-                } else {
-                    3.0
-                }
-            }
-            Arm::Mtp => 0.8,
-            Arm::Off => 1.0,
-        };
-        let mut used = Vec::new();
-        for round in 0..3000 {
-            let arm = choice.next(|_| f64::INFINITY);
-            choice.add(arm, 10, 10.0 / rate(arm, round));
-            used.push(arm);
-        }
-        let count = |range: std::ops::Range<usize>, arm| used[range].iter().filter(|a| **a == arm).count();
-        assert!(count(0..500, Arm::Off) > 460, "{}", count(0..500, Arm::Off));
-        assert!(count(2000..3000, Arm::Dflash) > 980, "{}", count(2000..3000, Arm::Dflash));
-        // An arm that cannot win is not even tried.
+        let by_arm = |rates: [f64; 3]| move |arm: Arm| rates[arm as usize];
+        let [dflash, mtp, off] = spend(&mut choice, 4000, by_arm([0.5, 0.8, 1.0]));
+        assert!(off > 0.95 * (dflash + mtp + off), "{dflash} {mtp} {off}");
+        let [dflash, mtp, off] = spend(&mut choice, 20_000, by_arm([3.0, 0.8, 1.0]));
+        assert!(dflash > 0.9 * (dflash + mtp + off), "{dflash} {mtp} {off}");
+        // And as soon as it loses its worth, it is left.
+        let [dflash, mtp, off] = spend(&mut choice, 1000, by_arm([0.5, 0.8, 1.0]));
+        assert!(off > 0.85 * (dflash + mtp + off), "{dflash} {mtp} {off}");
+    }
+
+    #[test]
+    fn an_arm_that_cannot_win_is_not_tried() {
         let mut choice = Choice::new(&[Arm::Dflash, Arm::Mtp]);
         choice.add(Arm::Dflash, 10, 1.0);
         assert_eq!(choice.next(|_| 9.0), Arm::Dflash);
+        assert_eq!(choice.next(|_| 11.0), Arm::Mtp);
     }
 }

@@ -1,62 +1,50 @@
 //! The decode round: propose, size, verify, judge, commit, emit.
 
 use crate::draft::dflash::Dflash;
-use crate::draft::{self, Draft, MAX_NODES, best_first, chain, ranks_needed};
+use crate::draft::{self, Draft, MAX_NODES};
 use crate::judge::{Drawing, Relaxed, Verdict, judge};
 use crate::model::{Model, Options, WeightSource};
+use crate::propose::{Learned, Spec};
 use crate::sampling::{History, Sampler, Sampling};
-use crate::size::{Arm, Calibration, Choice, Costs, Mean, best_size};
+use crate::size::{Arm, Costs, Mean};
 use crate::state::MtpFeed;
 use crate::{Error, Row, Sequence};
 use checkpoint::{DrafterConfig, TargetConfig};
 use compute::{Backend, KvType};
 use std::time::Instant;
 
-/// How tokens are proposed. A budget counts drafted nodes, 1 to 63; a block counts rows, the anchor included.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs)]
-pub enum Spec {
-    /// Not at all.
-    Off,
-    /// The best token of each position of a DFlash block.
-    Chain { block: usize, budget: usize },
-    /// The likeliest paths through a DFlash block.
-    Tree { block: usize, budget: usize },
-    /// The target's next-token block, so many tokens deep.
-    Mtp { depth: usize },
-    /// Whatever is fastest, from round to round, with what is there.
-    Auto { block: usize, budget: usize },
-}
-
-/// Rows of features that may wait before they are taken in.
-const MAX_PENDING: usize = 64;
+/// Bytes of features that may wait to be taken in: in batches that costs little, and while nobody drafts nothing at all.
+const MAX_WAITING: usize = 8 << 20;
 
 /// A target, its drafters and the backend they run on.
 pub struct Engine {
-    backend: Box<dyn Backend>,
-    model: Model,
-    dflash: Option<Dflash>,
-    spec: Spec,
-    costs: Costs,
+    pub(crate) backend: Box<dyn Backend>,
+    pub(crate) model: Model,
+    pub(crate) dflash: Option<Dflash>,
+    pub(crate) spec: Spec,
+    pub(crate) costs: Costs,
     /// Seconds of a DFlash proposal, and of one token of the next-token block.
-    dflash_cost: Mean,
-    mtp_cost: Mean,
+    pub(crate) dflash_cost: Mean,
+    pub(crate) mtp_cost: Mean,
+    /// What earlier texts taught, which a new one starts from.
+    pub(crate) learned: Learned,
+    /// What is wrong with the drafter, where that showed at once.
+    pub(crate) fault: Option<&'static str>,
 }
 
 /// One answer in the making.
 pub struct Generation {
-    sequence: Sequence,
+    pub(crate) sequence: Sequence,
     /// The newest token: drawn, emitted, not committed.
-    anchor: u32,
+    pub(crate) anchor: u32,
     sampling: Sampling,
     history: History,
     sampler: Sampler,
     /// Tokens after which nothing follows.
     ends: Vec<u32>,
     relaxed: Option<Relaxed>,
-    calibration: [Calibration; 2],
-    choice: Choice,
-    fallback: Option<&'static str>,
+    pub(crate) learned: Learned,
+    pub(crate) fallback: Option<&'static str>,
 }
 
 /// What one round did.
@@ -120,8 +108,22 @@ impl Engine {
             Spec::Mtp { .. } if model.config().mtp.is_none() => return Err(Error::NoMtp),
             _ => {}
         }
-        let (costs, mean) = (Costs::new(), Mean::default());
-        let mut engine = Self { backend, model, dflash, spec, costs, dflash_cost: mean, mtp_cost: mean };
+        let mut arms = Vec::new();
+        arms.extend(dflash.is_some().then_some(Arm::Dflash));
+        arms.extend(model.config().mtp.is_some().then_some(Arm::Mtp));
+        arms.push(Arm::Off);
+        let (costs, mean, learned) = (Costs::new(), Mean::default(), Learned::new(&arms));
+        let mut engine = Self {
+            backend,
+            model,
+            dflash,
+            spec,
+            costs,
+            dflash_cost: mean,
+            mtp_cost: mean,
+            learned,
+            fault: None,
+        };
         if matches!(spec, Spec::Auto { .. }) {
             engine.measure()?;
         }
@@ -187,25 +189,9 @@ impl Engine {
         let mut sampler = Sampler::default();
         let anchor = sampler.draw(&sampling, &history, self.model.logits(0), sequence.committed())?;
         history.push(anchor);
-        let mut arms = Vec::new();
-        arms.extend(sequence.draft.is_some().then_some(Arm::Dflash));
-        arms.extend(sequence.feed.is_some().then_some(Arm::Mtp));
-        arms.push(Arm::Off);
-        let calibration = [Calibration::new(), Calibration::new()];
-        let choice = Choice::new(&arms);
-        let (relaxed, fallback) = (None, None);
-        Ok(Generation {
-            sequence,
-            anchor,
-            sampling,
-            history,
-            sampler,
-            ends,
-            relaxed,
-            calibration,
-            choice,
-            fallback,
-        })
+        self.absorb(&mut sequence)?;
+        let (learned, relaxed, fallback) = (self.learned.clone(), None, self.fault);
+        Ok(Generation { sequence, anchor, sampling, history, sampler, ends, relaxed, learned, fallback })
     }
 
     /// One round of one text. At most `room` tokens are emitted, and none after an end.
@@ -247,165 +233,58 @@ impl Engine {
             let commit_s = laps.lap();
 
             let share = verify_s * (draft.nodes.len() + 1) as f64 / rows.len() as f64;
-            text.learn(*arm, draft, &verdict.path, draft_s + share + judge_s + commit_s);
+            for learned in [&mut text.learned, &mut self.learned] {
+                learned.add(*arm, draft, &verdict.path, draft_s + share + judge_s + commit_s);
+            }
             let emitted = verdict.tokens[..kept].to_vec();
             text.anchor = emitted.last().copied().unwrap_or(text.anchor);
             let (drafted, stood, drafter) = (draft.nodes.len(), verdict.path.len() - 1, arm.name());
-            rounds.push(Round { emitted, drafted, stood, drafter, draft_s: *draft_s, verify_s, judge_s, commit_s });
+            rounds.push(Round {
+                emitted,
+                drafted,
+                stood,
+                drafter,
+                draft_s: *draft_s,
+                verify_s,
+                judge_s,
+                commit_s,
+            });
         }
         Ok(rounds)
     }
 
+    /// Takes in what waits for the drafters.
+    fn absorb(&mut self, sequence: &mut Sequence) -> Result<(), Error> {
+        if let (Some(dflash), Some(context)) = (&mut self.dflash, &mut sequence.draft) {
+            dflash.absorb(&mut *self.backend, context);
+        }
+        draft::mtp::absorb(&mut self.model, &mut *self.backend, sequence).map(drop)
+    }
+
     /// Makes rows of the last pass part of the sequence: keys and values, recurrent state, the drafter's features, the
     /// next-token block's rows.
-    fn commit(&mut self, index: usize, sequence: &mut Sequence, rows: &[Row], path: &[u32]) -> Result<(), Error> {
+    pub(crate) fn commit(
+        &mut self,
+        index: usize,
+        sequence: &mut Sequence,
+        rows: &[Row],
+        path: &[u32],
+    ) -> Result<(), Error> {
         self.model.commit(&mut *self.backend, index, sequence, path)?;
-        if let (Some(dflash), Some(context)) = (&mut self.dflash, &mut sequence.draft) {
+        let mut waiting = 0;
+        if let Some(context) = &mut sequence.draft {
             for &row in path {
                 context.pending.extend_from_slice(self.model.taps(row as usize));
             }
-            if context.pending.len() >= MAX_PENDING * dflash.config().taps.len() * dflash.config().hidden {
-                dflash.absorb(&mut *self.backend, context);
-            }
+            waiting += 4 * context.pending.len();
         }
         if let Some(feed) = &mut sequence.feed {
             for &row in path {
                 feed.push(rows[row as usize].token, self.model.hidden(row as usize));
             }
-            if feed.tokens.len() >= MAX_PENDING {
-                draft::mtp::absorb(&mut self.model, &mut *self.backend, sequence)?;
-            }
+            waiting += 4 * feed.hidden.len();
         }
-        Ok(())
-    }
-
-    /// A draft as `spec` asks for, and who made it.
-    fn propose(&mut self, text: &mut Generation) -> Result<(Arm, Draft), Error> {
-        let arm = match self.spec {
-            Spec::Off => Arm::Off,
-            Spec::Chain { .. } | Spec::Tree { .. } => Arm::Dflash,
-            Spec::Mtp { .. } => Arm::Mtp,
-            Spec::Auto { .. } => text.choice.next(|arm| self.bound(arm)),
-        };
-        let draft = match arm {
-            Arm::Off => Some(Draft::default()),
-            Arm::Dflash if text.fallback.is_some() => Some(Draft::default()),
-            Arm::Dflash => self.ask_dflash(text),
-            Arm::Mtp => self.ask_mtp(text)?,
-        };
-        match draft {
-            Some(draft) if draft.nodes.is_empty() => Ok((Arm::Off, draft)),
-            Some(draft) => Ok((arm, draft)),
-            None => {
-                text.fallback = Some("the drafter's logits are not numbers");
-                text.choice.drop_arm(arm);
-                Ok((Arm::Off, Draft::default()))
-            }
-        }
-    }
-
-    fn ask_dflash(&mut self, text: &mut Generation) -> Option<Draft> {
-        let (dflash, context) = (self.dflash.as_mut()?, text.sequence.draft.as_mut()?);
-        let start = Instant::now();
-        dflash.absorb(&mut *self.backend, context);
-        let (block, budget, tree) = match self.spec {
-            Spec::Chain { block, budget } => (block, budget, false),
-            Spec::Tree { block, budget } | Spec::Auto { block, budget } => (block, budget, true),
-            Spec::Off | Spec::Mtp { .. } => return None,
-        };
-        let ranks = if tree { ranks_needed(block - 1, budget) } else { 1 };
-        let positions = dflash.propose(&mut *self.backend, context, text.anchor, block, ranks)?;
-        let mut draft = if tree { best_first(&positions, budget) } else { chain(&positions, budget) };
-        self.dflash_cost.add(start.elapsed().as_secs_f64());
-        if matches!(self.spec, Spec::Auto { .. }) {
-            let fixed = self.dflash_cost.get().unwrap_or(0.0);
-            // One node at least: a draft that is thrown away teaches nothing.
-            let size = best_size(&text.calibration[0].paths(&draft), &self.costs, fixed).max(1);
-            draft.nodes.truncate(size);
-        }
-        Some(draft)
-    }
-
-    fn ask_mtp(&mut self, text: &mut Generation) -> Result<Option<Draft>, Error> {
-        let (costs, calibration) = (&self.costs, &text.calibration[1]);
-        let each = self.mtp_cost.get().unwrap_or(0.0);
-        // Another token is worth asking for while it raises the expected rate.
-        let enough = |draft: &Draft| {
-            let paths = calibration.paths(draft);
-            let (now, n) = (1.0 + paths.iter().sum::<f64>(), paths.len());
-            let next = now + paths[n - 1] * paths[n - 1] / if n > 1 { paths[n - 2] } else { 1.0 };
-            let seconds = |n: usize| n as f64 * each + costs.verify(n + 1);
-            next / seconds(n + 1) < now / seconds(n)
-        };
-        let start = Instant::now();
-        let (model, backend) = (&mut self.model, &mut *self.backend);
-        let draft = match self.spec {
-            Spec::Mtp { depth } => {
-                draft::mtp::propose(model, backend, &mut text.sequence, text.anchor, depth, |_| false)?
-            }
-            _ => draft::mtp::propose(
-                model,
-                backend,
-                &mut text.sequence,
-                text.anchor,
-                draft::mtp::MAX_DEPTH,
-                enough,
-            )?,
-        };
-        let count = draft.as_ref().map_or(1, |d| d.nodes.len());
-        self.mtp_cost.add(start.elapsed().as_secs_f64() / count as f64);
-        Ok(draft)
-    }
-
-    /// The most tokens per second an arm could give: every token it can propose stands.
-    fn bound(&self, arm: Arm) -> f64 {
-        match (arm, self.spec) {
-            (Arm::Dflash, Spec::Auto { block, .. }) => {
-                block as f64 / (self.dflash_cost.get().unwrap_or(0.0) + self.costs.verify(block))
-            }
-            (Arm::Mtp, _) => {
-                let rate = |n: usize| {
-                    (n + 1) as f64
-                        / (n as f64 * self.mtp_cost.get().unwrap_or(0.0) + self.costs.verify(n + 1))
-                };
-                (1..=draft::mtp::MAX_DEPTH).map(rate).fold(0.0, f64::max)
-            }
-            _ => 1.0 / self.costs.verify(1),
-        }
-    }
-
-    /// First costs: verifies of a few sizes over nothing, as far as that takes no time worth mentioning.
-    fn measure(&mut self) -> Result<(), Error> {
-        let sequence = self.model.sequence();
-        for rows in [1, 2, 4, 8, 16, 32, MAX_NODES + 1] {
-            let tokens = vec![0; rows];
-            let chain: Vec<Row> = crate::model::chain(&tokens, 0).collect();
-            let all: Vec<u32> = (0..rows as u32).collect();
-            let mut best = f64::INFINITY;
-            for _ in 0..3 {
-                let start = Instant::now();
-                self.model.forward(&mut *self.backend, &chain, &all, &[&sequence])?;
-                best = best.min(start.elapsed().as_secs_f64());
-                if best > 0.02 {
-                    break;
-                }
-            }
-            self.costs.add(rows, best);
-            if best > 0.05 {
-                break;
-            }
-        }
-        Ok(())
-    }
-}
-
-impl Arm {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Dflash => "dflash",
-            Self::Mtp => "mtp",
-            Self::Off => "off",
-        }
+        if waiting >= MAX_WAITING { self.absorb(sequence) } else { Ok(()) }
     }
 }
 
@@ -417,16 +296,6 @@ impl Generation {
         let verdict = judge(draft, sequence.committed(), logits, &mut drawing)?;
         *relaxed = drawing.relaxed;
         Ok(verdict)
-    }
-
-    /// What a round taught about the drafter's honesty, and which drafter pays.
-    fn learn(&mut self, arm: Arm, draft: &Draft, path: &[u32], seconds: f64) {
-        match arm {
-            Arm::Dflash => self.calibration[0].add(draft, path),
-            Arm::Mtp => self.calibration[1].add(draft, path),
-            Arm::Off => {}
-        }
-        self.choice.add(arm, path.len(), seconds);
     }
 
     /// The newest token: drawn and emitted, not committed.

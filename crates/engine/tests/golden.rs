@@ -16,13 +16,17 @@ struct Golden {
 
 impl Golden {
     fn open(name: &str) -> Self {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-        let (model, taps) = match name {
-            "dense-q4" => ("models/dense/target-Q4_K_M.gguf", vec![1, 3, 5, 6]),
-            _ => ("tests/fixtures/moe/target-Q4_K_M.gguf", vec![0, 1, 2]),
+        let (model, goldens, taps) = match name {
+            "dense-q4" => ("models/dense/target-Q4_K_M.gguf", "tests/goldens", vec![1, 3, 5, 6]),
+            "moe-q4" => ("tests/fixtures/moe/target-Q4_K_M.gguf", "tests/goldens", vec![0, 1, 2]),
+            "dense" => {
+                ("../shared/models/dense/target-bf16.gguf", "../shared/models/golden", vec![1, 3, 5, 6])
+            }
+            _ => ("../shared/models/moe/hf", "../shared/models/golden", vec![0, 1, 2]),
         };
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         let file = |ending: &str| {
-            let path = root.join("tests/goldens").join(format!("{name}.{ending}"));
+            let path = root.join(goldens).join(format!("{name}.{ending}"));
             std::fs::read(&path).unwrap_or_else(|e| panic!("`{}`: {e}", path.display()))
         };
         let prompts = serde_json::from_slice(&file("json")).expect("a list of prompts");
@@ -233,4 +237,14 @@ fn check_greedy(golden: &Golden, activations: Activations) {
 fn greedy_continuations() {
     check_greedy(&Golden::open("dense-q4"), Activations::F32);
     check_greedy(&Golden::open("moe-q4"), Activations::F32);
+}
+
+#[test]
+#[ignore = "needs the full-precision models of ../shared"]
+fn full_precision() {
+    for name in ["dense", "moe"] {
+        let golden = Golden::open(name);
+        check(&golden, &mut cpu(Activations::F32), &ALL);
+        check_greedy(&golden, Activations::F32);
+    }
 }

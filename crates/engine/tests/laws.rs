@@ -23,8 +23,12 @@ struct Setup {
 
 impl Setup {
     fn new(moe: bool, kv: KvType, activations: Activations, threads: usize) -> Self {
+        Self::at(CpuLevel::detect(), moe, kv, activations, threads)
+    }
+
+    fn at(level: CpuLevel, moe: bool, kv: KvType, activations: Activations, threads: usize) -> Self {
         let config = small(moe);
-        let mut cpu = Cpu::new(CpuLevel::detect(), threads, activations);
+        let mut cpu = Cpu::new(level, threads, activations);
         let weights = synthetic::Weights::new(&config, synthetic::Mix::Q4_K_M, 3);
         let options = Options { kv, max_rows: 96, max_chosen: 96, taps: vec![0, 3] };
         let model = Model::load(&mut cpu, &config, &weights, options).expect("the model loads");
@@ -195,6 +199,26 @@ proptest! {
         prop_assert!(setup.read(&mut again, &more, &[1]) == after, "what follows differs");
         prop_assert!(again == sequence, "the states differ");
         prop_assert!(snapshot == kept, "a snapshot changed");
+    }
+}
+
+#[test]
+fn threads_and_levels_give_the_same_bits() {
+    let text: Vec<u32> = (0..90).map(|i| i * 37 % 300).collect();
+    for (moe, activations) in
+        [(false, Activations::Int8), (true, Activations::Int8), (false, Activations::F32)]
+    {
+        let mut first = None;
+        for level in CpuLevel::ALL.into_iter().rev().filter(|l| l.is_available()) {
+            for threads in [1, 3] {
+                let mut setup = Setup::at(level, moe, KvType::Q8_0, activations, threads);
+                let mut sequence = setup.model.sequence();
+                let bits = setup.read(&mut sequence, &text, &[40]);
+                let (expected, state) = first.get_or_insert_with(|| (bits.clone(), sequence.clone()));
+                assert!(*expected == bits, "{level:?} with {threads} threads differs");
+                assert!(*state == sequence, "{level:?} with {threads} threads leaves another state");
+            }
+        }
     }
 }
 

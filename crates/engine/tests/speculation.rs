@@ -23,12 +23,14 @@ struct Pair {
 }
 
 fn pair(name: &str) -> Pair {
-    let folder = if name == "dense" { root().join("models/dense") } else { root().join("tests/fixtures/moe") };
+    let folder =
+        if name == "dense" { root().join("models/dense") } else { root().join("tests/fixtures/moe") };
     let target = Target::open(&folder.join("target-Q4_K_M.gguf")).expect("the target opens");
     let overrides = Overrides::default();
-    let drafter =
-        Drafter::open(&folder.join("draft-Q8_0.gguf"), &overrides, Some(&target.config)).expect("the drafter opens");
-    let text = std::fs::read_to_string(root().join(format!("tests/goldens/{name}-q4.json"))).expect("goldens");
+    let drafter = Drafter::open(&folder.join("draft-Q8_0.gguf"), &overrides, Some(&target.config))
+        .expect("the drafter opens");
+    let text =
+        std::fs::read_to_string(root().join(format!("tests/goldens/{name}-q4.json"))).expect("goldens");
     Pair { target, drafter, golden: serde_json::from_str(&text).expect("goldens") }
 }
 
@@ -63,7 +65,9 @@ fn ids(value: &serde_json::Value) -> Vec<u32> {
 
 fn begin(engine: &mut Engine, prompt: &[u32], sampling: &Sampling) -> Generation {
     let sequence = engine.sequence();
-    engine.begin(sequence, prompt, prompt, sampling.clone(), ENDS.to_vec(), |_| ()).expect("the prompt is read")
+    engine
+        .begin(sequence, prompt, prompt, sampling.clone(), ENDS.to_vec(), |_| ())
+        .expect("the prompt is read")
 }
 
 /// Tokens and acceptance lengths of one answer.
@@ -177,7 +181,12 @@ fn chain_acceptance_is_the_references() {
             ours.extend(a);
             theirs.extend(b);
         }
-        assert!((mean(&ours) / mean(&theirs) - 1.0).abs() < 0.02, "{name}: {} {}", mean(&ours), mean(&theirs));
+        assert!(
+            (mean(&ours) / mean(&theirs) - 1.0).abs() < 0.02,
+            "{name}: {} {}",
+            mean(&ours),
+            mean(&theirs)
+        );
     }
 }
 
@@ -233,8 +242,16 @@ fn a_bad_drafter_changes_no_token() {
         ("random", noise),
         ("constant", |_, x| x.fill(0.25)),
         // The opposite of what it learnt.
-        ("adversarial", |name, x| if name == "output_norm.weight" { x.iter_mut().for_each(|x| *x = -*x) }),
-        ("not a number", |name, x| if name == "fc.weight" { x.fill(f32::NAN) }),
+        ("adversarial", |name, x| {
+            if name == "output_norm.weight" {
+                x.iter_mut().for_each(|x| *x = -*x)
+            }
+        }),
+        ("not a number", |name, x| {
+            if name == "fc.weight" {
+                x.fill(f32::NAN)
+            }
+        }),
     ];
     let prompt = &pair.prompts("math", 1)[0];
     let mut engine = pair.engine(KvType::F16, Activations::Int8, Spec::Off);
@@ -306,7 +323,8 @@ fn mistakes_in_the_drafter_show_in_acceptance() {
     differs("window dropped", &dense, &long, &|c| c.layers.iter_mut().for_each(|l| l.window = None));
     differs("theta 1e6", &dense, &long, &|c| c.rope.theta = 1e6);
     let moe = pair("moe");
-    let long: Vec<u32> = ids(&moe.golden.iter().find(|g| g["suite"] == "long").expect("a long prompt")["prompt_ids"]);
+    let long: Vec<u32> =
+        ids(&moe.golden.iter().find(|g| g["suite"] == "long").expect("a long prompt")["prompt_ids"]);
     differs("YaRN skipped", &moe, &long, &|c| c.rope.scaling = None);
 }
 
@@ -315,7 +333,8 @@ fn mistakes_in_the_drafter_show_in_acceptance() {
 fn the_context_does_not_depend_on_how_it_was_read() {
     for name in ["dense", "moe"] {
         let pair = pair(name);
-        let prompt = ids(&pair.golden.iter().find(|g| g["suite"] == "long").expect("a long prompt")["prompt_ids"]);
+        let prompt =
+            ids(&pair.golden.iter().find(|g| g["suite"] == "long").expect("a long prompt")["prompt_ids"]);
         let mut engine = pair.engine(KvType::F16, Activations::Int8, CHAIN);
         let mut logits = Vec::new();
         for chunks in [vec![prompt.len()], vec![1, 63, 64, 65, 200], vec![7; 100]] {
@@ -324,7 +343,8 @@ fn the_context_does_not_depend_on_how_it_was_read() {
             for chunk in chunks {
                 let end = (read + chunk).min(prompt.len());
                 if end > read && end < prompt.len() {
-                    let text = engine.begin(sequence, &prompt[read..end], &[], Sampling::default(), vec![], |_| ());
+                    let text =
+                        engine.begin(sequence, &prompt[read..end], &[], Sampling::default(), vec![], |_| ());
                     sequence = text.expect("the prompt is read").into_sequence();
                     read = end;
                 }
@@ -332,7 +352,9 @@ fn the_context_does_not_depend_on_how_it_was_read() {
             let text = engine.begin(sequence, &prompt[read..], &prompt, Sampling::default(), vec![], |_| ());
             engine.step(&mut text.expect("the prompt is read"), 16).expect("a round");
             let drafter = engine.drafter().expect("a drafter");
-            logits.push((0..15).flat_map(|i| drafter.logits(i).iter().map(|x| x.to_bits())).collect::<Vec<u32>>());
+            logits.push(
+                (0..15).flat_map(|i| drafter.logits(i).iter().map(|x| x.to_bits())).collect::<Vec<u32>>(),
+            );
         }
         assert!(logits.windows(2).all(|pair| pair[0] == pair[1]), "{name}: drafts differ with the chunking");
     }
@@ -362,7 +384,8 @@ fn long_contexts_draft_as_if_read_at_once() {
     };
     for &length in lengths {
         let unread = &text[grown.committed()..length];
-        let generation = engine.begin(grown, unread, &[], Sampling::default(), vec![], |_| ()).expect("it reads");
+        let generation =
+            engine.begin(grown, unread, &[], Sampling::default(), vec![], |_| ()).expect("it reads");
         let snapshot = generation.sequence().clone();
         let by_growing = three_rounds(&mut engine, generation);
         let empty = engine.sequence();
@@ -377,7 +400,8 @@ fn long_contexts_draft_as_if_read_at_once() {
 fn drafter_logits_are_the_references() {
     for name in ["dense", "moe"] {
         let pair = pair(name);
-        let bytes = std::fs::read(root().join(format!("tests/goldens/{name}-q4.safetensors"))).expect("goldens");
+        let bytes =
+            std::fs::read(root().join(format!("tests/goldens/{name}-q4.safetensors"))).expect("goldens");
         let golden = safetensors::SafeTensors::deserialize(&bytes).expect("goldens");
         let numbers = |key: &str| -> Vec<f32> {
             let data = golden.tensor(key).expect("a tensor").data();
@@ -387,10 +411,16 @@ fn drafter_logits_are_the_references() {
         let mut checked = 0;
         for key in golden.names().into_iter().filter_map(|n| n.strip_suffix(".draft_logits")) {
             let expected = numbers(&format!("{key}.draft_logits"));
-            let prompt = pair.golden.iter().map(|g| ids(&g["prompt_ids"])).find(|p| match key.strip_prefix("plong") {
-                Some(len) => len.parse::<usize>().is_ok_and(|len| p.len().abs_diff(len) < 200 && p.len() > 300),
-                None => key == "p0" && *p == ids(&pair.golden[0]["prompt_ids"]) || key == "p1" && *p == ids(&pair.golden[1]["prompt_ids"]),
-            });
+            let prompt =
+                pair.golden.iter().map(|g| ids(&g["prompt_ids"])).find(|p| match key.strip_prefix("plong") {
+                    Some(len) => {
+                        len.parse::<usize>().is_ok_and(|len| p.len().abs_diff(len) < 200 && p.len() > 300)
+                    }
+                    None => {
+                        key == "p0" && *p == ids(&pair.golden[0]["prompt_ids"])
+                            || key == "p1" && *p == ids(&pair.golden[1]["prompt_ids"])
+                    }
+                });
             let Some(prompt) = prompt else { continue };
             let mut text = begin(&mut engine, &prompt, &Sampling::default());
             engine.step(&mut text, 16).expect("a round");

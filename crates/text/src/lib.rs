@@ -25,10 +25,14 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod reasoning;
 mod stream;
 mod template;
 mod tokenizer;
+mod tool_calls;
 
+pub use reasoning::{Parts, Reasoning};
 pub use stream::Stream;
 pub use template::{ChatTemplate, Prompt, TemplateError};
 pub use tokenizer::{Controls, Kind, Specials, Tokenizer, TokenizerError, Vocabulary};
+pub use tool_calls::{CallEvent, ToolCalls};

@@ -89,7 +89,7 @@ fn take_whole_characters(bytes: &mut Vec<u8>, text: &mut String) {
 }
 
 /// The length of the longest end of `text` that a longer text could complete to `stop`.
-fn overlap(text: &str, stop: &str) -> usize {
+pub(crate) fn overlap(text: &str, stop: &str) -> usize {
     let longest = text.len().min(stop.len().saturating_sub(1));
     (1..=longest).rev().find(|n| text.as_bytes().ends_with(&stop.as_bytes()[..*n])).unwrap_or(0)
 }

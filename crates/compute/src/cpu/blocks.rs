@@ -3,7 +3,8 @@
 //! needs no sum across lanes, and the same kernel serves one row of activations or many.
 //!
 //! A format is how the codes are packed, where scales (and minima) come from, and which code stands for zero.
-#![allow(clippy::missing_safety_doc)]
+// The contract of an unsafe kernel (see `lanes`) covers the block inside it.
+#![allow(clippy::missing_safety_doc, clippy::undocumented_unsafe_blocks)]
 
 use super::lanes::Lanes;
 

@@ -1,6 +1,7 @@
 //! Products of packed matrices with rows of activations. A kernel takes tiles of 16 outputs and 1, 2, 4 or 8 rows;
 //! what is computed for a row, and in which order, is the same in each, so a row's bits do not depend on its company.
-#![allow(clippy::missing_safety_doc)]
+// The contract of an unsafe kernel (see `lanes`) covers the block inside it.
+#![allow(clippy::missing_safety_doc, clippy::undocumented_unsafe_blocks)]
 
 use super::{
     CpuLevel,
@@ -28,7 +29,13 @@ pub(crate) struct TileJob {
     out: *const *mut f32,
     /// Outputs from the first tile to the end of the matrix; the last tile may be partly outside.
     outputs: usize,
+    /// How many bytes ahead weights are fetched while many rows are multiplied: to where nothing else fetches them in
+    /// time.
+    ahead: usize,
 }
+
+/// Bytes that a kernel fetches ahead in the stream of tiles.
+const STREAM_AHEAD: usize = 4096;
 
 type Kernel = unsafe fn(&TileJob);
 
@@ -62,7 +69,7 @@ pub(crate) unsafe fn multiply(
         return;
     }
     debug_assert!(x.len() == out.len() && x.len() <= ROW_CHUNK && expert < matrix.experts);
-    let data = matrix.from_tile(expert, tiles.start);
+    let data = matrix.tiles_from(expert, tiles.start);
     assert!(data.len() >= tiles.len() * matrix.tile_bytes);
     let widest = if operand == Operand::Q8 { 8 } else { 4 };
     let mut kernels: [(usize, Option<Kernel>); 4] = [(8, None), (4, None), (2, None), (1, None)];
@@ -89,6 +96,12 @@ pub(crate) unsafe fn multiply(
                 x: x[row..].as_ptr(),
                 out: outs[row..].as_ptr(),
                 outputs: matrix.rows - at,
+                // A tile is in cache after its first group of rows; its last group can fetch the next tile.
+                ahead: match groups {
+                    1 => STREAM_AHEAD,
+                    _ if row + *rows == x.len() => matrix.tile_bytes,
+                    _ => 0,
+                },
             };
             // SAFETY: the caller's promise, and `rows` pointers are left in `x` and `outs`.
             unsafe { kernel(&job) };
@@ -100,7 +113,7 @@ pub(crate) unsafe fn multiply(
 /// Writes row `row` of `matrix` as numbers.
 pub(crate) fn decode_row(level: CpuLevel, matrix: &Packed, row: usize, out: &mut [f32]) {
     assert!(row < matrix.rows && out.len() == matrix.cols);
-    let tile = matrix.from_tile(0, row / TILE).as_ptr();
+    let tile = matrix.tiles_from(0, row / TILE).as_ptr();
     // SAFETY: the tile has `cols` columns.
     unsafe {
         match matrix.ty {
@@ -196,6 +209,13 @@ unsafe fn run_q8<L: Lanes, F: Format, const R: usize>(job: &TileJob) {
                 let shared = F::Scales::shared::<L>(scales);
                 for g in 0..F::Scales::GROUPS {
                     let codes = F::Codes::unpack::<L>(block.add(g * F::Codes::BYTES));
+                    if R >= 4 && job.ahead > 0 {
+                        // A hint only: the address may lie beyond the matrix.
+                        let next = block.wrapping_add(job.ahead + g * (F::BYTES / F::Scales::GROUPS));
+                        for line in 0..(F::BYTES / F::Scales::GROUPS).div_ceil(64) {
+                            L::fetch(next.wrapping_add(64 * line));
+                        }
+                    }
                     let at = b * F::Scales::GROUPS + g;
                     if F::Scales::HALVES {
                         let low = F::Scales::group::<L>(scales, shared, 2 * g);

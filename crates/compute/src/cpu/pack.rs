@@ -50,7 +50,7 @@ impl Packed {
     }
 
     /// The bytes of tile `tile` of `expert` and all that follow.
-    pub(crate) fn from_tile(&self, expert: usize, tile: usize) -> &[u8] {
+    pub(crate) fn tiles_from(&self, expert: usize, tile: usize) -> &[u8] {
         &self.data.slice::<u8>()[(expert * self.tiles() + tile) * self.tile_bytes..]
     }
 }

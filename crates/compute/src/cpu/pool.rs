@@ -16,8 +16,10 @@ use std::{
 /// Spins before a waiting thread parks, about 50 us.
 const SPINS_BEFORE_PARK: usize = 20_000;
 
-/// Spins at a barrier before the thread offers its core to others.
-const SPINS_BEFORE_YIELD: usize = 10_000;
+/// Spins at a barrier before the thread offers its core to others, about 40 us: longer than threads usually wait for
+/// each other, since a core once offered may be gone for milliseconds; no longer, since what is awaited may be waiting
+/// for this very core.
+const SPINS_BEFORE_YIELD: usize = 2_000;
 
 type Job<'a> = &'a (dyn Fn(Worker<'_>) + Sync);
 

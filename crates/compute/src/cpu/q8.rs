@@ -1,4 +1,6 @@
 //! Activations rounded to int8, 32 at a time: one cache line holds the codes and everything a kernel needs of them.
+// The contract of an unsafe kernel covers the block inside it.
+#![allow(clippy::undocumented_unsafe_blocks)]
 
 use super::lanes::Lanes;
 use bytemuck::{Pod, Zeroable};
@@ -26,6 +28,8 @@ pub(crate) struct Q8Block {
 pub(crate) unsafe fn quantise<L: Lanes>(x: [L; 2], out: &mut Q8Block) {
     unsafe {
         let largest = x[0].abs().max(x[1].abs()).largest();
+        // What is next to nothing is nothing: its inverse would be infinite.
+        let largest = if largest < 1e-30 { 0.0 } else { largest };
         let inverse = L::splat(if largest == 0.0 { 0.0 } else { 127.0 / largest });
         let q = [x[0].mul(inverse).round(), x[1].mul(inverse).round()];
         q[0].store_i8(out.q.as_mut_ptr());

@@ -4,7 +4,7 @@
 //! Two plans: `context` turns features of committed tokens into keys and values of every layer, once; `block` runs the
 //! anchor and the masks over them. Only `context` rows are ever kept.
 
-use super::tree::Ranked;
+use super::rank::{Ranked, rank};
 use crate::model::{Loader, Model, WeightSource};
 use crate::state::Context;
 use crate::{Error, Row};
@@ -129,33 +129,6 @@ impl Dflash {
     pub fn logits(&self, i: usize) -> &[f32] {
         self.block.row(self.logits, i)
     }
-}
-
-/// The best `ranks` tokens with their log-probabilities; nothing where a logit is not a number.
-pub(crate) fn rank(logits: &[f32], ranks: usize) -> Option<Ranked> {
-    let mut highest = f32::NEG_INFINITY;
-    let mut sum = 0.0f32;
-    for &logit in logits {
-        // A NaN or an infinity makes this sum one.
-        sum += logit * 0.0;
-        highest = highest.max(logit);
-    }
-    if sum != 0.0 || !highest.is_finite() {
-        return None;
-    }
-    let total: f64 = logits.iter().map(|&l| f64::from((l - highest).exp())).sum();
-    let normaliser = highest + total.ln() as f32;
-    // Selection by a shrinking threshold: few tokens ever enter.
-    let mut best: Vec<(u32, f32)> = Vec::with_capacity(ranks + 1);
-    for (token, &logit) in logits.iter().enumerate() {
-        if best.len() == ranks && logit <= best[ranks - 1].1 {
-            continue;
-        }
-        let at = best.partition_point(|(_, b)| *b >= logit);
-        best.insert(at, (token as u32, logit));
-        best.truncate(ranks);
-    }
-    Some(best.into_iter().map(|(token, logit)| (token, logit - normaliser)).collect())
 }
 
 /// Loads the layers and deals them out to caches: one for the full layers, one for the sliding ones.
@@ -319,25 +292,4 @@ fn record_block(
         products: vec![Product { x: normed, weight: head, out: logits, rows: Rows::Chosen }],
     });
     Ok((plan, logits))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::rank;
-
-    #[test]
-    fn ranking_is_a_sorted_softmax() {
-        let ranked = rank(&[0.0, 2.0, 1.0, 2.0, -1.0], 3).unwrap();
-        let tokens: Vec<u32> = ranked.iter().map(|(t, _)| *t).collect();
-        assert_eq!(tokens, [1, 3, 2]);
-        let total: f32 = [0.0f32, 2.0, 1.0, 2.0, -1.0].iter().map(|l| l.exp()).sum();
-        assert!((ranked[0].1 - (2.0 - total.ln())).abs() < 1e-6);
-    }
-
-    #[test]
-    fn what_is_not_a_number_is_no_ranking() {
-        for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
-            assert!(rank(&[0.0, bad, 1.0], 2).is_none());
-        }
-    }
 }

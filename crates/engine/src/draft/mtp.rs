@@ -1,6 +1,6 @@
 //! Proposals of the target's own next-token block: a chain, one pass a token.
 
-use super::dflash::rank;
+use super::rank::rank;
 use super::{Draft, Node};
 use crate::model::{Model, MtpRow};
 use crate::{Error, Row, Sequence};

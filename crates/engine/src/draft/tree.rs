@@ -1,12 +1,10 @@
 //! Chains and trees out of ranked candidates per position. A DFlash block gives every position its own distribution,
 //! so the probability of a path is a product, and a best-first search finds the likeliest paths.
 
+use super::rank::Ranked;
 use super::{Draft, Node};
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
-
-/// Candidates of one position: (token, log-probability), best first.
-pub(crate) type Ranked = Vec<(u32, f32)>;
 
 /// The best candidate of each position.
 pub(crate) fn chain(positions: &[Ranked], budget: usize) -> Draft {

@@ -34,9 +34,9 @@ impl Lanes for Avx2 {
             Self(power(self.0), power(self.1))
         }
     }
-    #[inline(always)] unsafe fn where_ge(self, a: Self, b: Self) -> Self {
+    #[inline(always)] unsafe fn unless_less(self, a: Self, b: Self) -> Self {
         unsafe {
-            Self(_mm256_and_ps(self.0, _mm256_cmp_ps::<_CMP_GE_OQ>(a.0, b.0)), _mm256_and_ps(self.1, _mm256_cmp_ps::<_CMP_GE_OQ>(a.1, b.1)))
+            Self(_mm256_and_ps(self.0, _mm256_cmp_ps::<_CMP_NLT_UQ>(a.0, b.0)), _mm256_and_ps(self.1, _mm256_cmp_ps::<_CMP_NLT_UQ>(a.1, b.1)))
         }
     }
     #[inline(always)] unsafe fn sum(self) -> f32 {

@@ -29,8 +29,8 @@ impl Lanes for Avx512 {
             Self(_mm512_castsi512_ps(_mm512_slli_epi32::<23>(n)))
         }
     }
-    #[inline(always)] unsafe fn where_ge(self, a: Self, b: Self) -> Self {
-        unsafe { Self(_mm512_maskz_mov_ps(_mm512_cmp_ps_mask::<_CMP_GE_OQ>(a.0, b.0), self.0)) }
+    #[inline(always)] unsafe fn unless_less(self, a: Self, b: Self) -> Self {
+        unsafe { Self(_mm512_maskz_mov_ps(_mm512_cmp_ps_mask::<_CMP_NLT_UQ>(a.0, b.0), self.0)) }
     }
     #[inline(always)] unsafe fn sum(self) -> f32 {
         unsafe {

@@ -6,6 +6,8 @@
 //!
 //! Every method is unsafe for the same two reasons: the processor must have the level's instructions (`CpuLevel`
 //! checks that once), and pointers must be valid for the 16 elements (or stated bytes) they stand for.
+// The contract of an unsafe kernel covers the block inside it.
+#![allow(clippy::undocumented_unsafe_blocks)]
 
 mod avx2;
 mod avx512;
@@ -32,14 +34,15 @@ pub(crate) trait Lanes: Copy {
     unsafe fn fma(self, b: Self, c: Self) -> Self;
     /// `c - self * b`, rounded once.
     unsafe fn fnma(self, b: Self, c: Self) -> Self;
+    /// The larger; `b` where either is NaN.
     unsafe fn max(self, b: Self) -> Self;
     unsafe fn abs(self) -> Self;
     /// To the nearest integer, ties to even.
     unsafe fn round(self) -> Self;
     /// `2^self` for integers from -126 to 127.
     unsafe fn power_of_two(self) -> Self;
-    /// `self` where `a >= b`, else 0.
-    unsafe fn where_ge(self, a: Self, b: Self) -> Self;
+    /// 0 where `a < b`, else `self`: so NaN in `a` is not a reason for 0.
+    unsafe fn unless_less(self, a: Self, b: Self) -> Self;
     /// Sum of the lanes, folded in halves.
     unsafe fn sum(self) -> f32;
     /// The sum of each of 16 vectors, as the lanes of one.
@@ -83,17 +86,23 @@ pub(crate) trait Lanes: Copy {
     /// Codes above 127 need `WIDE`.
     unsafe fn dot<const WIDE: bool>(acc: Self::Ints, codes: Self::Ints, x: *const i8) -> Self::Ints;
 
+    /// Asks for a cache line before it is needed; any address will do.
+    #[inline(always)]
+    unsafe fn fetch(address: *const u8) {
+        unsafe { std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T1 }>(address.cast()) }
+    }
+
     #[inline(always)]
     unsafe fn zero() -> Self {
         unsafe { Self::splat(0.0) }
     }
 
-    /// `e^self`, for `self` up to 88; below -87 it is 0.
+    /// `e^self`, for `self` up to 88; below -87 it is 0; NaN stays NaN.
     #[inline(always)]
     unsafe fn exp(self) -> Self {
         unsafe {
             let low = Self::splat(-87.0);
-            let x = self.max(low);
+            let x = low.max(self);
             let n = x.mul(Self::splat(std::f32::consts::LOG2_E)).round();
             let r = n.fnma(Self::splat(0.693_359_4), x);
             let r = n.fnma(Self::splat(-2.121_944_4e-4), r);
@@ -102,7 +111,7 @@ pub(crate) trait Lanes: Copy {
                 p = p.fma(r, Self::splat(c));
             }
             let one = Self::splat(1.0);
-            p.fma(r.mul(r), r).add(one).mul(n.power_of_two()).where_ge(self, low)
+            p.fma(r.mul(r), r).add(one).mul(n.power_of_two()).unless_less(self, low)
         }
     }
 
@@ -112,7 +121,7 @@ pub(crate) trait Lanes: Copy {
         unsafe {
             let one = Self::splat(1.0);
             // The cap keeps e^-x finite; the quotient is 0 to f32 well before it.
-            let e = Self::zero().sub(self.max(Self::splat(-87.0))).exp();
+            let e = Self::zero().sub(Self::splat(-87.0).max(self)).exp();
             one.div(one.add(e))
         }
     }

@@ -45,7 +45,7 @@ impl Lanes for Scalar {
     #[inline(always)] unsafe fn abs(self) -> Self { each(|i| self.0[i].abs()) }
     #[inline(always)] unsafe fn round(self) -> Self { each(|i| self.0[i].round_ties_even()) }
     #[inline(always)] unsafe fn power_of_two(self) -> Self { each(|i| f32::from_bits(((self.0[i] as i32 + 127) << 23) as u32)) }
-    #[inline(always)] unsafe fn where_ge(self, a: Self, b: Self) -> Self { each(|i| if a.0[i] >= b.0[i] { self.0[i] } else { 0.0 }) }
+    #[inline(always)] unsafe fn unless_less(self, a: Self, b: Self) -> Self { each(|i| if a.0[i] < b.0[i] { 0.0 } else { self.0[i] }) }
     #[inline(always)] unsafe fn sum(self) -> f32 { fold(self.0, |a, b| a + b) }
     #[inline(always)] unsafe fn largest(self) -> f32 { fold(self.0, |a, b| if a > b { a } else { b }) }
     #[inline(always)] unsafe fn load_f16(from: *const u16) -> Self {

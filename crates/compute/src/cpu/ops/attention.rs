@@ -18,8 +18,8 @@ const ROW_BLOCK: usize = 8;
 
 pub(super) fn scratch_len(shape: &AttentionShape) -> usize {
     let group = shape.heads / shape.kv_heads;
-    // A page of keys, a page of values, and for each row and query head: output, maximum and sum.
-    (2 * PAGE_TOKENS + ROW_BLOCK * group) * shape.head_dim + 2 * ROW_BLOCK * group
+    // A page of keys, a page of values, and for each row and query head (and one to spare): output, maximum and sum.
+    (2 * PAGE_TOKENS + ROW_BLOCK * group + 1) * shape.head_dim + 2 * (ROW_BLOCK * group + 1)
 }
 
 /// Some rows of one sequence, for one key/value head.
@@ -53,8 +53,8 @@ unsafe fn attend<L: Lanes>(
         let keys = view.scratch;
         let values = keys.add(PAGE_TOKENS * dim);
         let sums = values.add(PAGE_TOKENS * dim); // [ROW_BLOCK, group, dim]
-        let maxima = sums.add(ROW_BLOCK * group * dim); // [ROW_BLOCK, group]
-        let totals = maxima.add(ROW_BLOCK * group);
+        let maxima = sums.add((ROW_BLOCK * group + 1) * dim); // [ROW_BLOCK, group]
+        let totals = maxima.add(ROW_BLOCK * group + 1);
         for i in 0..block.rows * group {
             *maxima.add(i) = f32::NEG_INFINITY;
             *totals.add(i) = 0.0;
@@ -65,7 +65,10 @@ unsafe fn attend<L: Lanes>(
 
         // Without causality a row also sees the rows after it: all of the sequence, which are consecutive then.
         let sequence = pass.sequence_of[block.first_row];
-        let rows_of_sequence = pass.sequence_of.iter().filter(|s| **s == sequence).count();
+        let rows_of_sequence = match block.causal {
+            true => 0,
+            false => pass.sequence_of.iter().filter(|s| **s == sequence).count(),
+        };
         let visible = |row: usize| {
             let position = pass.positions[row] as usize;
             let end = if block.causal { position + 1 } else { block.committed + rows_of_sequence };
@@ -132,17 +135,18 @@ unsafe fn attend<L: Lanes>(
                     let second = if pair { query.add(block.shape.query_stride()) } else { query };
                     let mut scores = [[f32::NEG_INFINITY; PAGE_TOKENS]; 2];
                     score::<L>([query, second], &key[..n], dim, block.scale, &mut scores);
-                    for (i, scores) in scores.iter_mut().enumerate().take(1 + pair as usize) {
-                        let state = r * group + g + i;
-                        merge::<L>(
-                            scores,
-                            &value[..n],
-                            dim,
-                            &mut *maxima.add(state),
-                            &mut *totals.add(state),
-                            sums.add(state * dim),
+                    let first = r * group + g;
+                    let states = [first, if pair { first + 1 } else { ROW_BLOCK * group }];
+                    let mut merging = [(L::zero(), L::zero()); 2];
+                    for i in 0..2 {
+                        merging[i] = soften::<L>(
+                            &mut scores[i],
+                            &mut *maxima.add(states[i]),
+                            &mut *totals.add(states[i]),
                         );
                     }
+                    let sums = [sums.add(states[0] * dim), sums.add(states[1] * dim)];
+                    weigh::<L>(&scores, &value[..n], dim, merging, sums);
                 }
             }
         }
@@ -202,16 +206,10 @@ unsafe fn score<L: Lanes>(
     }
 }
 
-/// Softmax over the scores of one page, merged into what the pages before it gave.
+/// Turns the scores of a page into weights, and counts them into the maximum and total of the pages so far. Returns
+/// the factors of what the pages before gave and of what this page gives.
 #[inline(always)]
-unsafe fn merge<L: Lanes>(
-    scores: &mut [f32; PAGE_TOKENS],
-    values: &[*const f32],
-    dim: usize,
-    maximum: &mut f32,
-    total: &mut f32,
-    sum: *mut f32,
-) {
+unsafe fn soften<L: Lanes>(scores: &mut [f32; PAGE_TOKENS], maximum: &mut f32, total: &mut f32) -> (L, L) {
     unsafe {
         let mut largest = L::splat(f32::NEG_INFINITY);
         for i in (0..PAGE_TOKENS).step_by(16) {
@@ -229,41 +227,56 @@ unsafe fn merge<L: Lanes>(
         let now = L::splat(highest - new_maximum).exp();
         *maximum = new_maximum;
         *total = before.largest().mul_add(*total, now.largest() * page_total.sum());
-
-        let mut d = 0;
-        while d < dim {
-            if d + 128 <= dim {
-                weigh::<L, 8>(scores, values, d, before, now, sum);
-                d += 128;
-            } else {
-                weigh::<L, 1>(scores, values, d, before, now, sum);
-                d += 16;
-            }
-        }
+        (before, now)
     }
 }
 
-/// `16 C` columns of the weighted sum of values.
+/// Adds a page's values to the sums of two query heads.
 #[inline(always)]
-unsafe fn weigh<L: Lanes, const C: usize>(
-    weights: &[f32; PAGE_TOKENS],
+unsafe fn weigh<L: Lanes>(
+    weights: &[[f32; PAGE_TOKENS]; 2],
     values: &[*const f32],
-    column: usize,
-    before: L,
-    now: L,
-    sum: *mut f32,
+    dim: usize,
+    merging: [(L, L); 2],
+    sums: [*mut f32; 2],
 ) {
-    unsafe {
-        let mut page = [L::zero(); C];
-        for (value, weight) in values.iter().zip(weights) {
-            let weight = L::splat(*weight);
-            for c in 0..C {
-                page[c] = weight.fma(L::load(value.add(column + 16 * c)), page[c]);
+    /// `16 C` columns.
+    #[inline(always)]
+    unsafe fn columns<L: Lanes, const C: usize>(
+        weights: &[[f32; PAGE_TOKENS]; 2],
+        values: &[*const f32],
+        column: usize,
+        merging: [(L, L); 2],
+        sums: [*mut f32; 2],
+    ) {
+        unsafe {
+            let mut page = [[L::zero(); C]; 2];
+            for (i, value) in values.iter().enumerate() {
+                let (a, b) = (L::splat(weights[0][i]), L::splat(weights[1][i]));
+                for c in 0..C {
+                    let value = L::load(value.add(column + 16 * c));
+                    page[0][c] = a.fma(value, page[0][c]);
+                    page[1][c] = b.fma(value, page[1][c]);
+                }
+            }
+            for h in 0..2 {
+                for c in 0..C {
+                    let to = sums[h].add(column + 16 * c);
+                    L::load(to).mul(merging[h].0).add(page[h][c].mul(merging[h].1)).store(to);
+                }
             }
         }
-        for c in 0..C {
-            let to = sum.add(column + 16 * c);
-            L::load(to).mul(before).add(page[c].mul(now)).store(to);
+    }
+    unsafe {
+        let mut column = 0;
+        while column < dim {
+            if column + 128 <= dim {
+                columns::<L, 8>(weights, values, column, merging, sums);
+                column += 128;
+            } else {
+                columns::<L, 1>(weights, values, column, merging, sums);
+                column += 16;
+            }
         }
     }
 }

@@ -8,15 +8,16 @@
 //!
 //! No state is written; the rows' `k`, `d` and log decay stay in the arena for the commit.
 
+use super::fold::{FoldRow, fold_body};
 use crate::{
     cpu::{
         lanes::{Lanes, at_level},
         q8::quantise_row,
         view::{RawBuffer, View},
     },
-    pass::{AnchorSource, AnchorStep, Pass},
+    pass::{AnchorSource, AnchorStep, Pass, Tap},
     plan::{Op, Plan},
-    recurrent::{ANCHOR_LAG, ANCHOR_TOKENS, RecurrentLayout, TAPE_TOKENS, anchor_of},
+    recurrent::{ANCHOR_LAG, ANCHOR_TOKENS, RecurrentLayout, TAPE_TOKENS},
 };
 
 /// Rows from the anchor to a row, itself included, are at most this many; a multiple of 16.
@@ -30,100 +31,6 @@ pub(super) fn scratch_len(plan: &Plan, pass: &Pass<'_>) -> usize {
     let dim = plan.recurrent_layer(0).0.dim;
     pass.slots * dim * dim + 2 * ROW_GROUP * dim + ANCHOR_TOKENS * dim
 }
-
-/// A row that a state is folded with.
-#[derive(Clone, Copy)]
-pub(crate) struct FoldRow {
-    /// [dim].
-    pub(crate) key: *const f32,
-    /// [dim].
-    pub(crate) delta: *const f32,
-    /// Log decay.
-    pub(crate) gate: f32,
-}
-
-/// `out = e^{G} S + sum_i e^{G - G_i} k_i d_i^T` over 32 rows. `state` may be null (zero) or `out` itself.
-#[inline(always)]
-unsafe fn fold_body<L: Lanes>(
-    state: *const f32,
-    rows: &[FoldRow; ANCHOR_TOKENS],
-    dim: usize,
-    scaled_keys: *mut f32, // [ANCHOR_TOKENS, dim]
-    out: *mut f32,
-) {
-    unsafe {
-        let mut sums = [0f32; ANCHOR_TOKENS];
-        let mut sum = 0.0;
-        for (i, row) in rows.iter().enumerate() {
-            sum += row.gate;
-            sums[i] = sum;
-        }
-        let decay = L::splat(sum).exp();
-        for (i, row) in rows.iter().enumerate() {
-            let factor = L::splat(sum - sums[i]).exp();
-            for d in (0..dim).step_by(16) {
-                L::load(row.key.add(d)).mul(factor).store(scaled_keys.add(i * dim + d));
-            }
-        }
-        for key in (0..dim).step_by(4) {
-            let mut column = 0;
-            while column < dim {
-                if column + 64 <= dim {
-                    fold_columns::<L, 4>(state, rows, dim, scaled_keys, decay, key, column, out);
-                    column += 64;
-                } else {
-                    fold_columns::<L, 1>(state, rows, dim, scaled_keys, decay, key, column, out);
-                    column += 16;
-                }
-            }
-        }
-    }
-}
-
-/// Four keys times `16 C` values.
-#[inline(always)]
-unsafe fn fold_columns<L: Lanes, const C: usize>(
-    state: *const f32,
-    rows: &[FoldRow; ANCHOR_TOKENS],
-    dim: usize,
-    scaled_keys: *const f32,
-    decay: L,
-    key: usize,
-    column: usize,
-    out: *mut f32,
-) {
-    unsafe {
-        let mut sums = [[L::zero(); C]; 4];
-        if !state.is_null() {
-            for j in 0..4 {
-                for c in 0..C {
-                    sums[j][c] = L::load(state.add((key + j) * dim + column + 16 * c)).mul(decay);
-                }
-            }
-        }
-        for (i, row) in rows.iter().enumerate() {
-            let delta: [L; C] = std::array::from_fn(|c| L::load(row.delta.add(column + 16 * c)));
-            for j in 0..4 {
-                let k = L::splat(*scaled_keys.add(i * dim + key + j));
-                for c in 0..C {
-                    sums[j][c] = k.fma(delta[c], sums[j][c]);
-                }
-            }
-        }
-        for j in 0..4 {
-            for c in 0..C {
-                sums[j][c].store(out.add((key + j) * dim + column + 16 * c));
-            }
-        }
-    }
-}
-
-at_level!(
-    /// Folds 32 rows into a state; the pass and the commit use this same function, so they agree to the bit.
-    pub(crate) fn fold = fold_body(
-        state: *const f32, rows: &[FoldRow; ANCHOR_TOKENS], dim: usize, scaled_keys: *mut f32, out: *mut f32,
-    )
-);
 
 /// `out[n] = S^T x[n]` for `N` vectors.
 #[inline(always)]
@@ -236,27 +143,40 @@ struct HeadJob<'a> {
 }
 
 impl HeadJob<'_> {
-    /// Key, delta and log decay at `position` on the path of `row`.
-    unsafe fn row_at(&self, pass: &Pass<'_>, row: usize, position: usize) -> FoldRow {
-        let (layout, key_head) = (&self.layout, self.head % self.layout.key_heads);
-        match pass.ancestor(row, position) {
-            // SAFETY: the row was computed before this one.
-            Some(r) => unsafe {
-                FoldRow {
-                    key: self.keys.row(r as usize).add(key_head * layout.dim),
-                    delta: self.deltas.row(r as usize).add(self.head * layout.dim),
-                    gate: *self.gates.row(r as usize).add(self.head),
+    /// Delta and log decay of an earlier row.
+    #[inline(always)]
+    unsafe fn earlier(&self, tape: *const f32, tap: Tap) -> (*const f32, f32) {
+        // SAFETY: rows of the pass were computed before this one; committed ones lie on the tape.
+        unsafe {
+            match tap {
+                Tap::Row(r) => {
+                    let r = r as usize;
+                    (self.deltas.row(r).add(self.head * self.layout.dim), *self.gates.row(r).add(self.head))
                 }
-            },
-            None => {
-                let tape =
-                    pass.sequences[self.sequence].tape.expect("committed rows have a tape").slice::<f32>();
-                FoldRow {
-                    key: tape[layout.key(self.layer, position) + key_head * layout.dim..].as_ptr(),
-                    delta: tape[layout.delta(self.layer, position) + self.head * layout.dim..].as_ptr(),
-                    gate: tape[layout.gate(self.layer, position) + self.head],
+                Tap::Committed(p) => {
+                    let (layout, p) = (&self.layout, p as usize);
+                    let delta = tape.add(layout.delta(self.layer, p) + self.head * layout.dim);
+                    (delta, *tape.add(layout.gate(self.layer, p) + self.head))
                 }
+                Tap::Nothing => unreachable!("rows since an anchor exist"),
             }
+        }
+    }
+
+    /// The row a state is folded with, at `position` on the path of `row`.
+    unsafe fn fold_row(&self, pass: &Pass<'_>, row: usize, position: usize) -> FoldRow {
+        let (layout, key_at) = (&self.layout, self.head % self.layout.key_heads * self.layout.dim);
+        let tape = pass.sequences[self.sequence].tape.map_or(std::ptr::null(), |m| m.slice::<f32>().as_ptr());
+        // SAFETY: as in `earlier`.
+        unsafe {
+            let (tap, key) = match pass.ancestor(row, position) {
+                Some(r) => (Tap::Row(r), self.keys.row(r as usize).add(key_at).cast_const()),
+                None => {
+                    (Tap::Committed(position as u32), tape.add(layout.key(self.layer, position) + key_at))
+                }
+            };
+            let (delta, gate) = self.earlier(tape, tap);
+            FoldRow { key, delta, gate }
         }
     }
 }
@@ -287,7 +207,7 @@ unsafe fn run_head<L: Lanes>(view: &View<'_>, job: &HeadJob<'_>) {
             if let AnchorSource::Folded { from, last, .. } = step.source {
                 let first = step.position - ANCHOR_TOKENS;
                 let rows: [FoldRow; ANCHOR_TOKENS] =
-                    std::array::from_fn(|i| job.row_at(pass, last as usize, first + i));
+                    std::array::from_fn(|i| job.fold_row(pass, last as usize, first + i));
                 fold_body::<L>(state_of(&pass.steps[from]), &rows, dim, scaled_keys, state.cast_mut());
             }
             let key_at = job.head % job.layout.key_heads * dim;
@@ -308,7 +228,7 @@ unsafe fn run_head<L: Lanes>(view: &View<'_>, job: &HeadJob<'_>) {
                 }
                 for (i, row) in rows.iter().enumerate() {
                     let through = if state.is_null() { std::ptr::null() } else { through.add(2 * i * dim) };
-                    run_row::<L>(view, job, step, *row as usize, through);
+                    run_row::<L>(view, job, *row as usize, through);
                 }
             }
         }
@@ -316,13 +236,7 @@ unsafe fn run_head<L: Lanes>(view: &View<'_>, job: &HeadJob<'_>) {
 }
 
 #[inline(always)]
-unsafe fn run_row<L: Lanes>(
-    view: &View<'_>,
-    job: &HeadJob<'_>,
-    step: &AnchorStep,
-    row: usize,
-    through: *const f32,
-) {
+unsafe fn run_row<L: Lanes>(view: &View<'_>, job: &HeadJob<'_>, row: usize, through: *const f32) {
     unsafe {
         let pass = view.pass;
         let dim = job.layout.dim;
@@ -331,16 +245,17 @@ unsafe fn run_row<L: Lanes>(
         let beta = L::splat(*job.beta.row(row).add(job.head)).sigmoid();
 
         // The rows since the anchor, in order of position, with the log decay summed up to each; itself last.
-        let position = pass.positions[row] as usize;
-        let n = position - step.position;
+        let earlier = pass.since_anchor(row);
+        let n = earlier.len();
+        let tape = pass.sequences[job.sequence].tape.map_or(std::ptr::null(), |m| m.slice::<f32>().as_ptr());
         let mut deltas = [std::ptr::null::<f32>(); MAX_PATH];
         let mut sums = [0f32; MAX_PATH];
         let mut sum = 0.0;
         for i in 0..n {
-            let ancestor = job.row_at(pass, row, step.position + i);
-            sum += ancestor.gate;
+            let (delta, gate) = job.earlier(tape, earlier[i]);
+            sum += gate;
             sums[i] = sum;
-            deltas[i] = ancestor.delta;
+            deltas[i] = delta;
         }
         let total = sum + gate;
         let products = job.products.row(row).add(job.head % job.layout.key_heads * 2 * MAX_PATH);
@@ -494,23 +409,20 @@ unsafe fn path_of_keys(
     out: *mut f32,
 ) -> KeyJob {
     let pass = view.pass;
-    let sequence = &pass.sequences[pass.sequence_of[row] as usize];
-    let position = pass.positions[row] as usize;
-    let anchor = anchor_of(position);
+    let tape = pass.sequences[pass.sequence_of[row] as usize].tape;
     let at = head * layout.dim;
     let key = keys.row(row).wrapping_add(at).cast_const();
+    let earlier = pass.since_anchor(row);
     let mut path = [key; MAX_PATH];
-    for p in anchor..position.min(sequence.committed) {
-        let tape = sequence.tape.expect("committed rows have a tape").slice::<f32>();
-        path[p - anchor] = tape[layout.key(layer, p) + at..].as_ptr();
+    for (to, tap) in path.iter_mut().zip(earlier) {
+        *to = match tap {
+            Tap::Row(r) => keys.row(*r as usize).wrapping_add(at),
+            Tap::Committed(p) => {
+                let tape = tape.expect("committed rows have a tape").slice::<f32>();
+                tape[layout.key(layer, *p as usize) + at..].as_ptr()
+            }
+            Tap::Nothing => unreachable!("rows since an anchor exist"),
+        };
     }
-    let mut start = sequence.committed;
-    for run in pass.path(row) {
-        let end = start + run.len as usize;
-        for p in start.max(anchor)..end {
-            path[p - anchor] = keys.row(run.first as usize + p - start).wrapping_add(at);
-        }
-        start = end;
-    }
-    KeyJob { keys: path, n: position - anchor + 1, key, query, dim: layout.dim, out }
+    KeyJob { keys: path, n: earlier.len() + 1, key, query, dim: layout.dim, out }
 }

@@ -1,12 +1,14 @@
 //! The ops of a plan on the CPU. Each takes a thread's share of the rows, heads or tiles; what is computed for a row
 //! does not depend on how they are shared.
-#![allow(clippy::missing_safety_doc)]
+// The contract of an unsafe kernel (see `lanes`) covers the block inside it.
+#![allow(clippy::missing_safety_doc, clippy::undocumented_unsafe_blocks)]
 
 mod attention;
 mod convolve;
 mod deltanet;
 mod elementwise;
 mod experts;
+mod fold;
 mod products;
 mod rotate;
 
@@ -15,7 +17,7 @@ use crate::{
     pass::Pass,
     plan::{Op, Plan},
 };
-pub(crate) use deltanet::{FoldRow, fold};
+pub(crate) use fold::{FoldRow, fold};
 
 /// Runs a thread's share of one op.
 ///

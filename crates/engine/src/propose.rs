@@ -1,0 +1,214 @@
+//! Who proposes, and how much: a draft as `--spec` asks for it, and what rounds teach about costs and honesty.
+
+use crate::draft::{self, Draft, MAX_NODES, best_first, chain, ranks_needed};
+use crate::size::{Arm, Calibration, Choice, best_size};
+use crate::step::{Engine, Generation};
+use crate::{Error, Row};
+use std::time::Instant;
+
+/// Why a drafter is no longer asked.
+const NOT_NUMBERS: &str = "the drafter's logits are not numbers";
+
+/// How tokens are proposed. A budget counts drafted nodes, 1 to 63; a block counts rows, the anchor included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Spec {
+    /// Not at all.
+    Off,
+    /// The best token of each position of a DFlash block.
+    Chain { block: usize, budget: usize },
+    /// The likeliest paths through a DFlash block.
+    Tree { block: usize, budget: usize },
+    /// The target's next-token block, so many tokens deep.
+    Mtp { depth: usize },
+    /// Whatever is fastest, from round to round, with what is there.
+    Auto { block: usize, budget: usize },
+}
+
+/// How honest the drafters are, and which of them pays.
+#[derive(Clone)]
+pub(crate) struct Learned {
+    dflash: Calibration,
+    mtp: Calibration,
+    choice: Choice,
+}
+
+impl Learned {
+    pub(crate) fn new(arms: &[Arm]) -> Self {
+        Self { dflash: Calibration::new(), mtp: Calibration::new(), choice: Choice::new(arms) }
+    }
+
+    pub(crate) fn add(&mut self, arm: Arm, draft: &Draft, path: &[u32], seconds: f64) {
+        match arm {
+            Arm::Dflash => self.dflash.add(draft, path),
+            Arm::Mtp => self.mtp.add(draft, path),
+            Arm::Off => {}
+        }
+        self.choice.add(arm, path.len(), seconds);
+    }
+}
+
+impl Engine {
+    /// A draft as `spec` asks for, and who made it.
+    pub(crate) fn propose(&mut self, text: &mut Generation) -> Result<(Arm, Draft), Error> {
+        let arm = match self.spec {
+            Spec::Off => Arm::Off,
+            Spec::Chain { .. } | Spec::Tree { .. } => Arm::Dflash,
+            Spec::Mtp { .. } => Arm::Mtp,
+            Spec::Auto { .. } => text.learned.choice.next(|arm| self.bound(arm)),
+        };
+        let draft = match arm {
+            Arm::Off => Some(Draft::default()),
+            Arm::Dflash if text.fallback.is_some() => Some(Draft::default()),
+            Arm::Dflash => self.ask_dflash(text),
+            Arm::Mtp => self.ask_mtp(text)?,
+        };
+        match draft {
+            Some(draft) if draft.nodes.is_empty() => Ok((Arm::Off, draft)),
+            Some(draft) => Ok((arm, draft)),
+            None => {
+                text.fallback = Some(NOT_NUMBERS);
+                text.learned.choice.drop_arm(arm);
+                Ok((Arm::Off, Draft::default()))
+            }
+        }
+    }
+
+    fn ask_dflash(&mut self, text: &mut Generation) -> Option<Draft> {
+        let (dflash, context) = (self.dflash.as_mut()?, text.sequence.draft.as_mut()?);
+        let start = Instant::now();
+        dflash.absorb(&mut *self.backend, context);
+        let (block, budget, tree) = match self.spec {
+            Spec::Chain { block, budget } => (block, budget, false),
+            Spec::Tree { block, budget } | Spec::Auto { block, budget } => (block, budget, true),
+            Spec::Off | Spec::Mtp { .. } => return None,
+        };
+        let ranks = if tree { ranks_needed(block - 1, budget) } else { 1 };
+        let positions = dflash.propose(&mut *self.backend, context, text.anchor, block, ranks)?;
+        let mut draft = if tree { best_first(&positions, budget) } else { chain(&positions, budget) };
+        self.dflash_cost.add(start.elapsed().as_secs_f64());
+        if matches!(self.spec, Spec::Auto { .. }) {
+            let fixed = self.dflash_cost.get().unwrap_or(0.0);
+            // One node at least: a draft that is thrown away teaches nothing.
+            let size = best_size(&text.learned.dflash.paths(&draft), &self.costs, fixed).max(1);
+            draft.nodes.truncate(size);
+        }
+        Some(draft)
+    }
+
+    fn ask_mtp(&mut self, text: &mut Generation) -> Result<Option<Draft>, Error> {
+        let (costs, calibration) = (&self.costs, &text.learned.mtp);
+        let each = self.mtp_cost.get().unwrap_or(0.0);
+        // Another token is worth asking for while it raises the expected rate.
+        let enough = |draft: &Draft| {
+            let paths = calibration.paths(draft);
+            let (now, n) = (1.0 + paths.iter().sum::<f64>(), paths.len());
+            let next = now + paths[n - 1] * paths[n - 1] / if n > 1 { paths[n - 2] } else { 1.0 };
+            let seconds = |n: usize| n as f64 * each + costs.verify(n + 1);
+            next / seconds(n + 1) < now / seconds(n)
+        };
+        let start = Instant::now();
+        let (model, backend) = (&mut self.model, &mut *self.backend);
+        let draft = match self.spec {
+            Spec::Mtp { depth } => {
+                draft::mtp::propose(model, backend, &mut text.sequence, text.anchor, depth, |_| false)?
+            }
+            _ => draft::mtp::propose(
+                model,
+                backend,
+                &mut text.sequence,
+                text.anchor,
+                draft::mtp::MAX_DEPTH,
+                enough,
+            )?,
+        };
+        let count = draft.as_ref().map_or(1, |d| d.nodes.len());
+        self.mtp_cost.add(start.elapsed().as_secs_f64() / count as f64);
+        Ok(draft)
+    }
+
+    /// The most tokens per second an arm could give: every token it can propose stands.
+    fn bound(&self, arm: Arm) -> f64 {
+        match (arm, self.spec) {
+            (Arm::Dflash, Spec::Auto { block, .. }) => {
+                block as f64 / (self.dflash_cost.get().unwrap_or(0.0) + self.costs.verify(block))
+            }
+            (Arm::Mtp, _) => {
+                let rate = |n: usize| {
+                    (n + 1) as f64
+                        / (n as f64 * self.mtp_cost.get().unwrap_or(0.0) + self.costs.verify(n + 1))
+                };
+                (1..=draft::mtp::MAX_DEPTH).map(rate).fold(0.0, f64::max)
+            }
+            _ => 1.0 / self.costs.verify(1),
+        }
+    }
+
+    /// First costs: verifies of a few sizes and a proposal of each drafter, as far as that takes no time worth mentioning.
+    pub(crate) fn measure(&mut self) -> Result<(), Error> {
+        let mut sequence = self.sequence();
+        let tokens = vec![0; MAX_NODES + 1];
+        let rows: Vec<Row> = crate::model::chain(&tokens, 0).collect();
+        let all: Vec<u32> = (0..rows.len() as u32).collect();
+        for n in [1, 2, 4, 8, 16, 32, MAX_NODES + 1] {
+            let mut pass = || self.model.forward(&mut *self.backend, &rows[..n], &all[..n], &[&sequence]);
+            let seconds = quickest(&mut pass)?;
+            self.costs.add(n, seconds);
+            if seconds > 0.05 {
+                break;
+            }
+        }
+        self.learned.choice.add(Arm::Off, 1, self.costs.verify(1));
+        self.model.forward(&mut *self.backend, &rows[..1], &all[..1], &[&sequence])?;
+        self.commit(0, &mut sequence, &rows, &all[..1])?;
+        if let (Some(dflash), Some(context), Spec::Auto { block, .. }) =
+            (&mut self.dflash, &mut sequence.draft, self.spec)
+        {
+            dflash.absorb(&mut *self.backend, context);
+            let mut sound = true;
+            let seconds = quickest(&mut || {
+                sound &= dflash.propose(&mut *self.backend, context, 0, block, 8).is_some();
+                Ok(())
+            })?;
+            self.dflash_cost.add(seconds);
+            if !sound {
+                self.fault = Some(NOT_NUMBERS);
+                self.learned.choice.drop_arm(Arm::Dflash);
+            }
+        }
+        if sequence.feed.is_some() {
+            let (model, backend) = (&mut self.model, &mut *self.backend);
+            let seconds = quickest(&mut || {
+                let mut scratch = sequence.clone();
+                draft::mtp::propose(model, backend, &mut scratch, 0, 2, |_| false).map(drop)
+            })?;
+            self.mtp_cost.add(seconds / 2.0);
+        }
+        Ok(())
+    }
+}
+
+/// Seconds of the quickest of a few runs; of one, where it is slow.
+fn quickest(run: &mut dyn FnMut() -> Result<(), Error>) -> Result<f64, Error> {
+    let mut best = f64::INFINITY;
+    for _ in 0..3 {
+        let start = Instant::now();
+        run()?;
+        best = best.min(start.elapsed().as_secs_f64());
+        if best > 0.02 {
+            break;
+        }
+    }
+    Ok(best)
+}
+
+impl Arm {
+    /// For people.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Dflash => "dflash",
+            Self::Mtp => "mtp",
+            Self::Off => "off",
+        }
+    }
+}

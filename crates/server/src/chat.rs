@@ -1,0 +1,205 @@
+//! `POST /v1/chat/completions`: messages in, an answer out, whole or as a stream.
+
+use crate::error::ApiError;
+use crate::fields::Fields;
+use crate::job::{Job, Outcome};
+use crate::messages;
+use crate::router::{Body, Shared, unix_time};
+use crate::settings::{Settings, random};
+use crate::speech::{Message, Speech, delta};
+use crate::sse::{self, Chunks};
+use crate::totals::Totals;
+use axum::Json;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use serde_json::{Map, Value, json};
+use std::sync::Arc;
+use text::{Prompt, Specials, TemplateError};
+
+/// Tools on offer at most.
+const MAX_TOOLS: usize = 128;
+
+/// A request that was understood.
+struct Chat {
+    settings: Settings,
+    job: Job,
+    speech: Speech,
+}
+
+/// Answers a chat.
+pub(crate) async fn complete(State(shared): State<Arc<Shared>>, body: Body) -> Result<Response, ApiError> {
+    let Chat { settings, job, speech } = body.read(&shared, read).await?;
+    let answers = settings.choices;
+    let news = shared.handle.submit(vec![job])?;
+    let id = format!("chatcmpl-{:016x}", random());
+    let totals = Totals::new(answers);
+    let (created, model) = (unix_time(), shared.name.clone());
+    if settings.stream {
+        let speeches = vec![speech; answers];
+        let include_usage = settings.include_usage;
+        let chunks = ChatChunks { id, created, model, speeches, totals, include_usage };
+        return Ok(sse::stream(news, chunks, answers));
+    }
+    let mut totals = totals;
+    let mut choices = Vec::with_capacity(answers);
+    for (index, (text, outcome)) in sse::collect(news, answers).await?.into_iter().enumerate() {
+        let mut speech = speech.clone();
+        let mut message = Message::default();
+        let parts = speech.push(&text);
+        parts.into_iter().chain(speech.finish()).for_each(|part| message.add(part));
+        let reason = speech.finish_reason(outcome.finish);
+        let message = message.object();
+        choices.push(json!({"index": index, "message": message, "logprobs": null, "finish_reason": reason}));
+        totals.add(index, outcome);
+    }
+    let object = "chat.completion";
+    let (usage, forerun) = (totals.usage(), totals.forerun());
+    Ok(Json(json!({"id": id, "object": object, "created": created, "model": model, "choices": choices,
+        "usage": usage, "forerun": forerun}))
+    .into_response())
+}
+
+fn read(body: &Map<String, Value>, shared: &Shared) -> Result<Chat, ApiError> {
+    let fields = Fields::of(body);
+    let settings = Settings::read(&fields, &shared.limits)?;
+    refuse_what_is_missing(&fields)?;
+    let tools = read_tools(&fields)?;
+    let parallel = fields.bool("parallel_tool_calls")?.unwrap_or(true);
+    let prompt = render(&fields, tools, shared)?;
+    let tokens = shared.tokenizer.encode(&prompt, Specials::Parse);
+    let job = settings.job(tokens, "messages", 0, &shared.limits)?;
+    Ok(Chat { settings, job, speech: Speech::new(&prompt, tools, parallel) })
+}
+
+/// The text that the model goes on from.
+pub(crate) fn render(fields: &Fields<'_>, tools: &[Value], shared: &Shared) -> Result<String, ApiError> {
+    let Some(template) = &shared.template else {
+        let message = "the model has no chat template: use /v1/completions";
+        return Err(ApiError::field("messages", message));
+    };
+    let messages = messages::read(fields)?;
+    let mut extra = Map::new();
+    let mut thinking = match fields.string("reasoning_effort")? {
+        None => None,
+        Some("none" | "minimal") => Some(false),
+        Some("low" | "medium" | "high" | "xhigh") => Some(true),
+        Some(_) => {
+            let efforts = "`none`, `minimal`, `low`, `medium`, `high` or `xhigh`";
+            return Err(fields.wrong("reasoning_effort", efforts));
+        }
+    };
+    if let Some(variables) = fields.object("chat_template_kwargs")? {
+        thinking = variables.bool("enable_thinking")?.or(thinking);
+        // What the request says elsewhere is not said again here.
+        let own = ["messages", "tools", "documents", "add_generation_prompt", "enable_thinking"];
+        let others = variables.entries().filter(|(name, _)| !own.contains(&name.as_str()));
+        extra.extend(others.map(|(name, value)| (name.clone(), value.clone())));
+    }
+    let prompt =
+        Prompt { messages: &messages, tools, enable_thinking: thinking, extra, ..Prompt::default() };
+    template.render(&prompt).map_err(|error| match error {
+        TemplateError::Thread(_) => ApiError::Internal(error.to_string()),
+        error => ApiError::field("messages", error.to_string()),
+    })
+}
+
+/// The tools on offer; none where none is to be called.
+fn read_tools<'a>(fields: &Fields<'a>) -> Result<&'a [Value], ApiError> {
+    let tools = fields.array("tools")?.unwrap_or_default();
+    if tools.len() > MAX_TOOLS {
+        return Err(fields.wrong("tools", &format!("at most {MAX_TOOLS}")));
+    }
+    for (i, tool) in tools.iter().enumerate() {
+        let tool = Fields::within(tool, format!("tools[{i}]"))?;
+        tool.required("type")?;
+        if tool.string("type")? != Some("function") {
+            return Err(tool.wrong("type", "`function`"));
+        }
+        tool.required("function")?;
+        let Some(function) = tool.object("function")? else { continue };
+        function.required("name")?;
+        function.string("name")?;
+        function.string("description")?;
+        function.object("parameters")?;
+    }
+    match fields.get("tool_choice") {
+        None => Ok(tools),
+        Some(Value::String(choice)) if choice == "auto" => Ok(tools),
+        Some(Value::String(choice)) if choice == "none" => Ok(&[]),
+        Some(_) => Err(fields.wrong("tool_choice", "`none` or `auto`")),
+    }
+}
+
+/// Fields that would change the answer and that this server does not follow are refused, not ignored.
+fn refuse_what_is_missing(fields: &Fields<'_>) -> Result<(), ApiError> {
+    if fields.bool("logprobs")? == Some(true) {
+        return Err(fields.wrong("logprobs", "false"));
+    }
+    if let Some(format) = fields.object("response_format")?
+        && format.string("type")? != Some("text")
+    {
+        return Err(format.wrong("type", "`text`"));
+    }
+    Ok(())
+}
+
+/// Chunks of a streamed chat.
+struct ChatChunks {
+    id: String,
+    created: u64,
+    model: String,
+    speeches: Vec<Speech>,
+    totals: Totals,
+    include_usage: bool,
+}
+
+impl ChatChunks {
+    fn chunk(&self, choices: Value) -> Value {
+        let Self { id, created, model, .. } = self;
+        let object = "chat.completion.chunk";
+        let mut chunk =
+            json!({"id": id, "object": object, "created": created, "model": model, "choices": choices});
+        if self.include_usage {
+            chunk["usage"] = Value::Null;
+        }
+        chunk
+    }
+
+    fn delta(&self, index: usize, delta: Value) -> Value {
+        self.chunk(json!([{"index": index, "delta": delta, "logprobs": null, "finish_reason": null}]))
+    }
+}
+
+impl Chunks for ChatChunks {
+    fn open(&mut self) -> Vec<Value> {
+        let first = json!({"role": "assistant", "content": ""});
+        (0..self.speeches.len()).map(|index| self.delta(index, first.clone())).collect()
+    }
+
+    fn text(&mut self, choice: usize, text: &str) -> Vec<Value> {
+        let parts = self.speeches[choice].push(text);
+        parts.into_iter().map(|part| self.delta(choice, delta(part))).collect()
+    }
+
+    fn done(&mut self, choice: usize, outcome: Outcome) -> Vec<Value> {
+        let parts = self.speeches[choice].finish();
+        let mut chunks: Vec<Value> = parts.into_iter().map(|part| self.delta(choice, delta(part))).collect();
+        let reason = self.speeches[choice].finish_reason(outcome.finish);
+        let end = json!([{"index": choice, "delta": {}, "logprobs": null, "finish_reason": reason}]);
+        let mut end = self.chunk(end);
+        end["forerun"] = json!(outcome.report);
+        chunks.push(end);
+        self.totals.add(choice, outcome);
+        chunks
+    }
+
+    fn close(&mut self) -> Vec<Value> {
+        if !self.include_usage {
+            return Vec::new();
+        }
+        let mut chunk = self.chunk(json!([]));
+        chunk["usage"] = self.totals.usage();
+        chunk["forerun"] = self.totals.forerun();
+        vec![chunk]
+    }
+}

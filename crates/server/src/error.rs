@@ -1,0 +1,109 @@
+//! What a client is told when a request fails: OpenAI's error object under an HTTP status.
+
+use axum::Json;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde_json::{Value, json};
+use thiserror::Error;
+
+/// Why a request got no answer.
+#[derive(Clone, Debug, Error, PartialEq)]
+#[allow(missing_docs)]
+pub enum ApiError {
+    /// A field has a value that it cannot have.
+    #[error("{message}")]
+    Field { field: String, message: String },
+    /// The body is no JSON object.
+    #[error("the body is not a JSON object: {0}")]
+    Body(String),
+    /// The body is larger than the server reads.
+    #[error("the body is larger than {limit} bytes")]
+    TooLarge { limit: usize },
+    /// The body is not declared as JSON.
+    #[error("the content type is `{found}`, `application/json` was expected")]
+    ContentType { found: String },
+    /// More tokens than the context holds.
+    #[error("the prompt has {tokens} tokens, which leaves no room for an answer in a context of {context}")]
+    TooLong { field: &'static str, tokens: usize, context: usize },
+    /// No key, or one that is not known.
+    #[error("no valid API key was given: send `Authorization: Bearer KEY`")]
+    Key,
+    /// Nothing is served there.
+    #[error("nothing is served at {0}")]
+    NotFound(String),
+    /// Served, but not with this method.
+    #[error("{0}")]
+    Method(String),
+    /// The queue is full.
+    #[error("{waiting} requests are in the works, as many as the server takes: try again later")]
+    Busy { waiting: usize },
+    /// The server is about to end.
+    #[error("the server is shutting down")]
+    Closing,
+    /// The request took longer than the server allows.
+    #[error("the request took longer than {seconds} seconds")]
+    Deadline { seconds: u64 },
+    /// Our own fault.
+    #[error("the server failed: {0}")]
+    Internal(String),
+}
+
+impl ApiError {
+    /// A field with a wrong value; `message` says what was expected.
+    pub(crate) fn field(field: impl Into<String>, message: impl Into<String>) -> Self {
+        Self::Field { field: field.into(), message: message.into() }
+    }
+
+    /// The HTTP status.
+    pub(crate) fn status(&self) -> StatusCode {
+        match self {
+            Self::Field { .. } | Self::Body(_) | Self::TooLong { .. } => StatusCode::BAD_REQUEST,
+            Self::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::ContentType { .. } => StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            Self::Key => StatusCode::UNAUTHORIZED,
+            Self::NotFound(_) => StatusCode::NOT_FOUND,
+            Self::Method(_) => StatusCode::METHOD_NOT_ALLOWED,
+            Self::Busy { .. } => StatusCode::TOO_MANY_REQUESTS,
+            Self::Closing => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Deadline { .. } => StatusCode::GATEWAY_TIMEOUT,
+            Self::Internal(_) => StatusCode::INTERNAL_SERVER_ERROR,
+        }
+    }
+
+    /// OpenAI's error object.
+    pub(crate) fn object(&self) -> Value {
+        let param = match self {
+            Self::Field { field, .. } => Some(field.as_str()),
+            Self::TooLong { field, .. } => Some(*field),
+            _ => None,
+        };
+        let (kind, code) = match self {
+            Self::TooLong { .. } => ("invalid_request_error", Some("context_length_exceeded")),
+            Self::Key => ("invalid_request_error", Some("invalid_api_key")),
+            Self::NotFound(_) => ("invalid_request_error", Some("unknown_url")),
+            Self::Busy { .. } => ("rate_limit_error", Some("rate_limit_exceeded")),
+            Self::Closing => ("server_error", Some("shutting_down")),
+            Self::Deadline { .. } => ("server_error", Some("timeout")),
+            Self::Internal(_) => ("server_error", None),
+            _ => ("invalid_request_error", None),
+        };
+        json!({"error": {"message": self.to_string(), "type": kind, "param": param, "code": code}})
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let mut response = (self.status(), Json(self.object())).into_response();
+        let headers = response.headers_mut();
+        match self {
+            Self::Busy { .. } | Self::Closing => {
+                headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+            }
+            Self::Key => {
+                headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+            }
+            _ => {}
+        }
+        response
+    }
+}

@@ -1,0 +1,146 @@
+//! What the HTTP side asks of the engine's thread, and what it hears back.
+
+use crate::error::ApiError;
+use engine::Round;
+use engine::sampling::Sampling;
+use serde::Serialize;
+use std::time::Instant;
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::mpsc::UnboundedSender;
+
+/// A prompt and the answers wanted to it.
+#[derive(Debug)]
+pub(crate) struct Job {
+    /// Never empty.
+    pub(crate) prompt: Vec<u32>,
+    /// One a wanted answer.
+    pub(crate) choices: Vec<Sampling>,
+    /// Index of the first of them in the response.
+    pub(crate) first_choice: usize,
+    /// Tokens of an answer at most, at least 1 and within the context.
+    pub(crate) room: usize,
+    /// Texts that end an answer.
+    pub(crate) stops: Vec<String>,
+}
+
+/// A job on its way through the scheduler.
+#[derive(Debug)]
+pub(crate) struct Ticket {
+    pub(crate) job: Job,
+    /// Closed when the client has gone away.
+    pub(crate) events: UnboundedSender<Event>,
+    pub(crate) arrived: Instant,
+    pub(crate) deadline: Option<Instant>,
+    /// Given back when all jobs of the request are done.
+    pub(crate) _permit: std::sync::Arc<OwnedSemaphorePermit>,
+}
+
+/// News of one answer.
+#[derive(Debug)]
+pub(crate) struct Event {
+    /// Which answer of the request.
+    pub(crate) choice: usize,
+    pub(crate) news: News,
+}
+
+/// What happened.
+#[derive(Debug)]
+pub(crate) enum News {
+    /// More text, never empty.
+    Text(String),
+    /// The answer is whole.
+    Done(Box<Outcome>),
+    /// There will be no more of it.
+    Failed(ApiError),
+}
+
+/// Why an answer ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Finish {
+    /// The model said so, or a stop string occurred.
+    Stop,
+    /// The room was used up.
+    Length,
+}
+
+/// What an answer took.
+#[derive(Clone, Debug)]
+pub(crate) struct Outcome {
+    pub(crate) finish: Finish,
+    pub(crate) prompt_tokens: usize,
+    pub(crate) completion_tokens: usize,
+    /// Tokens of the prompt that were not read again.
+    pub(crate) cached_tokens: usize,
+    pub(crate) report: Report,
+}
+
+/// The `forerun` object of an answer.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Report {
+    pub(crate) seed: u64,
+    pub(crate) cached_tokens: usize,
+    pub(crate) spec: SpecReport,
+    pub(crate) timing: Timing,
+}
+
+/// How speculation went.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(crate) struct SpecReport {
+    pub(crate) mode: &'static str,
+    pub(crate) rounds: usize,
+    pub(crate) accepted: usize,
+    pub(crate) drafted: usize,
+    pub(crate) mean_accept_length: f64,
+    pub(crate) accept_lengths: Vec<usize>,
+    pub(crate) fallback: Option<&'static str>,
+}
+
+/// Seconds. Rounds are shared with other answers, so stages are what the rounds took, not what this answer alone cost.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(crate) struct Timing {
+    pub(crate) load_s: f64,
+    pub(crate) queue_s: f64,
+    pub(crate) prefill_s: f64,
+    pub(crate) decode_s: f64,
+    pub(crate) tokens_per_s: f64,
+    pub(crate) draft_s: f64,
+    pub(crate) verify_s: f64,
+    pub(crate) judge_s: f64,
+    pub(crate) commit_s: f64,
+}
+
+impl Report {
+    /// Counts a round.
+    pub(crate) fn add(&mut self, round: &Round) {
+        let Self { spec, timing, .. } = self;
+        spec.accept_lengths.push(round.accept_length());
+        spec.rounds += 1;
+        spec.accepted += round.stood;
+        spec.drafted += round.drafted;
+        spec.mean_accept_length = spec.accept_lengths.iter().sum::<usize>() as f64 / spec.rounds as f64;
+        timing.draft_s += round.draft_s;
+        timing.verify_s += round.verify_s;
+        timing.judge_s += round.judge_s;
+        timing.commit_s += round.commit_s;
+    }
+
+    /// Adds what another answer of the same response took: counts are summed, waits are the longest.
+    pub(crate) fn merge(&mut self, other: Self) {
+        let (spec, more) = (&mut self.spec, other.spec);
+        spec.rounds += more.rounds;
+        spec.accepted += more.accepted;
+        spec.drafted += more.drafted;
+        spec.accept_lengths.extend(more.accept_lengths);
+        spec.mean_accept_length =
+            spec.accept_lengths.iter().sum::<usize>() as f64 / spec.rounds.max(1) as f64;
+        spec.fallback = spec.fallback.or(more.fallback);
+        let (timing, more) = (&mut self.timing, other.timing);
+        timing.queue_s = timing.queue_s.max(more.queue_s);
+        timing.prefill_s = timing.prefill_s.max(more.prefill_s);
+        timing.decode_s = timing.decode_s.max(more.decode_s);
+        timing.draft_s += more.draft_s;
+        timing.verify_s += more.verify_s;
+        timing.judge_s += more.judge_s;
+        timing.commit_s += more.commit_s;
+    }
+}

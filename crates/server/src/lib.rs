@@ -1,0 +1,149 @@
+//! An OpenAI-compatible HTTP server: requests become jobs, one thread runs them on one engine, tokens come back as
+//! text. Knows no tensors.
+//!
+//! A request's life: `router` checks its key and reads its body, `chat` or `completions` makes a job of it, `handle`
+//! lets it in, `scheduler` gives it a slot, reads its prompt (`answer`, `prefix`) and writes its answer round by round,
+//! `speech` takes the text apart, `sse` sends it.
+//!
+//! ```
+//! let keys = server::Keys::parse("a-key\n")?;
+//! let options = server::Options { slots: 2, keys: Some(keys), ..server::Options::default() };
+//! assert_eq!(options.queue, 64);
+//! # Ok::<(), server::KeyError>(())
+//! ```
+#![forbid(unsafe_code)]
+
+mod answer;
+mod chat;
+mod completions;
+mod error;
+mod fields;
+mod handle;
+mod job;
+mod keys;
+mod messages;
+mod metrics;
+mod prefix;
+mod router;
+mod scheduler;
+mod settings;
+mod speech;
+mod sse;
+mod tokens;
+mod totals;
+
+pub use error::ApiError;
+pub use keys::{KeyError, Keys};
+pub use scheduler::MAX_SLOTS;
+
+use engine::Engine;
+use engine::sampling::Sampling;
+use std::future::Future;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::mpsc;
+use std::time::Duration;
+use text::{ChatTemplate, Tokenizer};
+use tokio::net::TcpListener;
+
+/// What is served.
+pub struct Served {
+    /// For people and for `/v1/models`.
+    pub name: String,
+    /// Runs on a thread of its own from now on.
+    pub engine: Engine,
+    /// Name of the way tokens are proposed.
+    pub mode: &'static str,
+    /// Text to tokens and back.
+    pub tokenizer: Tokenizer,
+    /// Messages to text; without it only `/v1/completions` works.
+    pub template: Option<ChatTemplate>,
+    /// What holds where a request does not say.
+    pub sampling: Sampling,
+    /// Tokens of prompt and answer together.
+    pub context: usize,
+    /// Seconds it took to load.
+    pub load_s: f64,
+}
+
+/// How it is served.
+#[derive(Debug)]
+pub struct Options {
+    /// Answers under way at once, 1 to [`MAX_SLOTS`].
+    pub slots: usize,
+    /// Answers that may wait for a slot.
+    pub queue: usize,
+    /// Who may ask; anybody where there is none.
+    pub keys: Option<Keys>,
+    /// Bytes of state kept for prompts to come.
+    pub cache_bytes: usize,
+    /// The longest a request may take.
+    pub timeout: Option<Duration>,
+    /// How long answers under way may go on when the server is told to end.
+    pub drain: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        let drain = Duration::from_secs(30);
+        Self { slots: 4, queue: 64, keys: None, cache_bytes: 1 << 30, timeout: None, drain }
+    }
+}
+
+/// After an answer's end its connection has this long to take it.
+const LAST_WORDS: Duration = Duration::from_secs(5);
+
+/// Serves until `stop` is ready, then lets answers under way finish.
+pub async fn serve(
+    listener: TcpListener,
+    served: Served,
+    options: Options,
+    stop: impl Future<Output = ()> + Send + 'static,
+) -> io::Result<()> {
+    let Served { name, engine, mode, tokenizer, template, sampling, context, load_s } = served;
+    let Options { slots, queue, keys, cache_bytes, timeout, drain } = options;
+    let slots = slots.clamp(1, MAX_SLOTS);
+    let capacity = slots + queue;
+    let limits = settings::Limits { sampling, vocab: engine.model().config().vocab, context, capacity };
+    let (tokenizer, metrics) = (Arc::new(tokenizer), Arc::new(metrics::Metrics::new()));
+    let abandon = Arc::new(AtomicBool::new(false));
+    let (sender, jobs) = mpsc::channel();
+    let scheduler = scheduler::Scheduler {
+        engine,
+        tokenizer: Arc::clone(&tokenizer),
+        cache: prefix::PrefixCache::new(cache_bytes),
+        metrics: Arc::clone(&metrics),
+        abandon: Arc::clone(&abandon),
+        slots,
+        mode,
+        load_s,
+    };
+    let thread = std::thread::Builder::new().name("engine".to_owned());
+    let thread = thread.spawn(move || scheduler.run(&jobs))?;
+    let handle = handle::Handle::new(sender, capacity, timeout, abandon, Arc::clone(&metrics));
+    let created = router::unix_time();
+    let shared = router::Shared { handle, name, created, tokenizer, template, limits, keys, metrics };
+    let shared = Arc::new(shared);
+
+    let (close, closed) = tokio::sync::oneshot::channel::<()>();
+    let app = router::router(Arc::clone(&shared));
+    let ended = async move { closed.await.unwrap_or_default() };
+    let server = axum::serve(listener, app).with_graceful_shutdown(ended);
+    let server = tokio::spawn(async move { server.await });
+    stop.await;
+    shared.handle.drain(drain).await;
+    let _ = close.send(());
+    let finished = tokio::time::timeout(LAST_WORDS, server).await;
+    drop(shared);
+    match finished {
+        Ok(Ok(result)) => {
+            // With the last connection the last sender is gone, and the thread ends.
+            let _ = tokio::task::spawn_blocking(move || thread.join()).await;
+            result
+        }
+        Ok(Err(error)) => Err(io::Error::other(error)),
+        // Somebody holds a connection open without reading; the process ends without them.
+        Err(_) => Ok(()),
+    }
+}

@@ -1,0 +1,145 @@
+//! Which path leads where, who may take it, and how a body is read.
+
+use crate::error::ApiError;
+use crate::handle::Handle;
+use crate::keys::Keys;
+use crate::metrics::Metrics;
+use crate::settings::Limits;
+use crate::{chat, completions, tokens};
+use axum::body::Bytes;
+use axum::extract::rejection::BytesRejection;
+use axum::extract::{DefaultBodyLimit, FromRequest, Request, State};
+use axum::http::{StatusCode, Uri, header};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use serde_json::{Map, Value, json};
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+use text::{ChatTemplate, Tokenizer};
+use tower_http::catch_panic::CatchPanicLayer;
+
+/// Bytes of a body at most.
+const MAX_BODY: usize = 16 << 20;
+
+/// What every request works with.
+pub(crate) struct Shared {
+    pub(crate) handle: Handle,
+    /// Name of the model.
+    pub(crate) name: String,
+    /// When the server began, in seconds since 1970.
+    pub(crate) created: u64,
+    pub(crate) tokenizer: Arc<Tokenizer>,
+    pub(crate) template: Option<ChatTemplate>,
+    pub(crate) limits: Limits,
+    pub(crate) keys: Option<Keys>,
+    pub(crate) metrics: Arc<Metrics>,
+}
+
+/// All paths.
+pub(crate) fn router(shared: Arc<Shared>) -> Router {
+    Router::new()
+        .route("/v1/chat/completions", post(chat::complete))
+        .route("/v1/completions", post(completions::complete))
+        .route("/v1/models", get(models))
+        .route("/v1/models/{*name}", get(model))
+        .route("/tokenize", post(tokens::tokenize))
+        .route("/detokenize", post(tokens::detokenize))
+        .route("/metrics", get(metrics))
+        .route_layer(middleware::from_fn_with_state(Arc::clone(&shared), check_key))
+        .route("/health", get(health))
+        .method_not_allowed_fallback(no_such_method)
+        .fallback(no_such_path)
+        .layer(DefaultBodyLimit::max(MAX_BODY))
+        .layer(CatchPanicLayer::custom(|_| {
+            ApiError::Internal("a panic while answering".to_owned()).into_response()
+        }))
+        .with_state(shared)
+}
+
+async fn check_key(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
+    match &shared.keys {
+        Some(keys) if !keys.open(request.headers()) => ApiError::Key.into_response(),
+        _ => next.run(request).await,
+    }
+}
+
+async fn health(State(shared): State<Arc<Shared>>) -> Response {
+    match shared.handle.is_closing() {
+        true => (StatusCode::SERVICE_UNAVAILABLE, Json(json!({"status": "draining"}))).into_response(),
+        false => Json(json!({"status": "ok"})).into_response(),
+    }
+}
+
+async fn models(State(shared): State<Arc<Shared>>) -> Json<Value> {
+    Json(json!({"object": "list", "data": [model_object(&shared)]}))
+}
+
+/// Any name is served by the model that is loaded.
+async fn model(State(shared): State<Arc<Shared>>) -> Json<Value> {
+    Json(model_object(&shared))
+}
+
+fn model_object(shared: &Shared) -> Value {
+    let (name, created, context) = (&shared.name, shared.created, shared.limits.context);
+    json!({"id": name, "object": "model", "created": created, "owned_by": "forerun", "max_model_len": context})
+}
+
+async fn metrics(State(shared): State<Arc<Shared>>) -> Response {
+    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    ([(header::CONTENT_TYPE, kind)], shared.metrics.page()).into_response()
+}
+
+async fn no_such_path(uri: Uri) -> ApiError {
+    ApiError::NotFound(uri.path().to_owned())
+}
+
+async fn no_such_method(request: Request) -> ApiError {
+    ApiError::Method(format!("{} does not answer {}", request.uri().path(), request.method()))
+}
+
+/// Seconds since 1970.
+pub(crate) fn unix_time() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs())
+}
+
+/// The body of a request, not yet understood.
+pub(crate) struct Body(Bytes);
+
+impl<S: Send + Sync> FromRequest<S> for Body {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
+        // A page in a browser may send other types anywhere without asking; JSON it may not.
+        let kind = request.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
+        let essence = kind.unwrap_or("none").split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+        if essence != "application/json" && !essence.ends_with("+json") {
+            return Err(ApiError::ContentType { found: essence });
+        }
+        let bytes = Bytes::from_request(request, state).await;
+        bytes.map(Self).map_err(|error| match error {
+            BytesRejection::FailedToBufferBody(error) if error.status() == StatusCode::PAYLOAD_TOO_LARGE => {
+                ApiError::TooLarge { limit: MAX_BODY }
+            }
+            error => ApiError::Body(error.body_text()),
+        })
+    }
+}
+
+impl Body {
+    /// Parses the body and reads it, away from the threads that serve connections: long texts take a while.
+    pub(crate) async fn read<T: Send + 'static>(
+        self,
+        shared: &Arc<Shared>,
+        read: fn(&Map<String, Value>, &Shared) -> Result<T, ApiError>,
+    ) -> Result<T, ApiError> {
+        let shared = Arc::clone(shared);
+        let work = tokio::task::spawn_blocking(move || {
+            let body: Map<String, Value> =
+                serde_json::from_slice(&self.0).map_err(|error| ApiError::Body(error.to_string()))?;
+            read(&body, &shared)
+        });
+        work.await.unwrap_or_else(|_| Err(ApiError::Internal("a panic while reading the request".to_owned())))
+    }
+}

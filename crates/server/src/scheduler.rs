@@ -1,0 +1,254 @@
+//! The engine's own thread. It takes jobs from a channel and turns a wheel: let go of who has left, admit who waits,
+//! read one chunk of one prompt, run one round of every answer. So a long prompt stalls nobody, and whoever hangs up
+//! has left the pass by the next turn.
+
+use crate::answer::{Answer, Begun, Reading};
+use crate::error::ApiError;
+use crate::job::{Event, News, Ticket};
+use crate::metrics::Metrics;
+use crate::prefix::PrefixCache;
+use engine::{Engine, Generation, Sequence};
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, TryRecvError};
+use std::time::Instant;
+use text::Tokenizer;
+
+/// Tokens of a prompt read between two rounds while answers are being written.
+const CHUNK_BESIDE_ANSWERS: usize = 64;
+
+/// Sequences that a pass can hold, each with at least its anchor's row.
+pub const MAX_SLOTS: usize = 32;
+
+/// What the thread works with.
+pub(crate) struct Scheduler {
+    pub(crate) engine: Engine,
+    pub(crate) tokenizer: Arc<Tokenizer>,
+    pub(crate) cache: PrefixCache<Sequence>,
+    pub(crate) metrics: Arc<Metrics>,
+    /// Set to give up what is under way.
+    pub(crate) abandon: Arc<AtomicBool>,
+    /// Sequences under way at most.
+    pub(crate) slots: usize,
+    /// Name of the way tokens are proposed.
+    pub(crate) mode: &'static str,
+    pub(crate) load_s: f64,
+}
+
+/// One answer that waits for a slot.
+pub(crate) struct Waiting {
+    pub(crate) ticket: Arc<Ticket>,
+    /// Which of the ticket's choices.
+    pub(crate) choice: usize,
+    /// The state that a sibling left after reading all of the prompt but its last token.
+    pub(crate) start: Option<Sequence>,
+}
+
+/// What is under way.
+#[derive(Default)]
+struct Work {
+    waiting: VecDeque<Waiting>,
+    reading: VecDeque<Reading>,
+    answers: Vec<Answer>,
+}
+
+impl Work {
+    fn is_empty(&self) -> bool {
+        self.waiting.is_empty() && self.reading.is_empty() && self.answers.is_empty()
+    }
+
+    fn busy_slots(&self) -> usize {
+        self.reading.len() + self.answers.len()
+    }
+}
+
+impl Scheduler {
+    /// Works until every sender is gone and nothing is left to do.
+    pub(crate) fn run(mut self, jobs: &Receiver<Arc<Ticket>>) {
+        let mut work = Work::default();
+        while self.take_jobs(&mut work, jobs) {
+            self.let_go(&mut work);
+            self.admit(&mut work);
+            self.read_chunk(&mut work);
+            self.run_round(&mut work);
+            self.metrics.running.set(work.busy_slots() as i64);
+            self.metrics.waiting.set(work.waiting.len() as i64);
+        }
+    }
+
+    /// Takes what has come; waits where there is nothing to do. Nothing is left when it says no.
+    fn take_jobs(&self, work: &mut Work, jobs: &Receiver<Arc<Ticket>>) -> bool {
+        let take = |ticket: Arc<Ticket>, work: &mut Work| {
+            work.waiting.push_back(Waiting { ticket, choice: 0, start: None });
+        };
+        if work.is_empty() {
+            match jobs.recv() {
+                Ok(ticket) => take(ticket, work),
+                Err(_) => return false,
+            }
+        }
+        loop {
+            match jobs.try_recv() {
+                Ok(ticket) => take(ticket, work),
+                Err(TryRecvError::Empty | TryRecvError::Disconnected) => return true,
+            }
+        }
+    }
+
+    /// Drops what nobody waits for any more and what has run out of time.
+    fn let_go(&self, work: &mut Work) {
+        let now = Instant::now();
+        let abandon = self.abandon.load(Ordering::Relaxed);
+        let stays = |ticket: &Ticket, choice: usize| {
+            let late = ticket.deadline.is_some_and(|d| d <= now);
+            if ticket.events.is_closed() || late || abandon {
+                self.metrics.add_abort();
+                let seconds = now.duration_since(ticket.arrived).as_secs();
+                fail(ticket, choice, if abandon { ApiError::Closing } else { ApiError::Deadline { seconds } });
+                return false;
+            }
+            true
+        };
+        work.waiting.retain(|w| stays(&w.ticket, w.choice));
+        work.reading.retain(|r| stays(&r.ticket, r.choice));
+        work.answers.retain(|a| stays(&a.ticket, a.choice));
+    }
+
+    /// Gives free slots to those who wait, first come, first served.
+    fn admit(&mut self, work: &mut Work) {
+        while work.busy_slots() < self.slots
+            && let Some(Waiting { ticket, choice, start }) = work.waiting.pop_front()
+        {
+            let prompt = &ticket.job.prompt;
+            let sibling = start.is_some();
+            let (cached, sequence) = match start {
+                Some(sequence) => (sequence.committed(), sequence),
+                None => self.cache.find(prompt).unwrap_or_else(|| (0, self.engine.sequence())),
+            };
+            if !sibling {
+                self.metrics.prompt_tokens.inc_by(prompt.len() as u64);
+                self.metrics.cached_queries.inc_by(prompt.len() as u64);
+                self.metrics.cached_hits.inc_by(cached as u64);
+            }
+            let opening = self.tokenizer.special("<|im_start|>");
+            work.reading.push_back(Reading::new(ticket, choice, sequence, cached, opening));
+        }
+    }
+
+    /// Reads a chunk of the prompt that has waited longest for one.
+    fn read_chunk(&mut self, work: &mut Work) {
+        let Some(mut reading) = work.reading.pop_front() else { return };
+        let largest = self.engine.model().options().max_rows;
+        let limit = if work.answers.is_empty() { largest } else { CHUNK_BESIDE_ANSWERS.min(largest) };
+        let end = reading.chunk_end(limit);
+        let ticket = Arc::clone(&reading.ticket);
+        let prompt = &ticket.job.prompt;
+        let choice = reading.choice;
+        if end < prompt.len() {
+            let from = reading.sequence.committed();
+            match guarded(|| self.engine.read(&mut reading.sequence, &prompt[from..end])) {
+                Ok(()) => {
+                    self.keep(&mut reading, &mut work.waiting);
+                    work.reading.push_back(reading);
+                }
+                Err(error) => fail(&ticket, choice, error),
+            }
+            return;
+        }
+        let begun = Begun::of(&reading, self.mode, self.load_s);
+        match guarded(|| self.begin(reading)) {
+            Ok(generation) => {
+                self.metrics.first_token.observe(ticket.arrived.elapsed().as_secs_f64());
+                self.metrics.generation_tokens.inc();
+                let mut answer = Answer::new(begun, generation, Arc::clone(&self.tokenizer));
+                match answer.take_first() {
+                    true => self.end(answer),
+                    false => work.answers.push(answer),
+                }
+            }
+            Err(error) => fail(&ticket, choice, error),
+        }
+    }
+
+    fn begin(&mut self, reading: Reading) -> Result<Generation, engine::Error> {
+        let Reading { ticket, choice, sequence, .. } = reading;
+        let prompt = &ticket.job.prompt;
+        let unread = &prompt[sequence.committed()..];
+        let sampling = ticket.job.choices[choice].clone();
+        self.engine.begin(sequence, unread, prompt, sampling, self.tokenizer.ends().to_vec(), |_| ())
+    }
+
+    /// Keeps the state where a prompt has just been read up to a place worth coming back to, and lets its siblings go
+    /// on from there where it is the end.
+    fn keep(&mut self, reading: &mut Reading, waiting: &mut VecDeque<Waiting>) {
+        let job = &reading.ticket.job;
+        let read = reading.sequence.committed();
+        if reading.at_mark() {
+            self.cache.insert(&job.prompt[..read], reading.sequence.clone(), reading.sequence.bytes());
+            self.note_cache();
+        }
+        if reading.choice == 0 && read + 1 == job.prompt.len() {
+            for choice in (1..job.choices.len()).rev() {
+                let (ticket, start) = (Arc::clone(&reading.ticket), Some(reading.sequence.clone()));
+                waiting.push_front(Waiting { ticket, choice, start });
+            }
+        }
+    }
+
+    /// One round of every answer, verified in one pass.
+    fn run_round(&mut self, work: &mut Work) {
+        if work.answers.is_empty() {
+            return;
+        }
+        let mut texts: Vec<_> = work.answers.iter_mut().map(Answer::text).collect();
+        let rounds = match guarded(|| self.engine.step_all(&mut texts)) {
+            Ok(rounds) => rounds,
+            Err(error) => {
+                // The pass was shared, so nobody knows where they are.
+                work.answers.drain(..).for_each(|a| fail(&a.ticket, a.choice, error.clone()));
+                return;
+            }
+        };
+        let answers = std::mem::take(&mut work.answers);
+        for (mut answer, round) in answers.into_iter().zip(&rounds) {
+            self.metrics.add_round(round);
+            match answer.take_round(round) {
+                true => self.end(answer),
+                false => work.answers.push(answer),
+            }
+        }
+    }
+
+    /// Tells that an answer is whole and keeps the state it left.
+    fn end(&mut self, answer: Answer) {
+        let outcome = answer.outcome();
+        self.metrics.add_answer(&outcome);
+        answer.tell(News::Done(Box::new(outcome)));
+        let (tokens, sequence) = answer.into_state();
+        let bytes = sequence.bytes();
+        self.cache.insert(&tokens, sequence, bytes);
+        self.note_cache();
+    }
+
+    fn note_cache(&self) {
+        self.metrics.cache_bytes.set(self.cache.bytes() as i64);
+        self.metrics.cache_entries.set(self.cache.len() as i64);
+    }
+}
+
+/// Tells a client that there is no more; whoever has left does not hear it.
+fn fail(ticket: &Ticket, choice: usize, error: ApiError) {
+    let choice = ticket.job.first_choice + choice;
+    let _ = ticket.events.send(Event { choice, news: News::Failed(error) });
+}
+
+/// Runs a part of the engine; a panic becomes an error. Passes only read committed state, and a commit that was cut
+/// short belongs to a sequence that is dropped with the error.
+fn guarded<T>(work: impl FnOnce() -> Result<T, engine::Error>) -> Result<T, ApiError> {
+    match catch_unwind(AssertUnwindSafe(work)) {
+        Ok(result) => result.map_err(|error| ApiError::Internal(error.to_string())),
+        Err(_) => Err(ApiError::Internal("the engine panicked".to_owned())),
+    }
+}

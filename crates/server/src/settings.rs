@@ -1,0 +1,235 @@
+//! What a request says about how to answer, the same for every endpoint: sampling, stops, length, number, streaming.
+
+use crate::error::ApiError;
+use crate::fields::{Fields, wrong};
+use crate::job::Job;
+use engine::sampling::Sampling;
+use serde_json::Value;
+use std::hash::{BuildHasher, Hasher};
+
+/// Answers to one prompt at most.
+const MAX_CHOICES: i64 = 16;
+/// Stop strings at most, and bytes of one.
+const MAX_STOPS: usize = 16;
+const MAX_STOP_BYTES: usize = 1024;
+/// Tokens with a bias at most.
+const MAX_BIASES: usize = 1024;
+
+/// How to answer.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Settings {
+    pub(crate) sampling: Sampling,
+    pub(crate) stops: Vec<String>,
+    pub(crate) max_tokens: Option<usize>,
+    pub(crate) choices: usize,
+    pub(crate) stream: bool,
+    pub(crate) include_usage: bool,
+}
+
+/// What the loaded model allows and recommends.
+#[derive(Clone, Debug)]
+pub(crate) struct Limits {
+    pub(crate) sampling: Sampling,
+    pub(crate) vocab: usize,
+    /// Tokens of prompt and answer together.
+    pub(crate) context: usize,
+    /// Answers that can be in the works at once.
+    pub(crate) capacity: usize,
+}
+
+impl Settings {
+    /// Reads the fields; what is not there is as the model recommends.
+    pub(crate) fn read(fields: &Fields<'_>, limits: &Limits) -> Result<Self, ApiError> {
+        let file = &limits.sampling;
+        let any = f64::from(f32::MIN_POSITIVE)..=f64::from(f32::MAX);
+        let sampling = Sampling {
+            temperature: fields.number("temperature", 0.0..=2.0)?.unwrap_or(file.temperature),
+            top_p: fields.number("top_p", 0.0..=1.0)?.unwrap_or(file.top_p),
+            // -1 is how some clients say all.
+            top_k: fields.integer("top_k", -1..=i64::MAX)?.map_or(file.top_k, |k| k.max(0) as usize),
+            min_p: fields.number("min_p", 0.0..=1.0)?.unwrap_or(file.min_p),
+            repetition_penalty: fields.number("repetition_penalty", any)?.unwrap_or(file.repetition_penalty),
+            presence_penalty: fields.number("presence_penalty", -2.0..=2.0)?.unwrap_or(file.presence_penalty),
+            frequency_penalty: fields
+                .number("frequency_penalty", -2.0..=2.0)?
+                .unwrap_or(file.frequency_penalty),
+            logit_bias: read_biases(fields, limits.vocab)?,
+            seed: read_seed(fields)?.unwrap_or_else(|| random() >> 32),
+            choice: 0,
+        };
+        let most = MAX_CHOICES.min(limits.capacity as i64);
+        let choices = fields.integer("n", 1..=most)?.unwrap_or(1) as usize;
+        let stream_options = fields.object("stream_options")?;
+        let stream = fields.bool("stream")?.unwrap_or(false);
+        if stream_options.is_some() && !stream {
+            return Err(fields.wrong("stream_options", "nothing without `stream`"));
+        }
+        let include_usage = match &stream_options {
+            Some(options) => options.bool("include_usage")?.unwrap_or(false),
+            None => false,
+        };
+        let max_tokens = fields.integer("max_tokens", 1..=i64::MAX)?;
+        let max_tokens = fields.integer("max_completion_tokens", 1..=i64::MAX)?.or(max_tokens);
+        fields.string("user")?;
+        fields.string("model")?;
+        let stops = read_stops(fields)?;
+        let max_tokens = max_tokens.map(|n| n as usize);
+        Ok(Self { sampling, stops, max_tokens, choices, stream, include_usage })
+    }
+
+    /// The job of answering `prompt`, which came in `field`.
+    pub(crate) fn job(
+        &self,
+        prompt: Vec<u32>,
+        field: &'static str,
+        first_choice: usize,
+        limits: &Limits,
+    ) -> Result<Job, ApiError> {
+        let context = limits.context;
+        if prompt.is_empty() {
+            return Err(ApiError::field(field, format!("`{field}` has no tokens")));
+        }
+        if prompt.len() >= context {
+            return Err(ApiError::TooLong { field, tokens: prompt.len(), context });
+        }
+        let room = self.max_tokens.unwrap_or(usize::MAX).min(context - prompt.len());
+        let choices = (0..self.choices as u32).map(|choice| Sampling { choice, ..self.sampling.clone() });
+        Ok(Job { prompt, choices: choices.collect(), first_choice, room, stops: self.stops.clone() })
+    }
+}
+
+/// A number nobody can guess, from the randomness that the standard library keys its hash maps with.
+pub(crate) fn random() -> u64 {
+    std::collections::hash_map::RandomState::new().build_hasher().finish()
+}
+
+/// Any 64-bit integer, of either sign.
+fn read_seed(fields: &Fields<'_>) -> Result<Option<u64>, ApiError> {
+    let Some(value) = fields.get("seed") else { return Ok(None) };
+    let seed = value.as_u64().or_else(|| value.as_i64().map(|seed| seed as u64));
+    seed.map(Some).ok_or_else(|| fields.wrong("seed", "an integer of 64 bits"))
+}
+
+fn read_stops(fields: &Fields<'_>) -> Result<Vec<String>, ApiError> {
+    let stops = match fields.get("stop") {
+        None => Vec::new(),
+        Some(Value::String(stop)) => vec![stop.clone()],
+        Some(Value::Array(stops)) => {
+            let strings = stops.iter().enumerate().map(|(i, stop)| match stop {
+                Value::String(stop) => Ok(stop.clone()),
+                other => Err(wrong(format!("{}[{i}]", fields.path("stop")), other, "a string")),
+            });
+            strings.collect::<Result<_, _>>()?
+        }
+        Some(_) => return Err(fields.wrong("stop", "a string or an array of strings")),
+    };
+    if stops.len() > MAX_STOPS {
+        return Err(fields.wrong("stop", &format!("at most {MAX_STOPS}")));
+    }
+    if let Some(i) = stops.iter().position(|stop| stop.len() > MAX_STOP_BYTES) {
+        let path = format!("{}[{i}]", fields.path("stop"));
+        let message = format!("`{path}` has {} bytes, at most {MAX_STOP_BYTES} are taken", stops[i].len());
+        return Err(ApiError::field(path, message));
+    }
+    Ok(stops)
+}
+
+/// Token ids as strings, biases from -100 (never) to 100.
+fn read_biases(fields: &Fields<'_>, vocab: usize) -> Result<Vec<(u32, f32)>, ApiError> {
+    let Some(biases) = fields.object("logit_bias")? else { return Ok(Vec::new()) };
+    let bias = |(name, value): (&String, &Value)| {
+        let token = name.parse::<u32>().ok().filter(|token| (*token as usize) < vocab);
+        let token = token.ok_or_else(|| {
+            let message = format!("a key of `logit_bias` is not a token id below {vocab}");
+            ApiError::field("logit_bias", message)
+        })?;
+        let bias = value.as_f64().filter(|b| (-100.0..=100.0).contains(b));
+        let bias = bias.ok_or_else(|| wrong(biases.path(name), value, "a number from -100 to 100"))?;
+        Ok((token, bias as f32))
+    };
+    let list: Vec<(u32, f32)> = biases.entries().map(bias).collect::<Result<_, _>>()?;
+    if list.len() > MAX_BIASES {
+        return Err(fields.wrong("logit_bias", &format!("at most {MAX_BIASES} tokens")));
+    }
+    Ok(list)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn limits() -> Limits {
+        let sampling = Sampling { temperature: 0.7, ..Sampling::default() };
+        Limits { sampling, vocab: 100, context: 10, capacity: 8 }
+    }
+
+    fn read(body: Value) -> Result<Settings, String> {
+        let read = Settings::read(&Fields::of(body.as_object().unwrap()), &limits());
+        read.map_err(|error| error.object()["error"]["param"].as_str().unwrap_or("none").to_owned())
+    }
+
+    #[test]
+    fn fields_are_read_over_the_recommendation() {
+        let settings = read(json!({
+            "temperature": 0, "top_k": -1, "seed": -1, "stop": ["a", "b"], "n": 2, "stream": true,
+            "logit_bias": {"5": -100}, "stream_options": {"include_usage": true}, "max_tokens": 3,
+            "max_completion_tokens": 4, "unknown": [{}], "top_p": null,
+        }))
+        .unwrap();
+        assert_eq!(settings.sampling.temperature, 0.0);
+        assert_eq!((settings.sampling.top_k, settings.sampling.seed), (0, u64::MAX));
+        assert_eq!(settings.sampling.logit_bias, [(5, -100.0)]);
+        assert_eq!(settings.stops, ["a", "b"]);
+        assert_eq!((settings.max_tokens, settings.choices), (Some(4), 2));
+        assert!(settings.stream && settings.include_usage);
+        assert_eq!(read(json!({})).unwrap().sampling.temperature, 0.7);
+    }
+
+    #[test]
+    fn wrong_values_name_their_field() {
+        for (body, field) in [
+            (json!({"temperature": 2.1}), "temperature"),
+            (json!({"temperature": "hot"}), "temperature"),
+            (json!({"top_p": -0.1}), "top_p"),
+            (json!({"top_k": 1.5}), "top_k"),
+            (json!({"min_p": 2}), "min_p"),
+            (json!({"seed": 0.5}), "seed"),
+            (json!({"stop": 3}), "stop"),
+            (json!({"stop": ["a", 3]}), "stop[1]"),
+            (json!({"stop": vec!["a"; 17]}), "stop"),
+            (json!({"stop": "a".repeat(1025)}), "stop[0]"),
+            (json!({"n": 0}), "n"),
+            (json!({"n": 9}), "n"),
+            (json!({"max_tokens": 0}), "max_tokens"),
+            (json!({"max_completion_tokens": -1}), "max_completion_tokens"),
+            (json!({"logit_bias": {"100": 0}}), "logit_bias"),
+            (json!({"logit_bias": {"x": 0}}), "logit_bias"),
+            (json!({"logit_bias": {"5": 101}}), "logit_bias.5"),
+            (json!({"presence_penalty": 3}), "presence_penalty"),
+            (json!({"frequency_penalty": []}), "frequency_penalty"),
+            (json!({"repetition_penalty": 0}), "repetition_penalty"),
+            (json!({"stream": 1}), "stream"),
+            (json!({"stream": true, "stream_options": 1}), "stream_options"),
+            (json!({"stream": true, "stream_options": {"include_usage": 1}}), "stream_options.include_usage"),
+            (json!({"stream_options": {}}), "stream_options"),
+            (json!({"user": 1}), "user"),
+            (json!({"model": {}}), "model"),
+        ] {
+            assert_eq!(read(body.clone()), Err(field.to_owned()), "{body}");
+        }
+    }
+
+    #[test]
+    fn a_job_fits_the_context() {
+        let settings = read(json!({"n": 2, "seed": 7})).unwrap();
+        let job = settings.job(vec![1; 9], "prompt", 4, &limits()).unwrap();
+        assert_eq!((job.room, job.first_choice, job.choices.len()), (1, 4, 2));
+        assert_eq!((job.choices[1].choice, job.choices[1].seed), (1, 7));
+        assert!(matches!(
+            settings.job(vec![1; 10], "prompt", 0, &limits()),
+            Err(ApiError::TooLong { tokens: 10, context: 10, .. })
+        ));
+        assert!(settings.job(Vec::new(), "prompt", 0, &limits()).is_err());
+    }
+}

@@ -1,0 +1,113 @@
+//! Answers as server-sent events. The stream owns the receiver: when the client goes away it is dropped, and with it
+//! the answer.
+
+use crate::error::ApiError;
+use crate::job::{Event, News, Outcome};
+use axum::response::sse::{self, KeepAlive, Sse};
+use axum::response::{IntoResponse, Response};
+use futures_core::Stream;
+use serde_json::Value;
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use tokio::sync::mpsc::UnboundedReceiver;
+
+/// Turns news into the chunks of one API.
+pub(crate) trait Chunks: Send + Unpin + 'static {
+    /// What is sent before any news.
+    fn open(&mut self) -> Vec<Value>;
+    /// More text of an answer.
+    fn text(&mut self, choice: usize, text: &str) -> Vec<Value>;
+    /// An answer is whole.
+    fn done(&mut self, choice: usize, outcome: Outcome) -> Vec<Value>;
+    /// All answers are whole.
+    fn close(&mut self) -> Vec<Value>;
+}
+
+/// A stream of chunks that ends with `[DONE]`.
+struct Events<C> {
+    news: UnboundedReceiver<Event>,
+    chunks: C,
+    ready: VecDeque<String>,
+    /// Answers that are not whole yet.
+    open: usize,
+    over: bool,
+}
+
+/// Answers with the chunks of `answers` answers.
+pub(crate) fn stream<C: Chunks>(news: UnboundedReceiver<Event>, mut chunks: C, answers: usize) -> Response {
+    let ready = chunks.open().iter().map(Value::to_string).collect();
+    let events = Events { news, chunks, ready, open: answers, over: false };
+    Sse::new(events).keep_alive(KeepAlive::default()).into_response()
+}
+
+impl<C: Chunks> Events<C> {
+    fn take(&mut self, event: Event) {
+        let mut chunks = match event.news {
+            News::Text(text) => self.chunks.text(event.choice, &text),
+            News::Done(outcome) => {
+                self.open -= 1;
+                self.chunks.done(event.choice, *outcome)
+            }
+            News::Failed(error) => return self.fail(&error),
+        };
+        if self.open == 0 {
+            chunks.extend(self.chunks.close());
+        }
+        self.ready.extend(chunks.iter().map(Value::to_string));
+        if self.open == 0 {
+            self.end();
+        }
+    }
+
+    fn fail(&mut self, error: &ApiError) {
+        self.ready.push_back(error.object().to_string());
+        self.end();
+    }
+
+    fn end(&mut self) {
+        self.ready.push_back("[DONE]".to_owned());
+        self.over = true;
+        self.news.close();
+    }
+}
+
+impl<C: Chunks> Stream for Events<C> {
+    type Item = Result<sse::Event, Infallible>;
+
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let this = self.get_mut();
+        loop {
+            if let Some(data) = this.ready.pop_front() {
+                return Poll::Ready(Some(Ok(sse::Event::default().data(data))));
+            }
+            if this.over {
+                return Poll::Ready(None);
+            }
+            match ready!(this.news.poll_recv(cx)) {
+                Some(event) => this.take(event),
+                None => this.fail(&ApiError::Internal("the answer was lost".to_owned())),
+            }
+        }
+    }
+}
+
+/// Waits for all of `answers` answers: texts and outcomes, in order of their choices.
+pub(crate) async fn collect(
+    mut news: UnboundedReceiver<Event>,
+    answers: usize,
+) -> Result<Vec<(String, Outcome)>, ApiError> {
+    let mut texts = vec![String::new(); answers];
+    let mut outcomes: Vec<Option<Outcome>> = vec![None; answers];
+    while outcomes.iter().any(Option::is_none) {
+        let lost = || ApiError::Internal("the answer was lost".to_owned());
+        let event = news.recv().await.ok_or_else(lost)?;
+        match event.news {
+            News::Text(text) => texts[event.choice] += &text,
+            News::Done(outcome) => outcomes[event.choice] = Some(*outcome),
+            News::Failed(error) => return Err(error),
+        }
+    }
+    Ok(texts.into_iter().zip(outcomes.into_iter().flatten()).collect())
+}

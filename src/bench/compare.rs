@@ -1,0 +1,226 @@
+//! `forerun bench compare`: what changed between two runs beyond noise. Prompts are compared with themselves; a change
+//! counts when its interval leaves out "none" and it is larger than what either run drifted between its repeats.
+
+use super::cost::Cost;
+use super::results::{Results, Sample, by_prompt, table};
+use super::statistics::{Estimate, Interval, deviation, median};
+use super::tables;
+use anyhow::{Result, bail};
+use serde::Serialize;
+use std::io::Write;
+use std::path::PathBuf;
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// results.json of the run to compare with
+    before: PathBuf,
+    /// results.json of the other run
+    after: PathBuf,
+    /// Print one JSON object instead of a table
+    #[arg(long)]
+    json: bool,
+}
+
+/// A figure in both runs.
+#[derive(Clone, Debug, Serialize)]
+struct Change {
+    suite: String,
+    mode: String,
+    figure: &'static str,
+    before: f64,
+    after: f64,
+    /// After by before.
+    change: Interval,
+    /// What a change must exceed, as a share.
+    noise: f64,
+    changed: bool,
+}
+
+/// No machine is steadier than this from run to run.
+const STEADIEST: f64 = 0.01;
+/// What is assumed of a run that repeated nothing.
+const UNKNOWN: f64 = 0.05;
+/// Standard deviations that 95 % of normal numbers lie within.
+const WITHIN: f64 = 1.96;
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let (before, after) = (Results::open(&args.before)?, Results::open(&args.after)?);
+    let mut changes = of_answers(&before, &after);
+    if let (Some(before), Some(after)) = (&before.cost, &after.cost) {
+        changes.extend(of_costs(before, after));
+    }
+    if changes.is_empty() {
+        bail!("the two runs have no figure in common");
+    }
+    let mut out = std::io::stdout().lock();
+    let changed: Vec<&Change> = changes.iter().filter(|c| c.changed).collect();
+    if args.json {
+        let object = serde_json::json!({"figures": changes.len(), "changed": changed, "all": changes});
+        writeln!(out, "{object}")?;
+        return Ok(());
+    }
+    for (name, results) in [("before", &before), ("after", &after)] {
+        let machine = &results.machine;
+        writeln!(out, "{name}: {}, program {}, load {:.1}", machine.line(), machine.program, machine.load)?;
+    }
+    if before.machine.processor != after.machine.processor || before.machine.threads != after.machine.threads
+    {
+        writeln!(out, "the machines differ: only ratios can be compared")?;
+    }
+    let row = |c: &&Change| {
+        let percent = |ratio: f64| format!("{:+.1}", 100.0 * (ratio - 1.0));
+        vec![
+            c.suite.clone(),
+            c.mode.clone(),
+            c.figure.to_owned(),
+            format!("{:.2}", c.before),
+            format!("{:.2}", c.after),
+            format!("{} [{}, {}]", percent(c.change.value), percent(c.change.low), percent(c.change.high)),
+            format!("{:.1}", 100.0 * c.noise),
+        ]
+    };
+    if !changed.is_empty() {
+        let header = ["suite", "mode", "figure", "before", "after", "change %", "noise %"];
+        tables::table(&mut out, &header, changed.iter().map(row).collect())?;
+    }
+    writeln!(out, "\n{} of {} figures changed beyond noise", changed.len(), changes.len())?;
+    Ok(())
+}
+
+/// A figure of samples: its name, and its values by prompt and repeat.
+type Figure = (&'static str, fn(&[Sample], &str, &str) -> Vec<Vec<f64>>);
+
+const FIGURES: [Figure; 4] = [
+    ("tok/s", |samples, suite, mode| table(&by_prompt(samples, suite, mode), Sample::tokens_per_s)),
+    ("times plain", ratios),
+    ("accept length", |samples, suite, mode| {
+        let mean =
+            |s: &Sample| s.accept_lengths.iter().sum::<usize>() as f64 / s.accept_lengths.len().max(1) as f64;
+        table(&by_prompt(samples, suite, mode), mean)
+    }),
+    ("prompt tok/s", |samples, suite, mode| {
+        table(&by_prompt(samples, suite, mode), Sample::prefill_tokens_per_s)
+    }),
+];
+
+/// Speed by that of plain decoding of the same prompt in the same repeat.
+fn ratios(samples: &[Sample], suite: &str, mode: &str) -> Vec<Vec<f64>> {
+    let rates = |mode: &str| table(&by_prompt(samples, suite, mode), Sample::tokens_per_s);
+    let (these, plain) = (rates(mode), rates("off"));
+    if mode == "off" || plain.len() != these.len() {
+        return Vec::new();
+    }
+    let row = |(these, plain): (&Vec<f64>, &Vec<f64>)| these.iter().zip(plain).map(|(a, b)| a / b).collect();
+    these.iter().zip(&plain).map(row).collect()
+}
+
+fn of_answers(before: &Results, after: &Results) -> Vec<Change> {
+    let (Some(a), Some(b)) = (&before.settings, &after.settings) else { return Vec::new() };
+    let mut changes = Vec::new();
+    for (figure, values) in FIGURES {
+        let pairs = || a.suites.iter().flat_map(|suite| a.modes.iter().map(move |mode| (suite, mode)));
+        let drift = |results: &Results| {
+            let cells: Vec<Vec<Vec<f64>>> = pairs().map(|(s, m)| values(&results.samples, s, m)).collect();
+            drift(&cells)
+        };
+        let noise = WITHIN * drift(before).hypot(drift(after));
+        for (suite, mode) in pairs().filter(|(s, m)| b.suites.contains(s) && b.modes.contains(m)) {
+            let (x, y) = (values(&before.samples, suite, mode), values(&after.samples, suite, mode));
+            // Other prompts would be another suite.
+            if x.is_empty() || x.len() != y.len() {
+                continue;
+            }
+            let change = paired(&x, &y);
+            let beyond = change.value.ln().abs() > noise && !(change.low <= 1.0 && 1.0 <= change.high);
+            let middle = |values: &[Vec<f64>]| median(values.iter().map(|v| median(v.iter().copied())));
+            changes.push(Change {
+                suite: suite.clone(),
+                mode: mode.clone(),
+                figure,
+                before: middle(&x),
+                after: middle(&y),
+                change,
+                noise,
+                changed: beyond,
+            });
+        }
+    }
+    changes
+}
+
+/// The median over prompts of after by before, with its interval.
+fn paired(before: &[Vec<f64>], after: &[Vec<f64>]) -> Interval {
+    let middle = |values: &Vec<f64>| median(values.iter().copied());
+    let ratios: Vec<f64> = before.iter().zip(after).map(|(a, b)| middle(b) / middle(a)).collect();
+    Estimate::of(ratios.len(), 1, |drawn| median(drawn.iter().map(|i| ratios[*i]))).interval()
+}
+
+/// How far a cell's figure lies from repeat to repeat, over all cells: [cells][prompts][repeats]. A whole run may lie
+/// as far off as one of its repeats.
+fn drift(cells: &[Vec<Vec<f64>>]) -> f64 {
+    let mut squares = Vec::new();
+    for prompts in cells {
+        let repeats = prompts.iter().map(Vec::len).min().unwrap_or(0);
+        let figure = |r: usize| median(prompts.iter().map(|p| p[r])).ln();
+        let figures: Vec<f64> = (0..repeats).map(figure).filter(|f| f.is_finite()).collect();
+        if figures.len() > 1 {
+            squares.push(deviation(&figures).powi(2));
+        }
+    }
+    match squares.is_empty() {
+        true => UNKNOWN,
+        false => (squares.iter().sum::<f64>() / squares.len() as f64).sqrt().max(STEADIEST),
+    }
+}
+
+/// Costs have no prompts: a change counts when the intervals lie apart.
+fn of_costs(before: &Cost, after: &Cost) -> Vec<Change> {
+    let mut pairs = vec![
+        ("prompt tok/s".to_owned(), before.prompt_tokens_per_s, after.prompt_tokens_per_s),
+        ("ms a token".to_owned(), before.token_ms, after.token_ms),
+    ];
+    for row in &before.rows {
+        if let Some(other) = after.rows.iter().find(|r| r.rows == row.rows) {
+            pairs.push((format!("ms, {} rows", row.rows), row.ms, other.ms));
+        }
+    }
+    let noise = WITHIN * STEADIEST.hypot(STEADIEST);
+    let change = |(mode, a, b): (String, Interval, Interval)| {
+        let change = Interval { value: b.value / a.value, low: b.low / a.high, high: b.high / a.low };
+        let apart = b.low > a.high || b.high < a.low;
+        let changed = apart && change.value.ln().abs() > noise;
+        Change {
+            suite: after.model.clone(),
+            mode,
+            figure: "cost",
+            before: a.value,
+            after: b.value,
+            change,
+            noise,
+            changed,
+        }
+    };
+    pairs.into_iter().map(change).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn drift_is_what_repeats_differ_by() {
+        let calm = vec![vec![vec![100.0, 100.0, 100.0]; 4]];
+        let shaky = vec![vec![vec![100.0, 120.0, 80.0]; 4]];
+        assert_eq!(drift(&calm), STEADIEST);
+        assert!((0.15..0.25).contains(&drift(&shaky)), "{}", drift(&shaky));
+        assert_eq!(drift(&[vec![vec![100.0]; 4]]), UNKNOWN);
+    }
+
+    #[test]
+    fn a_prompt_is_compared_with_itself() {
+        let before: Vec<Vec<f64>> = (1..=9).map(|p| vec![100.0 * f64::from(p)]).collect();
+        let after: Vec<Vec<f64>> = before.iter().map(|p| vec![p[0] * 0.9]).collect();
+        let found = paired(&before, &after);
+        assert!((found.low - 0.9).abs() < 1e-9 && (found.high - 0.9).abs() < 1e-9, "{found:?}");
+    }
+}

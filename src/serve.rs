@@ -1,0 +1,115 @@
+//! `forerun serve`: the model behind an OpenAI-compatible API.
+
+use crate::model_flags::{ModelFlags, Running};
+use anyhow::{Context, Result, bail};
+use server::{Keys, MAX_SLOTS, Options, Served};
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use tokio::net::TcpListener;
+
+/// Threads that serve connections; the model has its own.
+const CONNECTION_THREADS: usize = 2;
+
+/// Arguments of `forerun serve`.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Address to listen on
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
+    host: IpAddr,
+    /// Port to listen on; 0 for any that is free
+    #[arg(long, value_name = "N", default_value_t = 8000)]
+    port: u16,
+    /// Keys that clients must send, one a line; needed to listen beyond this machine
+    #[arg(long, value_name = "FILE")]
+    api_key_file: Option<PathBuf>,
+    /// Listen beyond this machine without keys
+    #[arg(long, conflicts_with = "api_key_file")]
+    no_auth: bool,
+    /// Answers written at once
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=MAX_SLOTS as i64))]
+    slots: u16,
+    /// Answers that may wait for a slot
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u16).range(0..=4096))]
+    queue: u16,
+    /// Memory for the states of earlier prompts, in MiB; 0 for none
+    #[arg(long, value_name = "MIB", default_value_t = 1024)]
+    prefix_cache: usize,
+    /// Seconds a request may take; no limit unless given
+    #[arg(long, value_name = "S", value_parser = clap::value_parser!(u64).range(1..))]
+    timeout: Option<u64>,
+    /// Seconds that answers may go on when the server is told to end
+    #[arg(long, value_name = "S", default_value_t = 30)]
+    drain: u64,
+    #[command(flatten)]
+    model: ModelFlags,
+}
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let keys = args.api_key_file.as_deref().map(read_keys).transpose()?;
+    if keys.is_none() && !args.host.is_loopback() && !args.no_auth {
+        bail!(
+            "`--host {}` is open to other machines: give `--api-key-file FILE`, or `--no-auth` to let anybody in",
+            args.host
+        );
+    }
+    let start = Instant::now();
+    let Running { name, engine, mode, text, context } = args.model.load()?;
+    let load_s = start.elapsed().as_secs_f64();
+    let served = Served {
+        name,
+        engine,
+        mode: mode.name(),
+        tokenizer: text.tokenizer,
+        template: text.template,
+        sampling: text.sampling,
+        context,
+        load_s,
+    };
+    let options = Options {
+        slots: usize::from(args.slots),
+        queue: usize::from(args.queue),
+        keys,
+        cache_bytes: args.prefix_cache.saturating_mul(1 << 20),
+        timeout: args.timeout.map(Duration::from_secs),
+        drain: Duration::from_secs(args.drain),
+    };
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(CONNECTION_THREADS).enable_all().build()?;
+    let result = runtime.block_on(async {
+        let listener = TcpListener::bind((args.host, args.port)).await;
+        let listener = listener.with_context(|| format!("listening on {} port {}", args.host, args.port))?;
+        let stop = told_to_end()?;
+        println!("listening on http://{}", listener.local_addr()?);
+        Ok(server::serve(listener, served, options, stop).await?)
+    });
+    runtime.shutdown_background();
+    result
+}
+
+fn read_keys(path: &Path) -> Result<Keys> {
+    let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
+    Keys::parse(&text).with_context(|| path.display().to_string())
+}
+
+/// Ready when the process is asked to end: Ctrl-C or SIGTERM.
+#[cfg(unix)]
+fn told_to_end() -> Result<impl Future<Output = ()> + Send + 'static> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    Ok(async move {
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+        }
+    })
+}
+
+/// Ready when the process is asked to end: Ctrl-C.
+#[cfg(not(unix))]
+fn told_to_end() -> Result<impl Future<Output = ()> + Send + 'static> {
+    Ok(async {
+        let _ = tokio::signal::ctrl_c().await;
+    })
+}

@@ -1,0 +1,220 @@
+//! `forerun bench`, through the program. No test looks at a time: the machine may be busy.
+
+use serde_json::{Value, json};
+use std::path::Path;
+use std::process::{Command, Output};
+
+fn forerun(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_forerun")).args(args).output().expect("the program starts")
+}
+
+fn stdout(args: &[&str]) -> String {
+    let output = forerun(args);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).expect("text")
+}
+
+fn parsed(args: &[&str]) -> Value {
+    serde_json::from_str(&stdout(args)).expect("one JSON object")
+}
+
+fn refused(args: &[&str]) -> String {
+    let output = forerun(args);
+    assert_eq!(output.status.code(), Some(1));
+    String::from_utf8(output.stderr).expect("text")
+}
+
+#[test]
+fn every_mode_writes_the_same_text() {
+    let dense = stdout(&["bench", "parity", "--quick", "--max-tokens", "24"]);
+    assert!(dense.ends_with("64 answers, all equal to plain decoding\n"), "{dense}");
+    let moe = stdout(&[
+        "bench",
+        "parity",
+        "--quick",
+        "--max-tokens",
+        "24",
+        "--suite",
+        "code,complete",
+        "--model",
+        "tests/fixtures/moe/target-Q4_K_M.gguf",
+        "--draft",
+        "tests/fixtures/moe/draft-Q8_0.gguf",
+    ]);
+    // The tiny mixture of experts has no MTP block.
+    assert!(moe.contains("3 modes beside `off` (chain tree:22 auto), 2 prompts"), "{moe}");
+    assert!(moe.ends_with("12 answers, all equal to plain decoding\n"), "{moe}");
+}
+
+#[test]
+fn results_are_whole_and_files_agree_with_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().to_str().unwrap();
+    let small = ["--suite", "code,complete", "--per-suite", "2", "--repeats", "2", "--max-tokens", "16"];
+    let sweeps = ["--sweep", "budget=1,8", "--sweep", "rows=1,4", "--sweep", "context=64"];
+    let args = [&["bench", "--json", "--seed", "7", "--out", out][..], &small, &sweeps].concat();
+    let found = parsed(&args);
+    let read = |name: &str| std::fs::read_to_string(folder.path().join(name)).expect(name);
+    assert_eq!(found, serde_json::from_str::<Value>(&read("results.json")).unwrap());
+
+    let cells = found["cells"].as_array().unwrap();
+    assert_eq!(cells.len(), 3 * 5, "two suites and overall, five modes");
+    for cell in cells {
+        assert_eq!(cell["different_texts"], 0, "{cell}");
+        let interval = |name: &str| {
+            let part = |part: &str| cell[name][part].as_f64().unwrap_or_else(|| panic!("{name} of {cell}"));
+            let (low, value, high) = (part("low"), part("value"), part("high"));
+            assert!(0.0 < low && low <= high && value.is_finite(), "{name} of {cell}");
+            value
+        };
+        for name in ["tokens_per_s", "ratio", "first_token_ms", "prefill_tokens_per_s"] {
+            interval(name);
+        }
+        let accepted = interval("accept_length");
+        let off = cell["mode"] == "off";
+        assert!(if off { accepted == 1.0 } else { accepted > 1.0 }, "{cell}");
+        assert_eq!(cell["accepted_per_drafted"].is_null(), off);
+    }
+    assert_eq!(found["samples"].as_array().unwrap().len(), 2 * 2 * 2 * 5);
+    for sample in found["samples"].as_array().unwrap() {
+        let lengths: Vec<u64> =
+            sample["accept_lengths"].as_array().unwrap().iter().filter_map(Value::as_u64).collect();
+        assert_eq!(lengths.iter().sum::<u64>(), sample["accepted"].as_u64().unwrap() + lengths.len() as u64);
+        let (draft, mode) = (sample["stages"]["draft"].as_f64().unwrap(), &sample["mode"]);
+        assert!(draft > 0.0 || mode == "off" || mode == "auto", "{sample}");
+    }
+    assert_eq!(found["sweeps"][0]["points"].as_array().unwrap().len(), 2 * 3);
+    assert_eq!(found["sweeps"][1]["points"][0]["prompt_tokens"], 64.0, "as counted");
+    assert_eq!(found["cost"]["rows"].as_array().unwrap().len(), 2);
+
+    for name in ["cells.csv", "samples.csv"] {
+        let text = read(name);
+        let columns = |line: &str| line.split(',').count();
+        let wanted = columns(text.lines().next().unwrap());
+        assert!(text.lines().all(|line| columns(line) == wanted), "{name}");
+    }
+    assert_eq!(read("samples.csv").lines().count(), 1 + 40);
+    let page = read("report.html");
+    for title in [
+        "Tokens per second by suite and mode",
+        "Acceptance lengths of tree",
+        "Budget sweep",
+        "Speed against context",
+        "Milliseconds of a verify by rows",
+    ] {
+        assert!(page.contains(&format!("aria-label='{title}'")), "{title}");
+    }
+    assert!(page.contains("prefers-color-scheme: dark") && !page.contains("NaN") && !page.contains("http"));
+}
+
+#[test]
+fn a_shape_has_costs_and_a_floor() {
+    let found = parsed(&["bench", "--synthetic", "tiny-moe", "--mix", "q8_0", "--bandwidth", "10", "--json"]);
+    let cost = &found["cost"];
+    assert_eq!(cost["model"], "synthetic tiny-moe Q8_0");
+    assert_eq!((&cost["bandwidth_gb_s"], &cost["bandwidth_from"]), (&json!(10.0), &json!("given")));
+    let (all, token) = (cost["weight_bytes"].as_u64().unwrap(), cost["token_bytes"].as_u64().unwrap());
+    assert!(token < all, "a token goes to 4 of 16 experts");
+    let rows = cost["rows"].as_array().unwrap();
+    assert_eq!(rows.iter().filter_map(|r| r["rows"].as_u64()).collect::<Vec<_>>(), [1, 2, 4, 8, 16, 32, 64]);
+    let floor = |i: usize| rows[i]["floor_ms"].as_f64().unwrap();
+    assert!((floor(0) - token as f64 / 1e7).abs() < 1e-9);
+    assert!(floor(6) > floor(0) && floor(6) <= all as f64 / 1e7, "more rows meet more experts");
+    assert!(
+        refused(&["bench", "--synthetic", "huge"])
+            .contains("unknown shape `huge`: tiny, tiny-moe, qwen3.5-0.8b")
+    );
+}
+
+/// A run of a machine that is steady to about 1 %, `slower` times as slow as another.
+fn steady(results: &Value, slower: f64) -> Value {
+    let mut results = results.clone();
+    results["cost"] = Value::Null;
+    for (i, sample) in results["samples"].as_array_mut().unwrap().iter_mut().enumerate() {
+        let jitter = 1.0 + 0.01 * ((i * 7 % 5) as f64 - 2.0) / 2.0;
+        for (seconds, tokens) in [("decode_s", "tokens"), ("prefill_s", "prompt_tokens")] {
+            sample[seconds] = json!(sample[tokens].as_f64().unwrap() / 1000.0 * jitter * slower);
+        }
+    }
+    results
+}
+
+#[test]
+fn compare_sees_a_slowdown_and_nothing_else() {
+    let folder = tempfile::tempdir().unwrap();
+    let found = parsed(&[
+        "bench",
+        "--suite",
+        "code,plan",
+        "--per-suite",
+        "4",
+        "--repeats",
+        "3",
+        "--max-tokens",
+        "12",
+        "--modes",
+        "off,chain",
+        "--json",
+    ]);
+    let put = |name: &str, results: &Value| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, results.to_string()).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let before = put("before.json", &steady(&found, 1.0));
+    let slower = put("slower.json", &steady(&found, 1.1));
+    let same = parsed(&["bench", "compare", &before, &before, "--json"]);
+    assert_eq!(same["changed"], json!([]));
+    assert_eq!(same["figures"], 2 * (3 * 2 + 1), "plain decoding has no ratio to itself");
+
+    let changed = parsed(&["bench", "compare", &before, &slower, "--json"]);
+    for change in changed["all"].as_array().unwrap() {
+        let is_speed = change["figure"] == "tok/s" || change["figure"] == "prompt tok/s";
+        assert_eq!(change["changed"], is_speed, "{change}");
+        if is_speed {
+            assert!((change["change"]["value"].as_f64().unwrap() - 1.0 / 1.1).abs() < 1e-6);
+        }
+    }
+    let text = stdout(&["bench", "compare", &before, &slower]);
+    assert!(
+        text.contains("-9.1 [-9.1, -9.1]") && text.ends_with("8 of 14 figures changed beyond noise\n"),
+        "{text}"
+    );
+    let broken = put("broken.json", &json!({"format": 1}));
+    assert!(refused(&["bench", "compare", &before, &broken]).contains("broken.json"));
+}
+
+#[test]
+fn prompts_of_ones_own_are_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let own = folder.path().join("own.jsonl");
+    let lines = [
+        json!({"question": "What is 3 + 4?"}),
+        json!({"prompt": "def add(a, b):\n", "raw": true}),
+        json!({"messages": [{"role": "user", "content": "Write Python gcd"}], "thinking": false}),
+    ];
+    std::fs::write(&own, lines.map(|l| l.to_string()).join("\n")).unwrap();
+    let bench = |file: &Path| {
+        let file = file.to_str().unwrap().to_owned();
+        ["bench", "--max-tokens", "8", "--modes", "off", "--repeats", "1", "--json", "--prompts"]
+            .map(str::to_owned)
+            .into_iter()
+            .chain([file])
+            .collect::<Vec<_>>()
+    };
+    let args = bench(&own);
+    let found = parsed(&args.iter().map(String::as_str).collect::<Vec<_>>());
+    assert_eq!(found["settings"]["suites"], json!(["own"]));
+    assert_eq!(found["samples"].as_array().unwrap().len(), 3);
+    std::fs::write(&own, "{\"text\": \"no prompt\"}\n").unwrap();
+    let said = refused(&args.iter().map(String::as_str).collect::<Vec<_>>());
+    assert!(said.contains("line 1 of `own`: neither `prompt` nor `messages`"), "{said}");
+}
+
+#[test]
+fn what_does_not_exist_is_named() {
+    assert!(refused(&["bench", "--suite", "poems"]).contains("unknown suite `poems`: code, math, plan"));
+    assert!(refused(&["bench", "--modes", "fast"]).contains("unknown mode `fast`: off, chain[:BLOCK]"));
+    assert!(refused(&["bench", "--modes", "tree:64"]).contains("a budget of 64, 1 to 63 expected"));
+    assert_eq!(forerun(&["bench", "--sweep", "speed=1..2"]).status.code(), Some(2));
+}

@@ -1,0 +1,109 @@
+//! A server to test and just enough of a client: HTTP/1.0, so that a body ends with its connection.
+
+use serde_json::Value;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::process::{Child, Command, Stdio};
+
+/// `forerun serve` on a port of its own; ends with the test.
+pub struct Server {
+    pub child: Child,
+    address: String,
+}
+
+/// What came back.
+#[derive(Debug)]
+pub struct Response {
+    pub status: u16,
+    pub head: String,
+    pub body: String,
+}
+
+impl Server {
+    pub fn start(args: &[&str]) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_forerun"));
+        command.args(["serve", "--port", "0", "--threads", "1"]).args(args);
+        let mut child = command.stdout(Stdio::piped()).spawn().expect("the program starts");
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().expect("a pipe")).read_line(&mut line).expect("a line");
+        let address = line.trim().strip_prefix("listening on http://").expect("an address").to_owned();
+        assert!(address.starts_with("127.0.0.1:"), "{address}");
+        Self { child, address }
+    }
+
+    /// Sends a request as it is and leaves the connection open.
+    pub fn send(&self, request: &str) -> TcpStream {
+        let mut stream = TcpStream::connect(&self.address).expect("the server listens");
+        stream.write_all(request.as_bytes()).expect("the server reads");
+        stream
+    }
+
+    /// Posts a body and leaves the connection open.
+    pub fn post_open(&self, path: &str, body: &str, headers: &str) -> TcpStream {
+        let length = body.len();
+        self.send(&format!(
+            "POST {path} HTTP/1.0\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n{headers}\r\n{body}"
+        ))
+    }
+
+    pub fn post_raw(&self, path: &str, body: &str) -> Response {
+        read(self.post_open(path, body, ""))
+    }
+
+    pub fn post(&self, path: &str, body: &Value) -> Response {
+        self.post_raw(path, &body.to_string())
+    }
+
+    /// Posts a body that must be answered.
+    pub fn ask(&self, path: &str, body: &Value) -> Value {
+        let response = self.post(path, body);
+        assert_eq!(response.status, 200, "{response:?}");
+        response.json()
+    }
+
+    pub fn chat(&self, body: &Value) -> Value {
+        self.ask("/v1/chat/completions", body)
+    }
+
+    pub fn get(&self, path: &str, headers: &str) -> Response {
+        read(self.send(&format!("GET {path} HTTP/1.0\r\n{headers}\r\n")))
+    }
+
+    /// The chunks of a streamed answer, which must end as it should.
+    pub fn stream(&self, path: &str, body: &Value) -> Vec<Value> {
+        let response = self.post(path, body);
+        assert_eq!(response.status, 200, "{response:?}");
+        assert!(response.head.to_lowercase().contains("content-type: text/event-stream"), "{}", response.head);
+        response.chunks()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Response {
+    pub fn json(&self) -> Value {
+        serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("{error}: {}", self.body))
+    }
+
+    pub fn chunks(&self) -> Vec<Value> {
+        let data = self.body.lines().filter_map(|line| line.strip_prefix("data: "));
+        let mut data: Vec<&str> = data.collect();
+        assert_eq!(data.pop(), Some("[DONE]"), "{}", self.body);
+        data.into_iter().map(|data| serde_json::from_str(data).expect("a chunk is JSON")).collect()
+    }
+}
+
+/// Reads a response to its end.
+pub fn read(mut stream: TcpStream) -> Response {
+    let mut bytes = Vec::new();
+    stream.read_to_end(&mut bytes).expect("a response");
+    let text = String::from_utf8(bytes).expect("UTF-8");
+    let (head, body) = text.split_once("\r\n\r\n").expect("a head and a body");
+    let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).expect("a status");
+    Response { status, head: head.to_owned(), body: body.to_owned() }
+}
