@@ -4,6 +4,10 @@ use serde_json::Value;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+/// A test that hangs fails after this long.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// `forerun serve` on a port of its own; ends with the test.
 pub struct Server {
@@ -34,6 +38,7 @@ impl Server {
     /// Sends a request as it is and leaves the connection open.
     pub fn send(&self, request: &str) -> TcpStream {
         let mut stream = TcpStream::connect(&self.address).expect("the server listens");
+        stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
         stream.write_all(request.as_bytes()).expect("the server reads");
         stream
     }

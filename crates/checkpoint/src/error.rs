@@ -27,6 +27,8 @@ pub enum Error {
 
     #[error("`{0}` is not a model Forerun runs: Qwen3.5/3.6 targets and DFlash drafters are")]
     Architecture(String),
+    #[error("nothing says what model this is: no `architectures`, and no tensor of a drafter")]
+    NoArchitecture,
     #[error("this is a {found}, a {wanted} was expected")]
     Kind { wanted: &'static str, found: &'static str },
     #[error("{variant} drafters are not supported yet ({sign})")]

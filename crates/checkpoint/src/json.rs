@@ -40,6 +40,13 @@ impl Json {
         self.root.get(key)?.as_object().map(|root| Self { root: root.clone() })
     }
 
+    /// This configuration with the keys of a nested object added where it has none of that name.
+    pub(crate) fn with_nested(&self, key: &str) -> Option<Self> {
+        let mut root = self.nested(key)?.root;
+        root.extend(self.root.clone());
+        Some(Self { root })
+    }
+
     /// The value at a dotted path.
     pub fn get(&self, path: &str) -> Option<&Value> {
         let (first, rest) = path.split_once('.').map_or((path, None), |(a, b)| (a, Some(b)));

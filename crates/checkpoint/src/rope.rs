@@ -126,7 +126,12 @@ pub(crate) fn from_hf(config: &Json) -> Result<HfRope, Error> {
         for key in &kinds {
             kind = kind.or(config.string(key)?.map(|k| (k, key)));
         }
+        let factor = format!("{object}.factor");
         match kind {
+            None if config.float(&factor)?.is_some_and(|f| f != 1.0) => {
+                let what = "rope scaling that names no type".to_owned();
+                return Err(Error::Unsupported { what, from: format!("`{factor}`") });
+            }
             None => {}
             Some(("default", key)) => scaling = Claim::new(None, format!("`{key}` = default")),
             Some(("yarn", key)) => {

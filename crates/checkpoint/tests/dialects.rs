@@ -204,7 +204,14 @@ fn lucebox_without_windows_asks_or_looks_beside_itself() {
     let drafter = open(&file, &Overrides::default(), None).unwrap();
     assert_eq!(drafter.config.layers[0].window, Some(128));
     assert!(from_of(&drafter, "windows").ends_with("of the `config.json` beside it"));
-    // A configuration of another model beside the file is no answer.
+    // Neither a target's configuration nor one of another drafter beside the file is an answer.
+    std::fs::write(
+        temp.path().join("config.json"),
+        r#"{"partial_rotary_factor": 0.25, "num_hidden_layers": 4}"#,
+    )
+    .unwrap();
+    assert!(open(&file, &Overrides::default(), None).unwrap_err().to_string().contains("`--draft-window`"));
+    assert!(open(&file, &windowed, None).is_ok());
     let mut other = dense_config();
     other["num_hidden_layers"] = json!(5);
     std::fs::write(temp.path().join("config.json"), other.to_string()).unwrap();
@@ -296,6 +303,20 @@ fn speculators_count_taps_from_one() {
     config["aux_hidden_state_layer_ids"] = json!([2, 6]);
     let drafter = open(folder(&config, &SMALL.tensors()).path(), &Overrides::default(), None).unwrap();
     assert_eq!(drafter.config.taps, [1, 5]);
+}
+
+#[test]
+fn speculators_nest_their_layer_settings() {
+    let flat = SMALL.nested(&[1, 5], 9, 32);
+    let mut nested = json!({"architectures": ["DFlashDraftModel"], "aux_hidden_state_layer_ids": [2, 6],
+        "block_size": 16, "mask_token_id": 9});
+    let mut layers = flat.clone();
+    layers.as_object_mut().unwrap().remove("dflash_config");
+    layers.as_object_mut().unwrap().remove("architectures");
+    nested["transformer_layer_config"] = layers;
+    let open =
+        |config: &Value| support::open(folder(config, &SMALL.tensors()).path(), &Overrides::default(), None);
+    assert_eq!(open(&nested).unwrap().config, open(&flat).unwrap().config);
 }
 
 #[test]

@@ -148,6 +148,26 @@ fn configurations_that_disagree_with_the_tensors() {
                 "original_max_position_embeddings": 512}),
             "YaRN attention factor is 1 by `rope_parameters.attention_factor`, but 1.4158883 by 0.1 ln(factor) + 1",
         ),
+        (
+            "dflash_config.target_layer_ids",
+            json!([3, 3]),
+            "a tap is 3 twice in [3, 3] by `dflash_config.target_layer_ids`; each layer once expected",
+        ),
+        (
+            "rope_scaling",
+            json!({"factor": 4.0}),
+            "rope scaling that names no type is not supported (`rope_scaling.factor`)",
+        ),
+        (
+            "sample_from_anchor",
+            json!(true),
+            "a drafter with `sample_from_anchor` is not supported (`sample_from_anchor`)",
+        ),
+        (
+            "max_position_embeddings",
+            json!(1u64 << 33),
+            "context length is 8589934592 by `max_position_embeddings`; 1 to 16777216 expected",
+        ),
         ("attention_bias", json!(true), "attention with biases is not supported (`attention_bias`)"),
         ("hidden_act", json!("gelu"), "activation `gelu` is not supported (`hidden_act`)"),
         (
@@ -233,6 +253,7 @@ fn relatives_are_refused_by_name() {
         ("layers.0.attention_conv.base_kernel", "DFlash 2"),
         ("markov_w1.weight", "DSpark"),
         ("conf_proj.weight", "DSpark"),
+        ("d2t", "reduced-vocabulary"),
         ("layers.0.self_attn.g_proj.weight", "Laguna DFlash"),
         ("layers.0.self_attn.attention_sink_bias", "MiMo DFlash"),
     ];

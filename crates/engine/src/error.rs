@@ -27,6 +27,9 @@ pub enum Error {
     /// The model gave no number.
     #[error("logit {index} of the row at position {position} is {value}")]
     NotFinite { index: usize, position: usize, value: f32 },
+    /// A text without a beginning.
+    #[error("there are no tokens to go on from")]
+    NothingToRead,
     /// Proposals were asked of a drafter that is not there.
     #[error("no drafter is loaded")]
     NoDrafter,

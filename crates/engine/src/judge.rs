@@ -62,7 +62,9 @@ pub fn judge<'l>(
         let at = position + verdict.path.len();
         let drawn = drawing.sampler.draw(drawing.sampling, drawing.history, logits, at)?;
         let exact = draft.children(row).find(|(_, node)| node.token == drawn);
-        let relaxed = || drawing.relaxed.and_then(|_| near_miss(draft, row, logits));
+        // By the logits that were drawn from, so that what a bias forbids stays forbidden.
+        let adjusted = drawing.sampler.adjusted();
+        let relaxed = || drawing.relaxed.and_then(|_| near_miss(draft, row, adjusted));
         let next = exact.map(|(row, node)| (row, node.token)).or_else(relaxed);
         let token = next.map_or(drawn, |(_, token)| token);
         drawing.history.push(token);
@@ -158,6 +160,74 @@ mod tests {
         assert_eq!(walk(&[exact, favour(1), favour(1), favour(1)], relaxed).path, [0, 1]);
         let third = [0.0, 0.0, 0.0, 2.5, 3.0, 2.0, 0.0, 0.0];
         assert_eq!(walk(&[third, favour(1), favour(1), favour(1)], relaxed).path, [0, 1]);
+    }
+
+    #[test]
+    fn relaxed_acceptance_keeps_to_the_bias() {
+        let (mut history, mut sampler) = (History::default(), Sampler::default());
+        let sampling = Sampling { logit_bias: vec![(5, f32::NEG_INFINITY)], ..Sampling::default() };
+        let relaxed = Some(Relaxed { think_end: 7 });
+        let mut drawing =
+            Drawing { sampling: &sampling, history: &mut history, sampler: &mut sampler, relaxed };
+        let rows = [favour(5), favour(1), favour(1), favour(1)];
+        let verdict = judge(&tree(), 0, |row| &rows[row][..], &mut drawing).unwrap();
+        assert!(!verdict.tokens.contains(&5), "{verdict:?}");
+    }
+
+    /// Whatever is drafted, what is emitted is what the target alone would write: its logits depend on the path only.
+    #[test]
+    fn no_draft_changes_a_token() {
+        let mut state = 1u64;
+        let mut random = move |below: u64| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) % below
+        };
+        // A target: logits are a function of the tokens so far.
+        let logits_after = |path: &[u32]| -> Vec<f32> {
+            let seed = path.iter().fold(7u64, |h, t| (h ^ u64::from(*t)).wrapping_mul(0x100_0000_01b3));
+            (0..16u64)
+                .map(|t| ((seed ^ (t * 0x9e37_79b9)).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 40) as f32 / 4e6)
+                .collect()
+        };
+        for trial in 0..300 {
+            let sampling = Sampling {
+                temperature: if trial % 3 == 0 { 0.0 } else { 0.9 },
+                repetition_penalty: 1.2,
+                frequency_penalty: 0.3,
+                top_k: 9,
+                seed: trial,
+                ..Sampling::default()
+            };
+            // Random trees, among them the target's second choice at every step.
+            let mut draft = Draft::default();
+            let mut paths: Vec<Vec<u32>> = vec![vec![3]];
+            for n in 0..random(20) as u32 {
+                let parent = (n > 0).then(|| random(u64::from(n) + 1) as u32).and_then(|p| p.checked_sub(1));
+                let at = parent.map_or(0, |p| p as usize + 1);
+                let second = {
+                    let logits = logits_after(&paths[at]);
+                    let mut order: Vec<u32> = (0..16).collect();
+                    order.sort_by(|a, b| logits[*b as usize].total_cmp(&logits[*a as usize]));
+                    order[1]
+                };
+                let token = if trial % 2 == 0 { second } else { random(16) as u32 };
+                draft.nodes.push(node(token, parent, paths[at].len() as u32));
+                paths.push([&paths[at][..], &[token]].concat());
+            }
+            let rows: Vec<Vec<f32>> = paths.iter().map(|p| logits_after(p)).collect();
+            let (mut history, mut sampler) = (History::new(&[3]), Sampler::default());
+            let mut drawing =
+                Drawing { sampling: &sampling, history: &mut history, sampler: &mut sampler, relaxed: None };
+            let verdict = judge(&draft, 1, |row| &rows[row][..], &mut drawing).unwrap();
+            // The same tokens, one by one.
+            let (mut history, mut sampler, mut path) = (History::new(&[3]), Sampler::default(), vec![3]);
+            for (i, token) in verdict.tokens.iter().enumerate() {
+                let drawn = sampler.draw(&sampling, &history, &logits_after(&path), 2 + i).unwrap();
+                assert_eq!(drawn, *token, "trial {trial}, token {i}");
+                history.push(drawn);
+                path.push(drawn);
+            }
+        }
     }
 
     #[test]

@@ -7,7 +7,12 @@ use crate::{Error, Row};
 use std::time::Instant;
 
 /// Why a drafter is no longer asked.
-const NOT_NUMBERS: &str = "the drafter's logits are not numbers";
+fn not_numbers(arm: Arm) -> &'static str {
+    match arm {
+        Arm::Mtp => "the MTP block's logits are not numbers",
+        Arm::Dflash | Arm::Off => "the drafter's logits are not numbers",
+    }
+}
 
 /// How tokens are proposed. A budget counts drafted nodes, 1 to 63; a block counts rows, the anchor included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +43,10 @@ impl Learned {
         Self { dflash: Calibration::new(), mtp: Calibration::new(), choice: Choice::new(arms) }
     }
 
+    pub(crate) fn choice_without(&mut self, arm: Arm) {
+        self.choice.drop_arm(arm);
+    }
+
     pub(crate) fn add(&mut self, arm: Arm, draft: &Draft, path: &[u32], seconds: f64) {
         match arm {
             Arm::Dflash => self.dflash.add(draft, path),
@@ -59,7 +68,7 @@ impl Engine {
         };
         let draft = match arm {
             Arm::Off => Some(Draft::default()),
-            Arm::Dflash if text.fallback.is_some() => Some(Draft::default()),
+            failed if text.failed.contains(&failed) => Some(Draft::default()),
             Arm::Dflash => self.ask_dflash(text),
             Arm::Mtp => self.ask_mtp(text)?,
         };
@@ -67,8 +76,7 @@ impl Engine {
             Some(draft) if draft.nodes.is_empty() => Ok((Arm::Off, draft)),
             Some(draft) => Ok((arm, draft)),
             None => {
-                text.fallback = Some(NOT_NUMBERS);
-                text.learned.choice.drop_arm(arm);
+                text.fail(arm);
                 Ok((Arm::Off, Draft::default()))
             }
         }
@@ -98,6 +106,7 @@ impl Engine {
 
     fn ask_mtp(&mut self, text: &mut Generation) -> Result<Option<Draft>, Error> {
         let (costs, calibration) = (&self.costs, &text.learned.mtp);
+        let most = if let Spec::Auto { budget, .. } = self.spec { budget } else { MAX_NODES };
         let each = self.mtp_cost.get().unwrap_or(0.0);
         // Another token is worth asking for while it raises the expected rate.
         let enough = |draft: &Draft| {
@@ -118,7 +127,7 @@ impl Engine {
                 backend,
                 &mut text.sequence,
                 text.anchor,
-                draft::mtp::MAX_DEPTH,
+                draft::mtp::MAX_DEPTH.min(most),
                 enough,
             )?,
         };
@@ -131,7 +140,8 @@ impl Engine {
     fn bound(&self, arm: Arm) -> f64 {
         match (arm, self.spec) {
             (Arm::Dflash, Spec::Auto { block, .. }) => {
-                block as f64 / (self.dflash_cost.get().unwrap_or(0.0) + self.costs.verify(block))
+                let fixed = self.dflash_cost.get().unwrap_or(0.0);
+                (2..=block).map(|rows| rows as f64 / (fixed + self.costs.verify(rows))).fold(0.0, f64::max)
             }
             (Arm::Mtp, _) => {
                 let rate = |n: usize| {
@@ -144,19 +154,23 @@ impl Engine {
         }
     }
 
-    /// First costs: verifies of a few sizes and a proposal of each drafter, as far as that takes no time worth mentioning.
+    /// First costs: verifies of a few sizes and a proposal of each drafter. Where passes are slow, one row and a block
+    /// have to do.
     pub(crate) fn measure(&mut self) -> Result<(), Error> {
         let mut sequence = self.sequence();
         let tokens = vec![0; MAX_NODES + 1];
         let rows: Vec<Row> = crate::model::chain(&tokens, 0).collect();
         let all: Vec<u32> = (0..rows.len() as u32).collect();
-        for n in [1, 2, 4, 8, 16, 32, MAX_NODES + 1] {
+        let block = if let Spec::Auto { block, .. } = self.spec { block } else { 1 };
+        let mut slow = false;
+        for n in [1, block, 2, 4, 8, 16, 32, MAX_NODES + 1] {
+            if slow && n != block {
+                continue;
+            }
             let mut pass = || self.model.forward(&mut *self.backend, &rows[..n], &all[..n], &[&sequence]);
             let seconds = quickest(&mut pass)?;
-            self.costs.add(n, seconds);
-            if seconds > 0.05 {
-                break;
-            }
+            self.costs.set(n, seconds);
+            slow |= seconds > 0.05;
         }
         self.learned.choice.add(Arm::Off, 1, self.costs.verify(1));
         self.model.forward(&mut *self.backend, &rows[..1], &all[..1], &[&sequence])?;
@@ -172,8 +186,7 @@ impl Engine {
             })?;
             self.dflash_cost.add(seconds);
             if !sound {
-                self.fault = Some(NOT_NUMBERS);
-                self.learned.choice.drop_arm(Arm::Dflash);
+                self.faulty = vec![Arm::Dflash];
             }
         }
         if sequence.feed.is_some() {
@@ -200,6 +213,15 @@ fn quickest(run: &mut dyn FnMut() -> Result<(), Error>) -> Result<f64, Error> {
         }
     }
     Ok(best)
+}
+
+impl Generation {
+    /// This drafter is not asked again.
+    pub(crate) fn fail(&mut self, arm: Arm) {
+        self.failed.push(arm);
+        self.learned.choice.drop_arm(arm);
+        self.fallback.get_or_insert(not_numbers(arm));
+    }
 }
 
 impl Arm {

@@ -64,6 +64,7 @@ impl Sequence {
             + self.recurrent.bytes()
             + self.mtp.as_ref().map_or(0, |m| m.kv.bytes())
             + self.draft.as_ref().map_or(0, |d| d.bytes())
+            + self.feed.as_ref().map_or(0, |f| 4 * (f.hidden.len() + f.tail.len() + f.tokens.len()))
     }
 
     pub(crate) fn view(&self) -> SequenceView<'_> {

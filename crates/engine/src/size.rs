@@ -39,9 +39,15 @@ impl Costs {
         Self { verify: [Mean::default(); MAX_NODES + 2], drift: Mean::default() }
     }
 
+    /// A first measurement.
+    pub(crate) fn set(&mut self, rows: usize, seconds: f64) {
+        self.verify[rows].add(seconds);
+    }
+
+    /// A verify of a round. Where its size is known, it tells how far costs have drifted; else it makes it known.
     pub(crate) fn add(&mut self, rows: usize, seconds: f64) {
-        if let Some(table) = self.table(rows) {
-            self.drift.add(seconds / table);
+        if let Some(known) = self.verify[rows].get() {
+            self.drift.add(seconds / known);
         }
         let drift = self.drift.get().unwrap_or(1.0);
         self.verify[rows].add(seconds / drift);
@@ -59,8 +65,12 @@ impl Costs {
         match (below, above) {
             (Some((a, x)), Some((b, y))) if b > a => Some(x + (y - x) * (rows as f64 - a) / (b - a)),
             (Some((_, x)), Some(_)) => Some(x),
-            // Beyond what was measured a row is taken to cost what it does on average.
-            (Some((a, x)), None) => Some(x * (rows as f64 / a).max(1.0)),
+            // Beyond what was measured, rows are taken to cost what the last measured ones did.
+            (Some((a, x)), None) => {
+                let before = (1..a as usize).rev().find_map(known);
+                let slope = before.map_or(0.0, |(b, y)| ((x - y) / (a - b)).max(0.0));
+                Some(x + slope * (rows as f64 - a))
+            }
             (None, Some((_, y))) => Some(y),
             (None, None) => None,
         }
@@ -225,7 +235,7 @@ mod tests {
 
     fn costs(points: &[(usize, f64)]) -> Costs {
         let mut costs = Costs::new();
-        points.iter().for_each(|(rows, seconds)| costs.verify[*rows].add(*seconds));
+        points.iter().for_each(|(rows, seconds)| costs.set(*rows, *seconds));
         costs
     }
 
@@ -235,6 +245,9 @@ mod tests {
         assert_eq!((costs.verify(1), costs.verify(16)), (1.0, 2.5));
         assert!((costs.verify(4) - 1.3).abs() < 1e-9);
         assert!((costs.verify(40) - 6.25).abs() < 1e-9);
+        // What rounds measure besides leaves the first measurements as they are.
+        costs.add(8, 1.7);
+        assert_eq!((costs.verify(1), costs.verify(8), costs.verify(16)), (1.0, 1.7, 2.5));
         // Everything twice as slow, seen at one size only, moves the others too.
         for _ in 0..50 {
             costs.add(16, 5.0);
@@ -248,13 +261,20 @@ mod tests {
     }
 
     #[test]
+    fn sizes_never_measured_follow_the_slope() {
+        let costs = costs(&[(1, 1.0), (16, 1.3)]);
+        assert!((costs.verify(32) - 1.62).abs() < 1e-9, "{}", costs.verify(32));
+    }
+
+    #[test]
     fn size_follows_probability_and_cost() {
         let flat = costs(&[(1, 1.0), (64, 1.1)]);
         let steep = costs(&[(1, 1.0), (64, 64.0)]);
         let sure = [0.9f64, 0.81, 0.73, 0.66];
         let doubtful = [0.3f64, 0.09, 0.03, 0.01];
         assert_eq!(best_size(&sure, &flat, 0.1), 4);
-        assert!(best_size(&doubtful, &steep, 0.1) < best_size(&sure, &steep, 0.1).max(1));
+        let gentle = costs(&[(1, 1.0), (64, 16.0)]);
+        assert!(best_size(&doubtful, &gentle, 0.5) < best_size(&sure, &gentle, 0.5));
         assert_eq!(best_size(&doubtful, &steep, 0.0), 0);
     }
 
@@ -299,6 +319,6 @@ mod tests {
         let mut choice = Choice::new(&[Arm::Dflash, Arm::Mtp]);
         choice.add(Arm::Dflash, 10, 1.0);
         assert_eq!(choice.next(|_| 9.0), Arm::Dflash);
-        assert_eq!(choice.next(|_| 11.0), Arm::Mtp);
+        assert_eq!(choice.next(|_| 12.0), Arm::Mtp);
     }
 }

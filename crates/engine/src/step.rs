@@ -28,8 +28,8 @@ pub struct Engine {
     pub(crate) mtp_cost: Mean,
     /// What earlier texts taught, which a new one starts from.
     pub(crate) learned: Learned,
-    /// What is wrong with the drafter, where that showed at once.
-    pub(crate) fault: Option<&'static str>,
+    /// Drafters that turned out to be broken when they were measured.
+    pub(crate) faulty: Vec<Arm>,
 }
 
 /// One answer in the making.
@@ -44,6 +44,7 @@ pub struct Generation {
     ends: Vec<u32>,
     relaxed: Option<Relaxed>,
     pub(crate) learned: Learned,
+    pub(crate) failed: Vec<Arm>,
     pub(crate) fallback: Option<&'static str>,
 }
 
@@ -122,7 +123,7 @@ impl Engine {
             dflash_cost: mean,
             mtp_cost: mean,
             learned,
-            fault: None,
+            faulty: Vec::new(),
         };
         if matches!(spec, Spec::Auto { .. }) {
             engine.measure()?;
@@ -179,6 +180,9 @@ impl Engine {
         ends: Vec<u32>,
         mut progress: impl FnMut(usize),
     ) -> Result<Generation, Error> {
+        if unread.is_empty() {
+            return Err(Error::NothingToRead);
+        }
         let mut done = 0;
         for chunk in unread.chunks(self.model.options().max_rows) {
             self.read(&mut sequence, chunk)?;
@@ -190,8 +194,24 @@ impl Engine {
         let anchor = sampler.draw(&sampling, &history, self.model.logits(0), sequence.committed())?;
         history.push(anchor);
         self.absorb(&mut sequence)?;
-        let (learned, relaxed, fallback) = (self.learned.clone(), None, self.fault);
-        Ok(Generation { sequence, anchor, sampling, history, sampler, ends, relaxed, learned, fallback })
+        let mut learned = self.learned.clone();
+        let absent = [(Arm::Dflash, sequence.draft.is_none()), (Arm::Mtp, sequence.feed.is_none())];
+        absent.iter().filter(|(_, absent)| *absent).for_each(|(arm, _)| learned.choice_without(*arm));
+        let (relaxed, failed, fallback) = (None, Vec::new(), None);
+        let mut text = Generation {
+            sequence,
+            anchor,
+            sampling,
+            history,
+            sampler,
+            ends,
+            relaxed,
+            learned,
+            failed,
+            fallback,
+        };
+        self.faulty.iter().for_each(|arm| text.fail(*arm));
+        Ok(text)
     }
 
     /// One round of one text. At most `room` tokens are emitted, and none after an end.
@@ -221,12 +241,17 @@ impl Engine {
         let verify_s = laps.lap();
         self.costs.add(rows.len(), verify_s);
 
+        // All are judged before any is committed: a text whose logits are no numbers costs the others nothing.
+        let mut verdicts = Vec::with_capacity(texts.len());
+        for ((text, room), (_, draft, first, _)) in texts.iter_mut().zip(&drafts) {
+            let verdict = text.judge(draft, *room, |row| self.model.logits(*first as usize + row))?;
+            verdicts.push((verdict, laps.lap()));
+        }
+
         let mut rounds = Vec::with_capacity(texts.len());
-        for (i, (text, room)) in texts.iter_mut().enumerate() {
-            let (arm, draft, first, draft_s) = &drafts[i];
-            let verdict = text.judge(draft, |row| self.model.logits(*first as usize + row))?;
-            let kept = verdict.keep(*room, &text.ends);
-            let judge_s = laps.lap();
+        for (i, (text, _)) in texts.iter_mut().enumerate() {
+            let ((arm, draft, first, draft_s), ((verdict, kept), judge_s)) = (&drafts[i], &verdicts[i]);
+            let (kept, judge_s) = (*kept, *judge_s);
 
             let path: Vec<u32> = verdict.path[..kept].iter().map(|row| row + first).collect();
             self.commit(i, &mut text.sequence, &rows, &path)?;
@@ -289,13 +314,22 @@ impl Engine {
 }
 
 impl Generation {
-    /// Walks a draft with this text's own draws.
-    fn judge<'l>(&mut self, draft: &Draft, logits: impl Fn(usize) -> &'l [f32]) -> Result<Verdict, Error> {
-        let Self { sampling, history, sampler, relaxed, sequence, .. } = self;
+    /// Walks a draft with this text's own draws; also tells how many of its tokens to keep.
+    fn judge<'l>(
+        &mut self,
+        draft: &Draft,
+        room: usize,
+        logits: impl Fn(usize) -> &'l [f32],
+    ) -> Result<(Verdict, usize), Error> {
+        assert!(room > 0, "a round emits at least one token");
+        let Self { sampling, history, sampler, relaxed, sequence, ends, .. } = self;
         let mut drawing = Drawing { sampling, history, sampler, relaxed: *relaxed };
         let verdict = judge(draft, sequence.committed(), logits, &mut drawing)?;
-        *relaxed = drawing.relaxed;
-        Ok(verdict)
+        let kept = verdict.keep(room, ends);
+        let (emitted, cut) = verdict.tokens.split_at(kept);
+        cut.iter().for_each(|token| history.pop(*token));
+        *relaxed = relaxed.filter(|r| !emitted.contains(&r.think_end));
+        Ok((verdict, kept))
     }
 
     /// The newest token: drawn and emitted, not committed.

@@ -15,7 +15,9 @@ pub const INDEX: &str = "model.safetensors.index.json";
 /// Caps on what an index may claim.
 pub mod caps {
     /// Bytes of an index; Qwen3.5-397B's has about 100 KB.
-    pub const INDEX: u64 = 64 << 20;
+    pub const INDEX: u64 = 16 << 20;
+    /// Bytes of a file's header; 30,000 tensors, one per expert, take 4 MB.
+    pub const HEADER: u64 = 16 << 20;
     /// Files of a checkpoint.
     pub const SHARDS: usize = 1 << 10;
     /// Dimensions of a tensor.
@@ -30,6 +32,8 @@ pub enum Error {
     Io { path: PathBuf, cause: std::io::Error },
     #[error("header: {0}")]
     Header(SafeTensorError),
+    #[error("header claims {len} bytes, the cap is {cap}", cap = caps::HEADER)]
+    HeaderTooLong { len: u64 },
     #[error("tensor `{tensor}` has type {dtype}; F32, F16 and BF16 are read")]
     Dtype { tensor: String, dtype: String },
     #[error("tensor `{tensor}` has {count} dimensions, at most {max} expected", max = caps::DIMENSIONS)]
@@ -66,6 +70,11 @@ pub fn open(path: &Path) -> Result<Tensors, Error> {
 /// Reads the header of a file that is in memory already.
 pub fn parse(storage: impl Into<Storage>) -> Result<Tensors, Error> {
     let storage = storage.into();
+    if let Some(len) =
+        storage.bytes().first_chunk().map(|b| u64::from_le_bytes(*b)).filter(|n| *n > caps::HEADER)
+    {
+        return Err(Error::HeaderTooLong { len });
+    }
     let (header_len, metadata) = SafeTensors::read_metadata(storage.bytes()).map_err(Error::Header)?;
     let data_start = header_len as u64 + 8;
     let mut list = Vec::new();

@@ -19,6 +19,9 @@ pub enum ApiError {
     /// The body is larger than the server reads.
     #[error("the body is larger than {limit} bytes")]
     TooLarge { limit: usize },
+    /// The body did not come.
+    #[error("the body has not come within {seconds} seconds")]
+    Slow { seconds: u64 },
     /// The body is not declared as JSON.
     #[error("the content type is `{found}`, `application/json` was expected")]
     ContentType { found: String },
@@ -59,6 +62,7 @@ impl ApiError {
         match self {
             Self::Field { .. } | Self::Body(_) | Self::TooLong { .. } => StatusCode::BAD_REQUEST,
             Self::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::Slow { .. } => StatusCode::REQUEST_TIMEOUT,
             Self::ContentType { .. } => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Self::Key => StatusCode::UNAUTHORIZED,
             Self::NotFound(_) => StatusCode::NOT_FOUND,

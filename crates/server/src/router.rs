@@ -16,12 +16,15 @@ use axum::routing::{get, post};
 use axum::{Json, Router};
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use text::{ChatTemplate, Tokenizer};
 use tower_http::catch_panic::CatchPanicLayer;
 
 /// Bytes of a body at most.
 const MAX_BODY: usize = 16 << 20;
+
+/// A body must have come by then.
+const BODY_PATIENCE: Duration = Duration::from_secs(60);
 
 /// What every request works with.
 pub(crate) struct Shared {
@@ -117,7 +120,12 @@ impl<S: Send + Sync> FromRequest<S> for Body {
         if essence != "application/json" && !essence.ends_with("+json") {
             return Err(ApiError::ContentType { found: essence });
         }
-        let bytes = Bytes::from_request(request, state).await;
+        let length = request.headers().get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok());
+        if length.and_then(|length| length.parse().ok()).is_some_and(|length: usize| length > MAX_BODY) {
+            return Err(ApiError::TooLarge { limit: MAX_BODY });
+        }
+        let bytes = tokio::time::timeout(BODY_PATIENCE, Bytes::from_request(request, state)).await;
+        let bytes = bytes.map_err(|_| ApiError::Slow { seconds: BODY_PATIENCE.as_secs() })?;
         bytes.map(Self).map_err(|error| match error {
             BytesRejection::FailedToBufferBody(error) if error.status() == StatusCode::PAYLOAD_TOO_LARGE => {
                 ApiError::TooLarge { limit: MAX_BODY }

@@ -45,6 +45,13 @@ pub(super) fn claims(gguf: &Gguf, beside: Option<&Json>) -> Result<Claims, Error
     claims.vocab = keys.find("vocab_size", Gguf::integer)?;
     claims.causal = keys.find("attention.causal", Gguf::bool)?;
     keys.windows(&mut claims, beside)?;
+    for (name, neutral) in [("logit_scale", 1.0), ("final_logit_softcapping", 0.0), ("embedding_scale", 1.0)]
+    {
+        if let Some(scale) = keys.find(name, Gguf::float)?.filter(|s| s.value != neutral && s.value != 0.0) {
+            let what = format!("a drafter with a `{name}` of {}", scale.value);
+            return Err(Error::Unsupported { what, from: scale.from });
+        }
+    }
     claims.arch = arch;
     Ok(claims)
 }
@@ -95,9 +102,14 @@ impl<'a> Keys<'a> {
             }
             // Its converter never did: the source's own configuration may lie beside the file.
             _ => {
-                let Some(config) = beside else { return Ok(()) };
-                let source = hf::claims(Some(config))?;
-                if source.layers.map(|l| l.value) == claims.layers.as_ref().map(|l| l.value) {
+                // A configuration of something else is no answer, and no fault of this file.
+                let Some(source) = beside.and_then(|config| hf::claims(Some(config)).ok()) else {
+                    return Ok(());
+                };
+                let same = |a: &Option<Claim<usize>>, b: &Option<Claim<usize>>| {
+                    a.as_ref().zip(b.as_ref()).is_some_and(|(a, b)| a.value == b.value)
+                };
+                if same(&source.layers, &claims.layers) && same(&source.hidden, &claims.hidden) {
                     let beside = |from: &str| format!("{from} of the `config.json` beside it");
                     claims.window = source.window.map(|c| Claim::new(c.value, beside(&c.from)));
                     claims.sliding = source.sliding.map(|c| Claim::new(c.value, beside(&c.from)));

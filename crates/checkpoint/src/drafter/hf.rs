@@ -8,6 +8,9 @@ use crate::{Error, Json};
 
 pub(super) fn claims(config: Option<&Json>) -> Result<Claims, Error> {
     let Some(config) = config else { return Ok(Claims::silent(Dialect::Bare)) };
+    // Speculators keep the layers' settings in an object of their own.
+    let merged = config.with_nested("transformer_layer_config");
+    let config = merged.as_ref().unwrap_or(config);
     refuse_unsupported(config)?;
     let keys = Keys { config };
     let mut claims = Claims::silent(Dialect::HuggingFace);
@@ -48,6 +51,11 @@ fn refuse_unsupported(config: &Json) -> Result<(), Error> {
     }
     if config.bool("attention_bias")? == Some(true) {
         return refuse("attention with biases".into(), "attention_bias");
+    }
+    for key in ["sample_from_anchor", "dflash_config.sample_from_anchor", "sliding_window_non_causal"] {
+        if config.bool(key)? == Some(true) {
+            return refuse(format!("a drafter with `{key}`"), key);
+        }
     }
     for key in ["partial_rotary_factor", "rope_parameters.partial_rotary_factor"] {
         if let Some(factor) = config.float(key)?.filter(|&f| f != 1.0) {

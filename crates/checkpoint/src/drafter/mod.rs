@@ -218,7 +218,7 @@ pub fn is_drafter(source: &Source) -> Result<bool, Error> {
             let has_fc = slots::FC_NAMES.iter().any(|fc| tensors.get(fc).is_some());
             match name {
                 _ if has_fc || name.contains("DFlash") || name.contains("DSpark") => Ok(true),
-                "" => Err(Error::Architecture("a checkpoint that names no architecture".into())),
+                "" => Err(Error::NoArchitecture),
                 _ => Err(Error::Architecture(name.to_owned())),
             }
         }

@@ -90,10 +90,13 @@ pub(super) fn resolve(
     report.note("rope_scaling", &rope.scaling, claims.scaling.from.clone());
     let (explicit_causal, layers) = settle_layers(claims, overrides, windows, report);
     let norm_eps = settle_eps(claims, report)?;
-    let context_length = claims.context_length.as_ref().map(|c| {
-        report.note("context_length", &c.value, c.from.clone());
-        c.value
-    });
+    let context_length = match &claims.context_length {
+        Some(claim) => {
+            report.note("context_length", &claim.value, claim.from.clone());
+            Some(caps::dimension("context length", claim)?)
+        }
+        None => None,
+    };
     Ok(DrafterConfig {
         hidden: shape.hidden,
         layers,
@@ -236,6 +239,10 @@ fn settle_taps(
         from: claim.from.clone(),
         expected: "target layers counted from 0".into(),
     })?;
+    if let Some(tap) = (1..taps.len()).find(|&i| taps[..i].contains(&taps[i])).map(|i| taps[i]) {
+        let (value, from) = (format!("{tap} twice in {taps:?}"), claim.from.clone());
+        return Err(Error::Invalid { what: "a tap", value, from, expected: "each layer once".into() });
+    }
     report.note("taps", &taps, claim.from.clone());
     Ok(taps)
 }

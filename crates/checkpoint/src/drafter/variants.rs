@@ -3,7 +3,7 @@
 use crate::{Error, Source};
 
 /// A part of a tensor's name, and the variant that has it.
-const SIGNS: [(&str, &str); 17] = [
+const SIGNS: [(&str, &str); 19] = [
     ("candidate_selector", "DFlash 2"),
     ("attention_conv", "DFlash 2"),
     ("mlp_conv", "DFlash 2"),
@@ -21,6 +21,8 @@ const SIGNS: [(&str, &str); 17] = [
     ("g_proj.", "Laguna DFlash"),
     ("aux_hidden_norm", "Laguna DFlash"),
     ("encoder.fc", "Muse DFlash"),
+    ("d2t", "reduced-vocabulary"),
+    ("t2d", "reduced-vocabulary"),
 ];
 
 pub(super) fn refuse(source: &Source) -> Result<(), Error> {

@@ -198,7 +198,13 @@ impl Keys<'_> {
     /// The flag decides; a checkpoint that claims a head of its own and has none is refused later, by name.
     fn tied_head(&mut self) -> Result<bool, Error> {
         let key = "tie_word_embeddings";
-        let said = self.json.bool(key)?.or(self.root.bool(key)?);
+        let (inner, outer) = (self.json.bool(key)?, self.root.bool(key)?);
+        if let (Some(inner), Some(outer)) = (inner, outer)
+            && inner != outer
+        {
+            return Err(Error::disagree("the LM head", inner, self.said(key), outer, format!("`{key}`")));
+        }
+        let said = inner.or(outer);
         let tied = said.unwrap_or_else(|| self.tensors.get("lm_head.weight").is_none());
         let from =
             if said.is_some() { format!("`{key}`") } else { "presence of `lm_head.weight`".to_owned() };

@@ -34,6 +34,9 @@ pub(crate) struct TileJob {
     ahead: usize,
 }
 
+/// Bytes of tiles that every group of rows goes through before the next ones: half of a first-level cache.
+const CACHED_TILES: usize = 16 << 10;
+
 /// Bytes that a kernel fetches ahead in the stream of tiles.
 const STREAM_AHEAD: usize = 4096;
 
@@ -74,9 +77,10 @@ pub(crate) unsafe fn multiply(
     let widest = if operand == Operand::Q8 { 8 } else { 4 };
     let mut kernels: [(usize, Option<Kernel>); 4] = [(8, None), (4, None), (2, None), (1, None)];
     let outs: &mut [*mut f32; ROW_CHUNK] = &mut [std::ptr::null_mut(); ROW_CHUNK];
-    // With one group of rows a single call goes through all tiles; else the tile stays in cache for every group.
+    // With one group of rows a single call goes through all tiles; else tiles stay in cache for every group.
     let groups = x.len() / widest + (x.len() % widest).count_ones() as usize;
-    let step = if groups == 1 { tiles.len() } else { 1 };
+    let step =
+        if groups == 1 { tiles.len() } else { (CACHED_TILES / matrix.tile_bytes).clamp(1, tiles.len()) };
     for first in (0..tiles.len()).step_by(step) {
         let at = (tiles.start + first) * TILE;
         for (o, base) in outs.iter_mut().zip(out) {
@@ -91,15 +95,15 @@ pub(crate) unsafe fn multiply(
             let job = TileJob {
                 tile: data[first * matrix.tile_bytes..].as_ptr(),
                 tile_bytes: matrix.tile_bytes,
-                tiles: step,
+                tiles: step.min(tiles.len() - first),
                 cols: matrix.cols,
                 x: x[row..].as_ptr(),
                 out: outs[row..].as_ptr(),
                 outputs: matrix.rows - at,
-                // A tile is in cache after its first group of rows; its last group can fetch the next tile.
+                // Tiles are in cache after the first group of rows; the last group can fetch those that follow.
                 ahead: match groups {
                     1 => STREAM_AHEAD,
-                    _ if row + *rows == x.len() => matrix.tile_bytes,
+                    _ if row + *rows == x.len() => step * matrix.tile_bytes,
                     _ => 0,
                 },
             };
@@ -239,23 +243,31 @@ unsafe fn run_q8<L: Lanes, F: Format, const R: usize>(job: &TileJob) {
                         }
                     } else {
                         let (scale, minimum) = F::Scales::group::<L>(scales, shared, g);
+                        let mut dots = [L::int_splat(0); R];
                         for r in 0..R {
-                            let x = x[r].add(at);
-                            let mut dot = start::<L, F>((*x).minus_sum);
-                            if R < 4 {
-                                // Two chains hide the latency that other rows hide otherwise; the sum is exact.
+                            dots[r] = start::<L, F>((*x[r].add(at)).minus_sum);
+                        }
+                        if R < 4 {
+                            // Two chains hide the latency that other rows hide otherwise; the sum is exact.
+                            for r in 0..R {
+                                let x = x[r].add(at);
                                 let mut second = L::int_splat(0);
                                 for j in 0..4 {
-                                    dot = dot_codes::<L, F>(dot, codes[j], x, j);
+                                    dots[r] = dot_codes::<L, F>(dots[r], codes[j], x, j);
                                     second = dot_codes::<L, F>(second, codes[j + 4], x, j + 4);
                                 }
-                                dot = L::int_add(dot, second);
-                            } else {
-                                for j in 0..8 {
-                                    dot = dot_codes::<L, F>(dot, codes[j], x, j);
+                                dots[r] = L::int_add(dots[r], second);
+                            }
+                        } else {
+                            for j in 0..8 {
+                                for r in 0..R {
+                                    dots[r] = dot_codes::<L, F>(dots[r], codes[j], x[r].add(at), j);
                                 }
                             }
-                            sums[r] = L::from_ints(dot).fma(scale.mul(L::splat((*x).scale)), sums[r]);
+                        }
+                        for r in 0..R {
+                            let x = x[r].add(at);
+                            sums[r] = L::from_ints(dots[r]).fma(scale.mul(L::splat((*x).scale)), sums[r]);
                             if F::Scales::MINIMA {
                                 sums[r] = minimum.fnma(L::splat((*x).scaled_sum), sums[r]);
                             }

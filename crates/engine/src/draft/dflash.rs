@@ -58,6 +58,16 @@ impl Dflash {
     ) -> Result<Self, Error> {
         assert_eq!(target.options().taps, config.taps, "the target taps other layers");
         assert_eq!(target.config().hidden, config.hidden, "the target is of another width");
+        let sizes = [
+            ("a drafter's width", config.hidden),
+            ("a drafter's head", config.head_dim),
+            ("a drafter's FFN", config.ffn),
+        ];
+        for (what, found) in sizes {
+            if !found.is_multiple_of(32) {
+                return Err(Error::Unsupported { what, found, expected: "a multiple of 32" });
+            }
+        }
         let mut loader = Loader { backend, source };
         let (layers, caches) = load_layers(&mut loader, config)?;
         let (context, features) = record_context(&mut loader, config, &layers, &caches)?;

@@ -5,7 +5,10 @@ mod record;
 mod weights;
 
 use crate::{Error, Sequence};
-use checkpoint::{TargetConfig, target::Mixer};
+use checkpoint::{
+    TargetConfig,
+    target::{Ffn, Mixer},
+};
 use compute::{
     Arena, Backend, Buf, CommitPath, Cpu, Extent, Kind, KvLayout, KvType, MatrixId, Op, Pass, Product,
     RecurrentLayout, Row, Rows, VectorId,
@@ -308,6 +311,17 @@ fn check(config: &TargetConfig) -> Result<(), Error> {
     multiple("an attention head width", config.attention.head_dim, 32, "a multiple of 32")?;
     multiple("a number of rotated dimensions", config.attention.rotary_dims, 32, "a multiple of 32")?;
     multiple("a Gated DeltaNet head width", config.gdn.head_dim, 32, "a multiple of 32")?;
+    let widths = match config.ffn {
+        Ffn::Dense { width } => [width, width],
+        Ffn::Moe { width, shared_width, .. } => [width, shared_width],
+    };
+    for width in widths {
+        multiple("a feed-forward width", width, 32, "a multiple of 32")?;
+    }
+    if config.attention_layers() == config.layers.len() {
+        let expected = "at least 1";
+        return Err(Error::Unsupported { what: "a number of Gated DeltaNet layers", found: 0, expected });
+    }
     if config.gdn.conv_kernel != compute::CONV_REACH + 1 {
         let found = config.gdn.conv_kernel;
         return Err(Error::Unsupported { what: "a convolution kernel", found, expected: "4" });

@@ -111,6 +111,11 @@ fn finite(logits: &[f32], position: usize) -> Result<(), Error> {
 }
 
 impl Sampler {
+    /// The logits of the last draw after penalties and bias.
+    pub fn adjusted(&self) -> &[f32] {
+        &self.logits
+    }
+
     /// Draws the token at `position` (the number of tokens before it).
     pub fn draw(
         &mut self,
