@@ -54,7 +54,7 @@ pub(crate) struct Question<'a> {
     pub(crate) stop: &'a AtomicBool,
 }
 
-/// New tokens as they come: their text, and how many of them (from the first on) had been drafted.
+/// A new token as it comes: its text, and whether it had been drafted.
 pub(crate) struct Piece<'a> {
     pub(crate) text: &'a str,
     pub(crate) drafted: bool,

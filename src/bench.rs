@@ -62,7 +62,7 @@ struct MeasureArgs {
     #[arg(long, value_name = "MODES", value_delimiter = ',')]
     modes: Vec<String>,
     /// Prompts of each suite
-    #[arg(long, value_name = "N", default_value_t = 12)]
+    #[arg(long, value_name = "N", default_value_t = 10)]
     per_suite: usize,
     /// How often everything is measured
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..))]

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use text::{Prompt, Specials};
+use text::{Prompt, Reasoning, Specials};
 
 const HELP: &str =
     "/new starts over, /quit (or Ctrl-D) leaves, Ctrl-C ends an answer; a line that ends in \\ goes on";
@@ -52,6 +52,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     ctrlc::set_handler(move || handler.store(true, Ordering::Relaxed))?;
     let mut lines = rustyline::DefaultEditor::new()?;
     eprintln!("{}: {HELP}", running.name);
+    if sampling.temperature > 0.0 {
+        eprintln!("seed {}", sampling.seed);
+    }
 
     let opening: Vec<Value> = args.system.iter().map(|s| json!({"role": "system", "content": s})).collect();
     let mut messages = opening.clone();
@@ -70,7 +73,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
                 messages.push(json!({"role": "user", "content": line}));
                 stop.store(false, Ordering::Relaxed);
                 match take_turn(args, &mut running, &sampling, &messages, &mut snapshots, &stop) {
-                    Ok(text) => messages.push(json!({"role": "assistant", "content": text})),
+                    Ok(message) => messages.push(message),
                     Err(error) => {
                         // The turn is undone; the conversation goes on.
                         messages.pop();
@@ -106,6 +109,7 @@ fn read_message(lines: &mut rustyline::DefaultEditor) -> Result<Option<String>> 
     }
 }
 
+/// Answers the last message and returns the answer as a message.
 fn take_turn(
     args: &Args,
     running: &mut Running,
@@ -113,17 +117,13 @@ fn take_turn(
     messages: &[Value],
     snapshots: &mut Vec<Snapshot>,
     stop: &AtomicBool,
-) -> Result<String> {
+) -> Result<Value> {
     let template = running.text.template.as_ref().context("no chat template")?;
     let thinking = args.no_think.then_some(false);
     let rendered = template.render(&Prompt { messages, enable_thinking: thinking, ..Prompt::default() })?;
     let prompt = running.text.tokenizer.encode(&rendered, Specials::Parse);
+    let sequence = recall(running, &prompt, snapshots)?;
 
-    // A template may drop earlier thinking, so the new prompt need not continue the last answer; it continues some
-    // earlier state. The last token is always read again, because its logits are wanted.
-    let known = |s: &Snapshot| s.tokens.len() < prompt.len() && prompt.starts_with(&s.tokens);
-    let best = snapshots.iter().filter(|s| known(s)).max_by_key(|s| s.tokens.len());
-    let sequence = best.map_or_else(|| running.engine.sequence(), |s| s.sequence.clone());
     let max_tokens = args.max_tokens.unwrap_or(usize::MAX);
     let question = Question { sequence, prompt: &prompt, sampling, max_tokens, relaxed: None, stop };
     let mut out = std::io::stdout().lock();
@@ -137,10 +137,33 @@ fn take_turn(
         Finish::Length => eprintln!("(cut at {} tokens)", given.ids.len()),
         Finish::Interrupted => eprintln!("(stopped)"),
     }
-    let answered = &given.ids[..given.sequence.committed() - prompt.len()];
-    snapshots.push(Snapshot { tokens: [&prompt, answered].concat(), sequence: given.sequence });
+    // Thoughts go where the template looks for them; most drop them from earlier turns.
+    let mut reasoning = Reasoning::new(&rendered);
+    let (parts, rest) = (reasoning.push(&given.text), reasoning.finish());
+    let (content, thoughts) = (parts.content + &rest.content, parts.reasoning + &rest.reasoning);
+    Ok(match thoughts.is_empty() {
+        true => json!({"role": "assistant", "content": content}),
+        false => json!({"role": "assistant", "content": content, "reasoning_content": thoughts}),
+    })
+}
+
+/// The state after as much of `prompt` as an earlier turn has read, then read on to where the answer's message opens: the
+/// next prompt goes on from there, whatever the template makes of this answer.
+fn recall(running: &mut Running, prompt: &[u32], snapshots: &mut Vec<Snapshot>) -> Result<Sequence> {
+    let known = |s: &Snapshot| s.tokens.len() < prompt.len() && prompt.starts_with(&s.tokens);
+    let best = snapshots.iter().filter(|s| known(s)).max_by_key(|s| s.tokens.len());
+    let mut sequence = best.map_or_else(|| running.engine.sequence(), |s| s.sequence.clone());
+    let opening = running.text.tokenizer.special("<|im_start|>");
+    let mark = prompt.iter().rposition(|token| Some(*token) == opening).unwrap_or(0);
+    if prompt.len() >= running.context || mark <= sequence.committed() {
+        return Ok(sequence);
+    }
+    for chunk in prompt[sequence.committed()..mark].chunks(running.engine.model().options().max_rows) {
+        running.engine.read(&mut sequence, chunk)?;
+    }
+    snapshots.push(Snapshot { tokens: prompt[..mark].to_vec(), sequence: sequence.clone() });
     if snapshots.len() > SNAPSHOTS {
         snapshots.remove(0);
     }
-    Ok(given.text)
+    Ok(sequence)
 }

@@ -82,17 +82,26 @@ fn with_bar<T>(total: u64, progress: &Progress, work: impl FnOnce() -> T) -> T {
     bar.set_style(style.expect("the template is a constant"));
     let finished = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        scope.spawn(|| {
+        let shower = scope.spawn(|| {
             while !finished.load(Ordering::Relaxed) {
                 bar.set_position(progress.done.load(Ordering::Relaxed));
                 std::thread::park_timeout(Duration::from_millis(100));
             }
             bar.finish_and_clear();
         });
-        let result = work();
-        finished.store(true, Ordering::Relaxed);
-        result
+        let _end = End(&finished, shower.thread());
+        work()
     })
+}
+
+/// Ends the bar when the work does, however it does.
+struct End<'a>(&'a AtomicBool, &'a std::thread::Thread);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+        self.1.unpark();
+    }
 }
 
 /// A name for people from a path: `Qwen3.6-27B-DFlash` becomes `Qwen3.6 27B DFlash`, `draft-hf` becomes `Draft`.

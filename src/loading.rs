@@ -83,19 +83,24 @@ fn text_of_gguf(gguf: &Gguf) -> Result<TextSide> {
         Ok(strings.into_iter().map(str::to_owned).collect())
     };
     let named = |key: &str| Ok::<_, anyhow::Error>(gguf.string(key)?.unwrap_or_default().to_owned());
-    let id = |key: &str| Ok::<_, anyhow::Error>(gguf.integer(key)?.map(|id| id as u32));
+    let id = |key: &str| gguf.integer(key)?.map(|id| token_id(key, id)).transpose();
+    let kind = |kind: i64| i32::try_from(kind).map_err(|_| anyhow!("{kind} is no token type"));
+    let mut ends = Vec::new();
+    for key in ["tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"] {
+        ends.extend(id(key)?);
+    }
     let types = gguf.integers("tokenizer.ggml.token_type")?.unwrap_or_default();
     let vocabulary = Vocabulary {
         model: named("tokenizer.ggml.model")?,
         pre: named("tokenizer.ggml.pre")?,
         tokens: strings("tokenizer.ggml.tokens")?,
-        token_types: types.into_iter().map(|kind| kind as i32).collect(),
+        token_types: types.into_iter().map(kind).collect::<Result<_>>()?,
         merges: strings("tokenizer.ggml.merges")?,
         bos: id("tokenizer.ggml.bos_token_id")?,
         eos: id("tokenizer.ggml.eos_token_id")?,
         pad: id("tokenizer.ggml.padding_token_id")?,
         add_bos: gguf.bool("tokenizer.ggml.add_bos_token")?.unwrap_or(false),
-        ends: Vec::new(),
+        ends,
     };
     let defaults = Sampling::default();
     let float = |key: &str, default: f32| Ok::<_, anyhow::Error>(gguf.float(key)?.unwrap_or(default));
@@ -109,8 +114,13 @@ fn text_of_gguf(gguf: &Gguf) -> Result<TextSide> {
             min_p: float("general.sampling.min_p", defaults.min_p)?,
             repetition_penalty: float("general.sampling.penalty_repeat", defaults.repetition_penalty)?,
             ..defaults
-        },
+        }
+        .checked()?,
     })
+}
+
+fn token_id(key: &str, id: usize) -> Result<u32> {
+    u32::try_from(id).map_err(|_| anyhow!("`{key}` is {id}, which is no token id"))
 }
 
 /// `tokenizer.json`, the template and `generation_config.json` of a folder.
@@ -127,27 +137,31 @@ fn text_of_folder(folder: &Path) -> Result<TextSide> {
         false => settings.string("chat_template")?.map(str::to_owned),
     };
     let generation = optional("generation_config.json")?;
-    let ends = match generation.integer("eos_token_id") {
-        Ok(one) => one.into_iter().map(|id| id as u32).collect(),
+    // One id, or a list of them.
+    let ends: Vec<usize> = match generation.integer("eos_token_id") {
+        Ok(one) => one.into_iter().collect(),
         Err(_) => {
-            generation.integers("eos_token_id")?.unwrap_or_default().into_iter().map(|id| id as u32).collect()
+            let list = generation.integers("eos_token_id")?.unwrap_or_default();
+            list.into_iter().map(|id| usize::try_from(id).unwrap_or(usize::MAX)).collect()
         }
     };
-    let ends: Vec<u32> = ends;
+    let ends = ends.into_iter().map(|id| token_id("eos_token_id", id)).collect::<Result<Vec<u32>>>()?;
     let defaults = Sampling::default();
     let float = |key: &str, default: f32| Ok::<_, anyhow::Error>(generation.float(key)?.unwrap_or(default));
     // A configuration that samples without saying how hot means 1, as in Transformers.
-    let hot = if generation.bool("do_sample")? == Some(true) { 1.0 } else { defaults.temperature };
+    let sampled = generation.bool("do_sample")?;
+    let hot = if sampled == Some(true) { 1.0 } else { defaults.temperature };
     Ok(TextSide {
         tokenizer: tokenizer.with_ends(&ends)?,
         template: source.as_deref().map(ChatTemplate::new).transpose()?,
         sampling: Sampling {
-            temperature: float("temperature", hot)?,
+            temperature: if sampled == Some(false) { 0.0 } else { float("temperature", hot)? },
             top_k: generation.integer("top_k")?.unwrap_or(defaults.top_k),
             top_p: float("top_p", defaults.top_p)?,
             min_p: float("min_p", defaults.min_p)?,
             repetition_penalty: float("repetition_penalty", defaults.repetition_penalty)?,
             ..defaults
-        },
+        }
+        .checked()?,
     })
 }

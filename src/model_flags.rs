@@ -170,8 +170,7 @@ impl ModelFlags {
         let (mode, spec) = self.spec(trained, target.config.mtp.is_some())?;
         let weights = |w| w as &dyn WeightSource;
         let pair = drafter.as_ref().map(|d| (&d.config, weights(&d.weights)));
-        let engine =
-            Engine::load(Box::new(cpu), (&target.config, weights(&target.weights)), pair, kv, spec)?;
+        let engine = Engine::load(Box::new(cpu), (&target.config, weights(&target.weights)), pair, kv, spec)?;
         let limit = target.config.context_length;
         let context = self.ctx.unwrap_or(limit);
         if context == 0 {

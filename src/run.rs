@@ -93,8 +93,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     if args.explain {
         explain::histogram(&mut out, &given)?;
     }
-    if std::io::stderr().is_terminal() {
-        let rate = given.ids.len() as f64 / given.decode_s.max(1e-9);
+    let sampled = sampling.temperature > 0.0;
+    if std::io::stderr().is_terminal() || sampled {
+        let rate = rate(&given);
         let exact = if relaxed.is_some() { ", not exact: relaxed thinking" } else { "" };
         eprintln!("{} tokens, {rate:.0} a second, seed {}{exact}", given.ids.len(), sampling.seed);
     }
@@ -160,6 +161,11 @@ fn relaxed(args: &Args, running: &Running, sampling: &Sampling, prompt: &[u32]) 
     Ok((last(start) > last(think_end)).then_some(Relaxed { think_end }))
 }
 
+/// Tokens per second of decoding; the first token came with the prompt.
+fn rate(given: &Answer) -> f64 {
+    (given.ids.len() - 1) as f64 / given.decode_s.max(1e-9)
+}
+
 /// The object of `--json`.
 fn describe(
     running: &Running,
@@ -170,7 +176,7 @@ fn describe(
     given: &Answer,
 ) -> serde_json::Value {
     let lengths: Vec<usize> = given.rounds.iter().map(Round::accept_length).collect();
-    let sum = |part: fn(&Round) -> f64| given.rounds.iter().map(part).sum::<f64>();
+    let sum = |part: fn(&Round) -> f64| given.rounds.iter().map(part).fold(0.0, |a, b| a + b);
     let count = |part: fn(&Round) -> usize| given.rounds.iter().map(part).sum::<usize>();
     json!({
         "ids": given.ids,
@@ -194,7 +200,7 @@ fn describe(
             "load_s": load_s,
             "prefill_s": given.prefill_s,
             "decode_s": given.decode_s,
-            "tokens_per_s": given.ids.len() as f64 / given.decode_s.max(1e-9),
+            "tokens_per_s": rate(given),
             "draft_s": sum(|r| r.draft_s),
             "verify_s": sum(|r| r.verify_s),
             "judge_s": sum(|r| r.judge_s),

@@ -74,8 +74,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         timeout: args.timeout.map(Duration::from_secs),
         drain: Duration::from_secs(args.drain),
     };
-    let runtime =
-        tokio::runtime::Builder::new_multi_thread().worker_threads(CONNECTION_THREADS).enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(CONNECTION_THREADS)
+        .enable_all()
+        .build()?;
     let result = runtime.block_on(async {
         let listener = TcpListener::bind((args.host, args.port)).await;
         let listener = listener.with_context(|| format!("listening on {} port {}", args.host, args.port))?;

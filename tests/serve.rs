@@ -75,7 +75,10 @@ fn the_text_is_that_of_run_streamed_or_not() {
         let chunks = server.stream(CHAT, &body);
         assert_eq!(chunks[0]["choices"][0]["delta"]["role"], "assistant");
         assert_eq!(joined(&chunks, 0, "/delta/content"), message["content"].as_str().unwrap());
-        assert_eq!(joined(&chunks, 0, "/delta/reasoning_content"), message["reasoning_content"].as_str().unwrap());
+        assert_eq!(
+            joined(&chunks, 0, "/delta/reasoning_content"),
+            message["reasoning_content"].as_str().unwrap()
+        );
         assert_eq!(finish_of(&chunks), ["stop"]);
         let last = chunks.last().unwrap();
         assert_eq!(last["choices"], json!([]));
@@ -140,7 +143,8 @@ fn requests_beside_each_other_get_the_text_they_get_alone() {
 #[test]
 fn every_answer_of_n_is_one_of_its_own() {
     let server = Server::start(&["--slots", "2"]);
-    let one = server.chat(&ask("Write Python quicksort", json!({"temperature": 1, "seed": 3, "max_tokens": 30})));
+    let one =
+        server.chat(&ask("Write Python quicksort", json!({"temperature": 1, "seed": 3, "max_tokens": 30})));
     let body = ask("Write Python quicksort", json!({"temperature": 1, "seed": 3, "max_tokens": 30, "n": 3}));
     let three = server.chat(&body);
     let choices = three["choices"].as_array().unwrap();
@@ -170,7 +174,10 @@ fn answers_end_where_they_should() {
     let content = plain["choices"][0]["message"]["content"].as_str().unwrap();
     let (before, _) = content.split_once("pivot").unwrap();
     for stream in [false, true] {
-        let body = ask("Write Python quicksort", json!({"temperature": 0, "stop": ["pivot", "zzz"], "stream": stream}));
+        let body = ask(
+            "Write Python quicksort",
+            json!({"temperature": 0, "stop": ["pivot", "zzz"], "stream": stream}),
+        );
         let (text, finish) = match stream {
             true => {
                 let chunks = server.stream(CHAT, &body);
@@ -197,7 +204,8 @@ fn a_known_beginning_is_not_read_again_and_changes_nothing() {
     let (warm, cold) = (Server::start(&[]), Server::start(&["--prefix-cache", "0"]));
     let system = json!({"role": "system", "content": "You write Python. ".repeat(20)});
     let ask = |server: &Server, messages: &[Value]| {
-        let answer = server.chat(&json!({"messages": messages, "temperature": 1, "seed": 5, "max_tokens": 60}));
+        let answer =
+            server.chat(&json!({"messages": messages, "temperature": 1, "seed": 5, "max_tokens": 60}));
         let cached = answer["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap();
         assert_eq!(answer["forerun"]["cached_tokens"], cached);
         (answer["choices"][0]["message"].clone(), cached)
@@ -409,10 +417,12 @@ fn wrong_requests_get_an_error_that_names_the_field() {
     assert_eq!(long["error"]["code"], "context_length_exceeded");
     let plain = "POST /tokenize HTTP/1.0\r\ncontent-type: text/plain\r\ncontent-length: 2\r\n\r\n{}";
     assert_eq!(read(server.send(plain)).status, 415);
-    let huge = format!("POST {CHAT} HTTP/1.0\r\ncontent-type: application/json\r\ncontent-length: 99999999\r\n\r\n");
+    let huge =
+        format!("POST {CHAT} HTTP/1.0\r\ncontent-type: application/json\r\ncontent-length: 99999999\r\n\r\n");
     assert_eq!(read(server.send(&huge)).status, 413);
     // Whatever came before, the next good request is answered; unknown fields are no mistake.
-    let answer = server.chat(&ask("hi", json!({"max_tokens": 2, "unknown": {"a": 1}, "model": "any", "user": "me"})));
+    let answer =
+        server.chat(&ask("hi", json!({"max_tokens": 2, "unknown": {"a": 1}, "model": "any", "user": "me"})));
     assert_eq!(answer["model"], "embedded");
 }
 
@@ -420,7 +430,10 @@ fn wrong_requests_get_an_error_that_names_the_field() {
 fn models_tokens_and_metrics_are_told() {
     let server = Server::start(&["--ctx", "512"]);
     let models = server.get("/v1/models", "").json();
-    assert_eq!((&models["data"][0]["id"], &models["data"][0]["max_model_len"]), (&json!("embedded"), &json!(512)));
+    assert_eq!(
+        (&models["data"][0]["id"], &models["data"][0]["max_model_len"]),
+        (&json!("embedded"), &json!(512))
+    );
     assert_eq!(server.get("/v1/models/some/other", "").json()["id"], "embedded");
     let text = "Grüße, 世界 👋 <|im_end|>";
     let ids = server.ask("/tokenize", &json!({"content": text}));
@@ -433,7 +446,8 @@ fn models_tokens_and_metrics_are_told() {
     assert_eq!(rendered["count"], answer["usage"]["prompt_tokens"]);
     let page = server.get("/metrics", "").body;
     let value = |name: &str| {
-        let line = page.lines().find(|line| line.strip_prefix(name).is_some_and(|rest| rest.starts_with(' ')));
+        let line =
+            page.lines().find(|line| line.strip_prefix(name).is_some_and(|rest| rest.starts_with(' ')));
         line.unwrap_or_else(|| panic!("{name}: {page}")).rsplit(' ').next().unwrap().parse::<f64>().unwrap()
     };
     assert_eq!(json!(value("vllm:prompt_tokens_total") as u64), answer["usage"]["prompt_tokens"]);

@@ -40,6 +40,8 @@ struct Change {
 const STEADIEST: f64 = 0.01;
 /// What is assumed of a run that repeated nothing.
 const UNKNOWN: f64 = 0.05;
+/// What is assumed of costs, which are measured in one go.
+const COST_DRIFT: f64 = 0.03;
 /// Standard deviations that 95 % of normal numbers lie within.
 const WITHIN: f64 = 1.96;
 
@@ -184,7 +186,7 @@ fn of_costs(before: &Cost, after: &Cost) -> Vec<Change> {
             pairs.push((format!("ms, {} rows", row.rows), row.ms, other.ms));
         }
     }
-    let noise = WITHIN * STEADIEST.hypot(STEADIEST);
+    let noise = WITHIN * COST_DRIFT.hypot(COST_DRIFT);
     let change = |(mode, a, b): (String, Interval, Interval)| {
         let change = Interval { value: b.value / a.value, low: b.low / a.high, high: b.high / a.low };
         let apart = b.low > a.high || b.high < a.low;

@@ -10,21 +10,21 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// `forerun serve` on a port of its own; ends with the test.
-pub struct Server {
-    pub child: Child,
+pub(crate) struct Server {
+    pub(crate) child: Child,
     address: String,
 }
 
 /// What came back.
 #[derive(Debug)]
-pub struct Response {
-    pub status: u16,
-    pub head: String,
-    pub body: String,
+pub(crate) struct Response {
+    pub(crate) status: u16,
+    pub(crate) head: String,
+    pub(crate) body: String,
 }
 
 impl Server {
-    pub fn start(args: &[&str]) -> Self {
+    pub(crate) fn start(args: &[&str]) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_forerun"));
         command.args(["serve", "--port", "0", "--threads", "1"]).args(args);
         let mut child = command.stdout(Stdio::piped()).spawn().expect("the program starts");
@@ -36,7 +36,7 @@ impl Server {
     }
 
     /// Sends a request as it is and leaves the connection open.
-    pub fn send(&self, request: &str) -> TcpStream {
+    pub(crate) fn send(&self, request: &str) -> TcpStream {
         let mut stream = TcpStream::connect(&self.address).expect("the server listens");
         stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
         stream.write_all(request.as_bytes()).expect("the server reads");
@@ -44,41 +44,45 @@ impl Server {
     }
 
     /// Posts a body and leaves the connection open.
-    pub fn post_open(&self, path: &str, body: &str, headers: &str) -> TcpStream {
+    pub(crate) fn post_open(&self, path: &str, body: &str, headers: &str) -> TcpStream {
         let length = body.len();
         self.send(&format!(
             "POST {path} HTTP/1.0\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n{headers}\r\n{body}"
         ))
     }
 
-    pub fn post_raw(&self, path: &str, body: &str) -> Response {
+    pub(crate) fn post_raw(&self, path: &str, body: &str) -> Response {
         read(self.post_open(path, body, ""))
     }
 
-    pub fn post(&self, path: &str, body: &Value) -> Response {
+    pub(crate) fn post(&self, path: &str, body: &Value) -> Response {
         self.post_raw(path, &body.to_string())
     }
 
     /// Posts a body that must be answered.
-    pub fn ask(&self, path: &str, body: &Value) -> Value {
+    pub(crate) fn ask(&self, path: &str, body: &Value) -> Value {
         let response = self.post(path, body);
         assert_eq!(response.status, 200, "{response:?}");
         response.json()
     }
 
-    pub fn chat(&self, body: &Value) -> Value {
+    pub(crate) fn chat(&self, body: &Value) -> Value {
         self.ask("/v1/chat/completions", body)
     }
 
-    pub fn get(&self, path: &str, headers: &str) -> Response {
+    pub(crate) fn get(&self, path: &str, headers: &str) -> Response {
         read(self.send(&format!("GET {path} HTTP/1.0\r\n{headers}\r\n")))
     }
 
     /// The chunks of a streamed answer, which must end as it should.
-    pub fn stream(&self, path: &str, body: &Value) -> Vec<Value> {
+    pub(crate) fn stream(&self, path: &str, body: &Value) -> Vec<Value> {
         let response = self.post(path, body);
         assert_eq!(response.status, 200, "{response:?}");
-        assert!(response.head.to_lowercase().contains("content-type: text/event-stream"), "{}", response.head);
+        assert!(
+            response.head.to_lowercase().contains("content-type: text/event-stream"),
+            "{}",
+            response.head
+        );
         response.chunks()
     }
 }
@@ -91,11 +95,11 @@ impl Drop for Server {
 }
 
 impl Response {
-    pub fn json(&self) -> Value {
+    pub(crate) fn json(&self) -> Value {
         serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("{error}: {}", self.body))
     }
 
-    pub fn chunks(&self) -> Vec<Value> {
+    pub(crate) fn chunks(&self) -> Vec<Value> {
         let data = self.body.lines().filter_map(|line| line.strip_prefix("data: "));
         let mut data: Vec<&str> = data.collect();
         assert_eq!(data.pop(), Some("[DONE]"), "{}", self.body);
@@ -104,7 +108,7 @@ impl Response {
 }
 
 /// Reads a response to its end.
-pub fn read(mut stream: TcpStream) -> Response {
+pub(crate) fn read(mut stream: TcpStream) -> Response {
     let mut bytes = Vec::new();
     stream.read_to_end(&mut bytes).expect("a response");
     let text = String::from_utf8(bytes).expect("UTF-8");

@@ -114,7 +114,18 @@ impl Answer {
         let stream = Stream::new(Arc::clone(&tokenizer), Controls::Hide, ticket.job.stops.iter().cloned());
         let tokens = ticket.job.prompt.clone();
         let (finish, first_token) = (Finish::Length, Instant::now());
-        Self { ticket, choice, generation, stream, tokenizer, tokens, written: 0, finish, report, first_token }
+        Self {
+            ticket,
+            choice,
+            generation,
+            stream,
+            tokenizer,
+            tokens,
+            written: 0,
+            finish,
+            report,
+            first_token,
+        }
     }
 
     /// The text and the room it has, for a round.

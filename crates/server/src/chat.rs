@@ -95,8 +95,7 @@ pub(crate) fn render(fields: &Fields<'_>, tools: &[Value], shared: &Shared) -> R
         let others = variables.entries().filter(|(name, _)| !own.contains(&name.as_str()));
         extra.extend(others.map(|(name, value)| (name.clone(), value.clone())));
     }
-    let prompt =
-        Prompt { messages: &messages, tools, enable_thinking: thinking, extra, ..Prompt::default() };
+    let prompt = Prompt { messages: &messages, tools, enable_thinking: thinking, extra, ..Prompt::default() };
     template.render(&prompt).map_err(|error| match error {
         TemplateError::Thread(_) => ApiError::Internal(error.to_string()),
         error => ApiError::field("messages", error.to_string()),

@@ -119,7 +119,8 @@ mod tests {
 
     #[test]
     fn messages_take_the_template_s_form() {
-        let call = json!({"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{\"a\": [1]}"}});
+        let call =
+            json!({"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{\"a\": [1]}"}});
         let read = messages(json!([
             {"role": "developer", "content": "be brief"},
             {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}], "extra": 1},
@@ -159,7 +160,8 @@ mod tests {
             let error = messages(value.clone()).unwrap_err();
             assert_eq!(error.object()["error"]["param"], field, "{value}");
         }
-        let image = json!([{"role": "user", "content": [{"type": "text", "text": "x"}, {"type": "image_url"}]}]);
+        let image =
+            json!([{"role": "user", "content": [{"type": "text", "text": "x"}, {"type": "image_url"}]}]);
         assert_eq!(
             messages(image).unwrap_err().to_string(),
             "`messages[0].content[1]` is of type `image_url`: the model that is served reads text only"

@@ -84,7 +84,11 @@ impl Metrics {
         r.register("vllm:time_per_output_token_seconds", "Decoding, by token", metrics.per_token.clone());
         r.register("vllm:spec_decode_num_drafts", "Rounds with a draft", metrics.drafts.clone());
         r.register("vllm:spec_decode_num_draft_tokens", "Drafted tokens judged", metrics.drafted.clone());
-        r.register("vllm:spec_decode_num_accepted_tokens", "Of them, how many stood", metrics.accepted.clone());
+        r.register(
+            "vllm:spec_decode_num_accepted_tokens",
+            "Of them, how many stood",
+            metrics.accepted.clone(),
+        );
         r.register("vllm:request_success", "Answers that ended", metrics.ended.clone());
         r.register("forerun_accept_length", "Tokens of a round", metrics.accept_length.clone());
         r.register("forerun_rounds", "Rounds by who proposed", metrics.rounds.clone());
@@ -110,8 +114,7 @@ impl Metrics {
         };
         self.ended.get_or_create(&Ended { finished_reason }).inc();
         if outcome.completion_tokens > 1 {
-            self.per_token
-                .observe(outcome.report.timing.decode_s / (outcome.completion_tokens - 1) as f64);
+            self.per_token.observe(outcome.report.timing.decode_s / (outcome.completion_tokens - 1) as f64);
         }
     }
 

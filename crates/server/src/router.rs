@@ -116,7 +116,8 @@ impl<S: Send + Sync> FromRequest<S> for Body {
     async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
         // A page in a browser may send other types anywhere without asking; JSON it may not.
         let kind = request.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
-        let essence = kind.unwrap_or("none").split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+        let essence =
+            kind.unwrap_or("none").split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
         if essence != "application/json" && !essence.ends_with("+json") {
             return Err(ApiError::ContentType { found: essence });
         }

@@ -106,7 +106,11 @@ impl Scheduler {
             if ticket.events.is_closed() || late || abandon {
                 self.metrics.add_abort();
                 let seconds = now.duration_since(ticket.arrived).as_secs();
-                fail(ticket, choice, if abandon { ApiError::Closing } else { ApiError::Deadline { seconds } });
+                fail(
+                    ticket,
+                    choice,
+                    if abandon { ApiError::Closing } else { ApiError::Deadline { seconds } },
+                );
                 return false;
             }
             true
@@ -133,7 +137,9 @@ impl Scheduler {
                 self.metrics.cached_hits.inc_by(cached as u64);
             }
             let opening = self.tokenizer.special("<|im_start|>");
-            work.reading.push_back(Reading::new(ticket, choice, sequence, cached, opening));
+            let reading = Reading::new(ticket, choice, sequence, cached, opening);
+            admit_siblings(&reading, &mut work.waiting);
+            work.reading.push_back(reading);
         }
     }
 
@@ -150,7 +156,8 @@ impl Scheduler {
             let from = reading.sequence.committed();
             match guarded(|| self.engine.read(&mut reading.sequence, &prompt[from..end])) {
                 Ok(()) => {
-                    self.keep(&mut reading, &mut work.waiting);
+                    self.keep(&reading);
+                    admit_siblings(&reading, &mut work.waiting);
                     work.reading.push_back(reading);
                 }
                 Err(error) => fail(&ticket, choice, error),
@@ -180,20 +187,13 @@ impl Scheduler {
         self.engine.begin(sequence, unread, prompt, sampling, self.tokenizer.ends().to_vec(), |_| ())
     }
 
-    /// Keeps the state where a prompt has just been read up to a place worth coming back to, and lets its siblings go
-    /// on from there where it is the end.
-    fn keep(&mut self, reading: &mut Reading, waiting: &mut VecDeque<Waiting>) {
-        let job = &reading.ticket.job;
-        let read = reading.sequence.committed();
+    /// Keeps the state where a prompt has just been read up to a place worth coming back to.
+    fn keep(&mut self, reading: &Reading) {
         if reading.at_mark() {
-            self.cache.insert(&job.prompt[..read], reading.sequence.clone(), reading.sequence.bytes());
+            let sequence = &reading.sequence;
+            let tokens = &reading.ticket.job.prompt[..sequence.committed()];
+            self.cache.insert(tokens, sequence.clone(), sequence.bytes());
             self.note_cache();
-        }
-        if reading.choice == 0 && read + 1 == job.prompt.len() {
-            for choice in (1..job.choices.len()).rev() {
-                let (ticket, start) = (Arc::clone(&reading.ticket), Some(reading.sequence.clone()));
-                waiting.push_front(Waiting { ticket, choice, start });
-            }
         }
     }
 
@@ -235,6 +235,18 @@ impl Scheduler {
     fn note_cache(&self) {
         self.metrics.cache_bytes.set(self.cache.bytes() as i64);
         self.metrics.cache_entries.set(self.cache.len() as i64);
+    }
+}
+
+/// Lets the other answers to a prompt begin once the first has read all of it but the last token.
+fn admit_siblings(reading: &Reading, waiting: &mut VecDeque<Waiting>) {
+    let job = &reading.ticket.job;
+    if reading.choice > 0 || reading.sequence.committed() + 1 < job.prompt.len() {
+        return;
+    }
+    for choice in (1..job.choices.len()).rev() {
+        let (ticket, start) = (Arc::clone(&reading.ticket), Some(reading.sequence.clone()));
+        waiting.push_front(Waiting { ticket, choice, start });
     }
 }
 

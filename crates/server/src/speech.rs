@@ -127,9 +127,7 @@ impl Message {
             message["reasoning_content"] = json!(self.reasoning);
         }
         if !self.calls.is_empty() {
-            let call = |(id, name, arguments): &(String, String, String)| {
-                json!({"id": id, "type": "function", "function": {"name": name, "arguments": arguments}})
-            };
+            let call = |(id, name, arguments): &(String, String, String)| json!({"id": id, "type": "function", "function": {"name": name, "arguments": arguments}});
             message["tool_calls"] = self.calls.iter().map(call).collect();
         }
         message
@@ -167,10 +165,14 @@ mod tests {
 
     #[test]
     fn thinking_answer_and_calls_part() {
-        let tools = [json!({"function": {"name": "f", "parameters": {"properties": {"a": {"type": "integer"}}}}})];
+        let tools =
+            [json!({"function": {"name": "f", "parameters": {"properties": {"a": {"type": "integer"}}}}})];
         let mut speech = Speech::new("<think>\n", &tools, true);
         let message = say(&mut speech, CALLS).object();
-        assert_eq!((&message["reasoning_content"], &message["content"]), (&json!("hm"), &json!("Let me see.")));
+        assert_eq!(
+            (&message["reasoning_content"], &message["content"]),
+            (&json!("hm"), &json!("Let me see."))
+        );
         assert_eq!(message["tool_calls"][0]["function"], json!({"name": "f", "arguments": "{\"a\":1}"}));
         assert_eq!(message["tool_calls"][1]["function"], json!({"name": "g", "arguments": "{}"}));
         assert_ne!(message["tool_calls"][0]["id"], message["tool_calls"][1]["id"]);

@@ -447,7 +447,9 @@ fn collect_types(schema: &Value, types: &mut Vec<String>, depth: usize) {
     }
     match schema.get("type") {
         Some(Value::String(one)) => types.push(one.clone()),
-        Some(Value::Array(several)) => types.extend(several.iter().filter_map(Value::as_str).map(str::to_owned)),
+        Some(Value::Array(several)) => {
+            types.extend(several.iter().filter_map(Value::as_str).map(str::to_owned))
+        }
         _ => {
             for several in ["anyOf", "oneOf", "allOf"] {
                 let inner = schema.get(several).and_then(Value::as_array);
@@ -474,7 +476,9 @@ fn type_of(value: &Value) -> &'static str {
 fn is_of_type(value: &Value, name: &str) -> bool {
     let found = type_of(value);
     let whole = || value.as_f64().is_some_and(|x| x.fract() == 0.0);
-    found == name || (name == "number" && found == "integer") || (name == "integer" && found == "number" && whole())
+    found == name
+        || (name == "number" && found == "integer")
+        || (name == "integer" && found == "number" && whole())
 }
 
 #[cfg(test)]

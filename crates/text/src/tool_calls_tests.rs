@@ -21,7 +21,8 @@ fn weather() -> Vec<Value> {
 
 fn parse<S: AsRef<str>>(pieces: impl IntoIterator<Item = S>) -> Found {
     let mut calls = ToolCalls::new(&weather());
-    let mut events: Vec<CallEvent> = pieces.into_iter().flat_map(|piece| calls.push(piece.as_ref())).collect();
+    let mut events: Vec<CallEvent> =
+        pieces.into_iter().flat_map(|piece| calls.push(piece.as_ref())).collect();
     events.extend(calls.finish());
     let mut found = Found::default();
     for event in events {
@@ -64,7 +65,10 @@ fn values_have_the_types_of_the_schema() {
         "any": 1.5, "unknown": "7"});
     assert_eq!(arguments(&text), expected);
     assert_eq!(arguments(&call(&[("scale", "2"), ("at", "null")])), json!({"scale": 2, "at": null}));
-    assert_eq!(arguments(&call(&[("days", "soon"), ("any", "soon")])), json!({"days": "soon", "any": "soon"}));
+    assert_eq!(
+        arguments(&call(&[("days", "soon"), ("any", "soon")])),
+        json!({"days": "soon", "any": "soon"})
+    );
     assert_eq!(arguments(&call(&[])), json!({}));
 }
 
@@ -132,7 +136,10 @@ fn a_call_that_was_cut_is_not_whole() {
 
 #[test]
 fn a_second_value_of_a_key_is_left_out() {
-    assert_eq!(arguments(&call(&[("city", "a"), ("city", "b"), ("days", "1")])), json!({"city": "a", "days": 1}));
+    assert_eq!(
+        arguments(&call(&[("city", "a"), ("city", "b"), ("days", "1")])),
+        json!({"city": "a", "days": 1})
+    );
 }
 
 proptest! {

@@ -49,6 +49,24 @@ impl Default for Sampling {
     }
 }
 
+impl Sampling {
+    /// These settings, if a distribution follows from them.
+    pub fn checked(self) -> Result<Self, Error> {
+        let checks = [
+            ("temperature", self.temperature, self.temperature >= 0.0),
+            ("top-p", self.top_p, (0.0..=1.0).contains(&self.top_p)),
+            ("min-p", self.min_p, (0.0..=1.0).contains(&self.min_p)),
+            ("repetition penalty", self.repetition_penalty, self.repetition_penalty > 0.0),
+            ("presence penalty", self.presence_penalty, true),
+            ("frequency penalty", self.frequency_penalty, true),
+        ];
+        match checks.into_iter().find(|(_, value, fits)| !fits || !value.is_finite()) {
+            Some((what, value, _)) => Err(Error::Sampling { what, value }),
+            None => Ok(self),
+        }
+    }
+}
+
 /// The tokens before a draw, counted. A drafted path is followed by `push` and left by `pop`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct History {
