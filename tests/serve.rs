@@ -362,6 +362,42 @@ fn tools_are_called_and_their_results_read() {
 }
 
 #[test]
+fn likelihoods_are_told_for_every_token() {
+    let server = Server::start(&[]);
+    let more = json!({"temperature": 0, "logprobs": true, "top_logprobs": 3, "max_tokens": 60});
+    let mut body = ask("Write Python quicksort", more);
+    let answer = server.chat(&body);
+    let choice = &answer["choices"][0];
+    let told = choice["logprobs"]["content"].as_array().unwrap();
+    assert_eq!(told.len(), 60);
+    let text: String = told.iter().map(|token| token["token"].as_str().unwrap()).collect();
+    assert_eq!(text, whole(&choice["message"]));
+    for token in told {
+        // Greedy: the token drawn is the likeliest one.
+        assert_eq!(token["top_logprobs"].as_array().unwrap().len(), 3);
+        assert_eq!(token["top_logprobs"][0]["bytes"], token["bytes"]);
+        assert_eq!(token["top_logprobs"][0]["logprob"], token["logprob"]);
+        assert!(token["logprob"].as_f64().unwrap() <= 0.0);
+    }
+    body["stream"] = json!(true);
+    let chunks = server.stream(CHAT, &body);
+    let streamed: Vec<&Value> =
+        chunks.iter().filter_map(|c| c["choices"][0]["logprobs"]["content"].as_array()).flatten().collect();
+    assert_eq!(streamed, told.iter().collect::<Vec<_>>());
+
+    // Speculation changes nothing but how the rows come together.
+    let plain = Server::start(&["--spec", "off"]);
+    body["stream"] = json!(false);
+    assert_eq!(plain.chat(&body)["choices"][0], *choice);
+
+    let text = json!({"prompt": "def f(x):", "logprobs": 2, "temperature": 0, "max_tokens": 4, "echo": true});
+    let logprobs = &server.ask(TEXT, &text)["choices"][0]["logprobs"];
+    assert_eq!(logprobs["tokens"].as_array().unwrap().len(), 4);
+    assert_eq!(logprobs["text_offset"][0], 9);
+    assert_eq!(logprobs["top_logprobs"][0].as_object().unwrap().len(), 2);
+}
+
+#[test]
 fn wrong_requests_get_an_error_that_names_the_field() {
     let server = Server::start(&["--ctx", "64"]);
     let message = json!({"role": "user", "content": "hi"});

@@ -99,8 +99,11 @@ fn conversions_equal_those_of_ggml() {
     }
 }
 
+/// A tensor to the byte.
+type Stored = (String, BlockType, Vec<u8>);
+
 /// All metadata and all tensor bytes, in name order.
-fn everything(path: &Path) -> (Vec<String>, Vec<(String, BlockType, Vec<u8>)>) {
+fn everything(path: &Path) -> (Vec<String>, Vec<Stored>) {
     let gguf = Gguf::open(path).unwrap();
     let text = |value: formats::gguf::Value<'_>| match value.as_array() {
         Some(array) => array.iter().map(|v| v.to_string()).collect::<Vec<_>>().join(","),

@@ -160,6 +160,8 @@ struct Record {
     arm: Arm,
     tokens: f64,
     seconds: f64,
+    /// Seconds of a round.
+    round: Mean,
     /// Seconds since it was last tried, and how many to let pass.
     idle: f64,
     wait: f64,
@@ -173,7 +175,14 @@ pub(crate) struct Choice {
 
 impl Choice {
     pub(crate) fn new(arms: &[Arm]) -> Self {
-        let record = |&arm: &Arm| Record { arm, tokens: 0.0, seconds: 0.0, idle: 0.0, wait: 0.0 };
+        let record = |&arm: &Arm| Record {
+            arm,
+            tokens: 0.0,
+            seconds: 0.0,
+            round: Mean::default(),
+            idle: 0.0,
+            wait: 0.0,
+        };
         Self { arms: arms.iter().map(record).collect() }
     }
 
@@ -190,10 +199,14 @@ impl Choice {
         let before = self.best().map(|b| b.arm);
         for record in &mut self.arms {
             if record.arm == arm {
-                // A trial after a while says more than what was known before it.
-                let keep = if record.idle > 0.0 { 0.3 } else { 0.9 };
+                // A round that took far longer than usual says something of the machine, not of the arm.
+                let usual = record.round.get().unwrap_or(seconds);
+                record.round.add(seconds);
+                // What is remembered is some 60 tokens; a trial after a while says more than what was known before it.
+                let tried_again = record.idle > 0.0;
+                let keep = if tried_again { 0.3 } else { 1.0 - (tokens as f64 / 64.0).min(0.1) };
                 record.tokens = record.tokens * keep + tokens as f64;
-                record.seconds = record.seconds * keep + seconds;
+                record.seconds = record.seconds * keep + seconds.min(2.0 * usual);
                 record.idle = 0.0;
             } else {
                 record.idle += seconds;
@@ -312,6 +325,14 @@ mod tests {
         // And as soon as it loses its worth, it is left.
         let [dflash, mtp, off] = spend(&mut choice, 1000, by_arm([0.5, 0.8, 1.0]));
         assert!(off > 0.85 * (dflash + mtp + off), "{dflash} {mtp} {off}");
+    }
+
+    #[test]
+    fn a_stall_does_not_change_the_choice() {
+        let mut choice = Choice::new(&[Arm::Mtp, Arm::Off]);
+        spend(&mut choice, 200, |arm| if arm == Arm::Off { 1.0 } else { 0.8 });
+        choice.add(Arm::Off, 10, 10_000.0);
+        assert_eq!(choice.next(|_| 0.0), Arm::Off);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use crate::draft::{self, Draft, MAX_NODES};
 use crate::judge::{Drawing, Relaxed, Verdict, judge};
 use crate::model::{Model, Options, WeightSource};
 use crate::propose::{Learned, Spec};
-use crate::sampling::{History, Sampler, Sampling};
+use crate::sampling::{History, Likelihood, Sampler, Sampling};
 use crate::size::{Arm, Costs, Mean};
 use crate::state::MtpFeed;
 use crate::{Error, Row, Sequence};
@@ -43,6 +43,8 @@ pub struct Generation {
     /// Tokens after which nothing follows.
     ends: Vec<u32>,
     relaxed: Option<Relaxed>,
+    /// Likeliest tokens to tell beside each one emitted, where likelihoods are wanted.
+    likelihoods: Option<usize>,
     pub(crate) learned: Learned,
     pub(crate) failed: Vec<Arm>,
     pub(crate) fallback: Option<&'static str>,
@@ -53,6 +55,8 @@ pub struct Generation {
 pub struct Round {
     /// New tokens: drafted ones that stood, then the target's own; cut at an end or at the room that was given.
     pub emitted: Vec<u32>,
+    /// One for each of them where [`Generation::tell_likelihoods`] was asked for, else none.
+    pub likelihoods: Vec<Likelihood>,
     /// Nodes that were judged.
     pub drafted: usize,
     /// Of them, how many stood, whether or not they were emitted.
@@ -206,12 +210,18 @@ impl Engine {
             sampler,
             ends,
             relaxed,
+            likelihoods: None,
             learned,
             failed,
             fallback,
         };
         self.faulty.iter().for_each(|arm| text.fail(*arm));
         Ok(text)
+    }
+
+    /// How likely the first token of a text was; only right after [`Self::begin`], while its logits are there.
+    pub fn first_likelihood(&self, text: &Generation, top: usize) -> Likelihood {
+        Likelihood::of(self.model.logits(0), text.anchor, top)
     }
 
     /// One round of one text. At most `room` tokens are emitted, and none after an end.
@@ -254,6 +264,11 @@ impl Engine {
             let (kept, judge_s) = (*kept, *judge_s);
 
             let path: Vec<u32> = verdict.path[..kept].iter().map(|row| row + first).collect();
+            let tell = |top: usize| {
+                let drawn = path.iter().zip(&verdict.tokens);
+                drawn.map(|(row, t)| Likelihood::of(self.model.logits(*row as usize), *t, top)).collect()
+            };
+            let likelihoods = text.likelihoods.map_or_else(Vec::new, tell);
             self.commit(i, &mut text.sequence, &rows, &path)?;
             let commit_s = laps.lap();
 
@@ -266,6 +281,7 @@ impl Engine {
             let (drafted, stood, drafter) = (draft.nodes.len(), verdict.path.len() - 1, arm.name());
             rounds.push(Round {
                 emitted,
+                likelihoods,
                 drafted,
                 stood,
                 drafter,
@@ -345,6 +361,11 @@ impl Generation {
     /// Gives the state away.
     pub fn into_sequence(self) -> Sequence {
         self.sequence
+    }
+
+    /// Has every round tell how likely its tokens were, beside the `top` likeliest.
+    pub fn tell_likelihoods(&mut self, top: usize) {
+        self.likelihoods = Some(top);
     }
 
     /// Lets near misses stand until thinking ends. The text is then no longer exactly the target's own.

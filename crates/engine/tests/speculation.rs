@@ -212,10 +212,13 @@ fn trees_accept_more_than_chains() {
     }
 }
 
+/// What is done to the numbers of a tensor of that name.
+type Change = fn(&str, &mut [f32]);
+
 /// A drafter's weights with something done to each tensor's numbers.
 struct Altered<'a> {
     weights: &'a checkpoint::Weights,
-    change: fn(&str, &mut [f32]),
+    change: Change,
 }
 
 impl WeightSource for Altered<'_> {
@@ -238,7 +241,7 @@ fn a_bad_drafter_changes_no_token() {
             *x = (state >> 8) as f32 / (1 << 23) as f32 - 1.0;
         });
     };
-    let changes: [(&str, fn(&str, &mut [f32])); 4] = [
+    let changes: [(&str, Change); 4] = [
         ("random", noise),
         ("constant", |_, x| x.fill(0.25)),
         // The opposite of what it learnt.

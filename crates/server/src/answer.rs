@@ -1,6 +1,7 @@
 //! One answer on its way: first a prompt that is read chunk by chunk, then tokens that become text.
 
 use crate::job::{Event, Finish, News, Outcome, Report, SpecReport, Ticket, Timing};
+use engine::sampling::Likelihood;
 use engine::{Generation, Round, Sequence};
 use std::sync::Arc;
 use std::time::Instant;
@@ -134,18 +135,19 @@ impl Answer {
     }
 
     /// Takes the token that was drawn when the prompt ended; whether the answer has ended with it.
-    pub(crate) fn take_first(&mut self) -> bool {
+    pub(crate) fn take_first(&mut self, likelihood: Option<Likelihood>) -> bool {
         let anchor = self.generation.anchor();
-        self.take(&[anchor])
+        self.take(&[anchor], likelihood.as_slice())
     }
 
     /// Takes what a round emitted; whether the answer has ended with it.
     pub(crate) fn take_round(&mut self, round: &Round) -> bool {
         self.report.add(round);
-        self.take(&round.emitted)
+        self.take(&round.emitted, &round.likelihoods)
     }
 
-    fn take(&mut self, emitted: &[u32]) -> bool {
+    fn take(&mut self, emitted: &[u32], likelihoods: &[Likelihood]) -> bool {
+        let before = self.written;
         self.tokens.extend(emitted);
         let mut text = String::new();
         let mut ended = false;
@@ -165,8 +167,10 @@ impl Answer {
         if ended {
             text.push_str(&self.stream.finish());
         }
-        if !text.is_empty() {
-            self.tell(News::Text(text));
+        let taken = likelihoods.iter().take(self.written - before);
+        let likelihoods: Vec<_> = taken.filter(|l| !self.tokenizer.is_end(l.token)).cloned().collect();
+        if !text.is_empty() || !likelihoods.is_empty() {
+            self.tell(News::Text { text, likelihoods });
         }
         ended
     }

@@ -3,18 +3,19 @@
 use crate::error::ApiError;
 use crate::fields::Fields;
 use crate::job::{Job, Outcome};
-use crate::messages;
 use crate::router::{Body, Shared, unix_time};
 use crate::settings::{Settings, random};
 use crate::speech::{Message, Speech, delta};
-use crate::sse::{self, Chunks};
+use crate::sse::{self, Chunks, Whole};
 use crate::totals::Totals;
+use crate::{logprobs, messages};
 use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
+use engine::sampling::Likelihood;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
-use text::{Prompt, Specials, TemplateError};
+use text::{Prompt, Specials, TemplateError, Tokenizer};
 
 /// Tools on offer at most.
 const MAX_TOOLS: usize = 128;
@@ -37,19 +38,23 @@ pub(crate) async fn complete(State(shared): State<Arc<Shared>>, body: Body) -> R
     if settings.stream {
         let speeches = vec![speech; answers];
         let include_usage = settings.include_usage;
-        let chunks = ChatChunks { id, created, model, speeches, totals, include_usage };
+        let tokenizer = Arc::clone(&shared.tokenizer);
+        let chunks = ChatChunks { id, created, model, speeches, totals, include_usage, tokenizer };
         return Ok(sse::stream(news, chunks, answers));
     }
     let mut totals = totals;
     let mut choices = Vec::with_capacity(answers);
-    for (index, (text, outcome)) in sse::collect(news, answers).await?.into_iter().enumerate() {
+    for (index, whole) in sse::collect(news, answers).await?.into_iter().enumerate() {
+        let Whole { text, likelihoods, outcome } = whole;
         let mut speech = speech.clone();
         let mut message = Message::default();
         let parts = speech.push(&text);
         parts.into_iter().chain(speech.finish()).for_each(|part| message.add(part));
         let reason = speech.finish_reason(outcome.finish);
         let message = message.object();
-        choices.push(json!({"index": index, "message": message, "logprobs": null, "finish_reason": reason}));
+        let logprobs = settings.likelihoods.map(|_| logprobs::of_chat(&likelihoods, &shared.tokenizer));
+        choices
+            .push(json!({"index": index, "message": message, "logprobs": logprobs, "finish_reason": reason}));
         totals.add(index, outcome);
     }
     let object = "chat.completion";
@@ -131,9 +136,6 @@ fn read_tools<'a>(fields: &Fields<'a>) -> Result<&'a [Value], ApiError> {
 
 /// Fields that would change the answer and that this server does not follow are refused, not ignored.
 fn refuse_what_is_missing(fields: &Fields<'_>) -> Result<(), ApiError> {
-    if fields.bool("logprobs")? == Some(true) {
-        return Err(fields.wrong("logprobs", "false"));
-    }
     if let Some(format) = fields.object("response_format")?
         && format.string("type")? != Some("text")
     {
@@ -150,6 +152,7 @@ struct ChatChunks {
     speeches: Vec<Speech>,
     totals: Totals,
     include_usage: bool,
+    tokenizer: Arc<Tokenizer>,
 }
 
 impl ChatChunks {
@@ -175,9 +178,17 @@ impl Chunks for ChatChunks {
         (0..self.speeches.len()).map(|index| self.delta(index, first.clone())).collect()
     }
 
-    fn text(&mut self, choice: usize, text: &str) -> Vec<Value> {
+    fn text(&mut self, choice: usize, text: &str, likelihoods: &[Likelihood]) -> Vec<Value> {
         let parts = self.speeches[choice].push(text);
-        parts.into_iter().map(|part| self.delta(choice, delta(part))).collect()
+        let mut chunks: Vec<Value> = parts.into_iter().map(|part| self.delta(choice, delta(part))).collect();
+        if !likelihoods.is_empty() {
+            // Tokens whose text is held back are told on their own.
+            if chunks.is_empty() {
+                chunks.push(self.delta(choice, json!({})));
+            }
+            chunks[0]["choices"][0]["logprobs"] = logprobs::of_chat(likelihoods, &self.tokenizer);
+        }
+        chunks
     }
 
     fn done(&mut self, choice: usize, outcome: Outcome) -> Vec<Value> {

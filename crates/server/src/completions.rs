@@ -3,16 +3,18 @@
 use crate::error::ApiError;
 use crate::fields::{Fields, wrong};
 use crate::job::{Finish, Job, Outcome};
+use crate::logprobs;
 use crate::router::{Body, Shared, unix_time};
 use crate::settings::{Settings, random};
-use crate::sse::{self, Chunks};
+use crate::sse::{self, Chunks, Whole};
 use crate::totals::Totals;
 use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
+use engine::sampling::Likelihood;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
-use text::{Controls, Specials};
+use text::{Controls, Specials, Tokenizer};
 
 /// Tokens of an answer where the request does not say, as at OpenAI.
 const DEFAULT_MAX_TOKENS: usize = 16;
@@ -35,13 +37,21 @@ pub(crate) async fn complete(State(shared): State<Arc<Shared>>, body: Body) -> R
     let mut totals = Totals::new(settings.choices);
     if settings.stream {
         let include_usage = settings.include_usage;
-        let chunks = TextChunks { id, created, model, echoes, totals, include_usage };
+        let offsets = echoes.iter().map(|echo| echo.chars().count()).collect();
+        let tokenizer = Arc::clone(&shared.tokenizer);
+        let chunks = TextChunks { id, created, model, echoes, totals, include_usage, tokenizer, offsets };
         return Ok(sse::stream(news, chunks, answers));
     }
     let mut choices = Vec::with_capacity(answers);
-    for (index, (text, outcome)) in sse::collect(news, answers).await?.into_iter().enumerate() {
+    for (index, whole) in sse::collect(news, answers).await?.into_iter().enumerate() {
+        let Whole { text, likelihoods, outcome } = whole;
+        let mut offset = echoes[index].chars().count();
         let text = format!("{}{text}", echoes[index]);
-        choices.push(choice(index, &text, Some(outcome.finish)));
+        let mut choice = choice(index, &text, Some(outcome.finish));
+        if settings.likelihoods.is_some() {
+            choice["logprobs"] = logprobs::of_text(&likelihoods, &shared.tokenizer, &mut offset);
+        }
+        choices.push(choice);
         totals.add(index, outcome);
     }
     let (usage, forerun) = (totals.usage(), totals.forerun());
@@ -63,9 +73,6 @@ fn read(body: &Map<String, Value>, shared: &Shared) -> Result<Completion, ApiErr
     let mut settings = Settings::read(&fields, &shared.limits)?;
     settings.max_tokens.get_or_insert(DEFAULT_MAX_TOKENS);
     let echo = fields.bool("echo")?.unwrap_or(false);
-    if fields.get("logprobs").is_some() {
-        return Err(fields.wrong("logprobs", "nothing"));
-    }
     if fields.string("suffix")?.is_some_and(|suffix| !suffix.is_empty()) {
         return Err(fields.wrong("suffix", "nothing"));
     }
@@ -129,6 +136,9 @@ struct TextChunks {
     echoes: Vec<String>,
     totals: Totals,
     include_usage: bool,
+    tokenizer: Arc<Tokenizer>,
+    /// Characters of each answer so far, as its tokens tell them.
+    offsets: Vec<usize>,
 }
 
 impl TextChunks {
@@ -150,8 +160,12 @@ impl Chunks for TextChunks {
         echoes.map(|(index, echo)| self.chunk(json!([choice(index, echo, None)]))).collect()
     }
 
-    fn text(&mut self, index: usize, text: &str) -> Vec<Value> {
-        vec![self.chunk(json!([choice(index, text, None)]))]
+    fn text(&mut self, index: usize, text: &str, likelihoods: &[Likelihood]) -> Vec<Value> {
+        let mut choice = choice(index, text, None);
+        if !likelihoods.is_empty() {
+            choice["logprobs"] = logprobs::of_text(likelihoods, &self.tokenizer, &mut self.offsets[index]);
+        }
+        vec![self.chunk(json!([choice]))]
     }
 
     fn done(&mut self, index: usize, outcome: Outcome) -> Vec<Value> {

@@ -2,7 +2,7 @@
 
 use crate::error::ApiError;
 use engine::Round;
-use engine::sampling::Sampling;
+use engine::sampling::{Likelihood, Sampling};
 use serde::Serialize;
 use std::time::Instant;
 use tokio::sync::OwnedSemaphorePermit;
@@ -21,6 +21,8 @@ pub(crate) struct Job {
     pub(crate) room: usize,
     /// Texts that end an answer.
     pub(crate) stops: Vec<String>,
+    /// Likeliest tokens to tell beside each one written, where likelihoods are wanted.
+    pub(crate) likelihoods: Option<usize>,
 }
 
 /// A job on its way through the scheduler.
@@ -46,8 +48,9 @@ pub(crate) struct Event {
 /// What happened.
 #[derive(Debug)]
 pub(crate) enum News {
-    /// More text, never empty.
-    Text(String),
+    /// More text, and how likely its tokens were where that is wanted; not both are empty. Text may come later than
+    /// its tokens.
+    Text { text: String, likelihoods: Vec<Likelihood> },
     /// The answer is whole.
     Done(Box<Outcome>),
     /// There will be no more of it.

@@ -21,6 +21,7 @@ mod fields;
 mod handle;
 mod job;
 mod keys;
+mod logprobs;
 mod messages;
 mod metrics;
 mod prefix;

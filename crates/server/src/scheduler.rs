@@ -166,11 +166,15 @@ impl Scheduler {
         }
         let begun = Begun::of(&reading, self.mode, self.load_s);
         match guarded(|| self.begin(reading)) {
-            Ok(generation) => {
+            Ok(mut generation) => {
+                let likelihood = ticket.job.likelihoods.map(|top| {
+                    generation.tell_likelihoods(top);
+                    self.engine.first_likelihood(&generation, top)
+                });
                 self.metrics.first_token.observe(ticket.arrived.elapsed().as_secs_f64());
                 self.metrics.generation_tokens.inc();
                 let mut answer = Answer::new(begun, generation, Arc::clone(&self.tokenizer));
-                match answer.take_first() {
+                match answer.take_first(likelihood) {
                     true => self.end(answer),
                     false => work.answers.push(answer),
                 }

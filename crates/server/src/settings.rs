@@ -12,6 +12,8 @@ const MAX_CHOICES: i64 = 16;
 /// Stop strings at most, and bytes of one.
 const MAX_STOPS: usize = 16;
 const MAX_STOP_BYTES: usize = 1024;
+/// Likeliest tokens told at most.
+const MAX_LIKELIEST: i64 = 20;
 /// Tokens with a bias at most.
 const MAX_BIASES: usize = 1024;
 
@@ -22,6 +24,8 @@ pub(crate) struct Settings {
     pub(crate) stops: Vec<String>,
     pub(crate) max_tokens: Option<usize>,
     pub(crate) choices: usize,
+    /// Likeliest tokens to tell beside each one written, where likelihoods are wanted.
+    pub(crate) likelihoods: Option<usize>,
     pub(crate) stream: bool,
     pub(crate) include_usage: bool,
 }
@@ -74,7 +78,8 @@ impl Settings {
         fields.string("model")?;
         let stops = read_stops(fields)?;
         let max_tokens = max_tokens.map(|n| n as usize);
-        Ok(Self { sampling, stops, max_tokens, choices, stream, include_usage })
+        let likelihoods = read_likelihoods(fields)?;
+        Ok(Self { sampling, stops, max_tokens, choices, likelihoods, stream, include_usage })
     }
 
     /// The job of answering `prompt`, which came in `field`.
@@ -94,7 +99,8 @@ impl Settings {
         }
         let room = self.max_tokens.unwrap_or(usize::MAX).min(context - prompt.len());
         let choices = (0..self.choices as u32).map(|choice| Sampling { choice, ..self.sampling.clone() });
-        Ok(Job { prompt, choices: choices.collect(), first_choice, room, stops: self.stops.clone() })
+        let (choices, stops, likelihoods) = (choices.collect(), self.stops.clone(), self.likelihoods);
+        Ok(Job { prompt, choices, first_choice, room, stops, likelihoods })
     }
 }
 
@@ -108,6 +114,21 @@ fn read_seed(fields: &Fields<'_>) -> Result<Option<u64>, ApiError> {
     let Some(value) = fields.get("seed") else { return Ok(None) };
     let seed = value.as_u64().or_else(|| value.as_i64().map(|seed| seed as u64));
     seed.map(Some).ok_or_else(|| fields.wrong("seed", "an integer of 64 bits"))
+}
+
+/// `logprobs` with `top_logprobs`, as chats have it, or a number of `logprobs`, as completions do.
+fn read_likelihoods(fields: &Fields<'_>) -> Result<Option<usize>, ApiError> {
+    let top = fields.integer("top_logprobs", 0..=MAX_LIKELIEST)?;
+    let wanted = match fields.get("logprobs") {
+        None | Some(Value::Bool(false)) => None,
+        Some(Value::Bool(true)) => Some(top.unwrap_or(0)),
+        Some(Value::Number(_)) => fields.integer("logprobs", 0..=MAX_LIKELIEST)?,
+        Some(_) => return Err(fields.wrong("logprobs", "true, false or a number")),
+    };
+    if top.is_some_and(|top| top > 0) && wanted.is_none() {
+        return Err(fields.wrong("top_logprobs", "nothing without `logprobs`"));
+    }
+    Ok(wanted.map(|top| top as usize))
 }
 
 fn read_stops(fields: &Fields<'_>) -> Result<Vec<String>, ApiError> {
@@ -209,6 +230,10 @@ mod tests {
             (json!({"presence_penalty": 3}), "presence_penalty"),
             (json!({"frequency_penalty": []}), "frequency_penalty"),
             (json!({"repetition_penalty": 0}), "repetition_penalty"),
+            (json!({"logprobs": "yes"}), "logprobs"),
+            (json!({"logprobs": 21}), "logprobs"),
+            (json!({"logprobs": true, "top_logprobs": 21}), "top_logprobs"),
+            (json!({"top_logprobs": 2}), "top_logprobs"),
             (json!({"stream": 1}), "stream"),
             (json!({"stream": true, "stream_options": 1}), "stream_options"),
             (json!({"stream": true, "stream_options": {"include_usage": 1}}), "stream_options.include_usage"),

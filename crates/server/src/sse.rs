@@ -5,6 +5,7 @@ use crate::error::ApiError;
 use crate::job::{Event, News, Outcome};
 use axum::response::sse::{self, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
+use engine::sampling::Likelihood;
 use futures_core::Stream;
 use serde_json::Value;
 use std::collections::VecDeque;
@@ -18,7 +19,7 @@ pub(crate) trait Chunks: Send + Unpin + 'static {
     /// What is sent before any news.
     fn open(&mut self) -> Vec<Value>;
     /// More text of an answer.
-    fn text(&mut self, choice: usize, text: &str) -> Vec<Value>;
+    fn text(&mut self, choice: usize, text: &str, likelihoods: &[Likelihood]) -> Vec<Value>;
     /// An answer is whole.
     fn done(&mut self, choice: usize, outcome: Outcome) -> Vec<Value>;
     /// All answers are whole.
@@ -45,7 +46,7 @@ pub(crate) fn stream<C: Chunks>(news: UnboundedReceiver<Event>, mut chunks: C, a
 impl<C: Chunks> Events<C> {
     fn take(&mut self, event: Event) {
         let mut chunks = match event.news {
-            News::Text(text) => self.chunks.text(event.choice, &text),
+            News::Text { text, likelihoods } => self.chunks.text(event.choice, &text, &likelihoods),
             News::Done(outcome) => {
                 self.open -= 1;
                 self.chunks.done(event.choice, *outcome)
@@ -93,21 +94,33 @@ impl<C: Chunks> Stream for Events<C> {
     }
 }
 
-/// Waits for all of `answers` answers: texts and outcomes, in order of their choices.
+/// An answer that is whole.
+#[derive(Debug)]
+pub(crate) struct Whole {
+    pub(crate) text: String,
+    pub(crate) likelihoods: Vec<Likelihood>,
+    pub(crate) outcome: Outcome,
+}
+
+/// Waits for all of `answers` answers, in order of their choices.
 pub(crate) async fn collect(
     mut news: UnboundedReceiver<Event>,
     answers: usize,
-) -> Result<Vec<(String, Outcome)>, ApiError> {
-    let mut texts = vec![String::new(); answers];
+) -> Result<Vec<Whole>, ApiError> {
+    let mut parts = vec![(String::new(), Vec::new()); answers];
     let mut outcomes: Vec<Option<Outcome>> = vec![None; answers];
     while outcomes.iter().any(Option::is_none) {
         let lost = || ApiError::Internal("the answer was lost".to_owned());
         let event = news.recv().await.ok_or_else(lost)?;
         match event.news {
-            News::Text(text) => texts[event.choice] += &text,
+            News::Text { text, likelihoods } => {
+                parts[event.choice].0 += &text;
+                parts[event.choice].1.extend(likelihoods);
+            }
             News::Done(outcome) => outcomes[event.choice] = Some(*outcome),
             News::Failed(error) => return Err(error),
         }
     }
-    Ok(texts.into_iter().zip(outcomes.into_iter().flatten()).collect())
+    let parts = parts.into_iter().zip(outcomes.into_iter().flatten());
+    Ok(parts.map(|((text, likelihoods), outcome)| Whole { text, likelihoods, outcome }).collect())
 }

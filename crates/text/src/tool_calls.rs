@@ -131,8 +131,8 @@ impl ToolCalls {
         match std::mem::replace(&mut self.place, Place::Outside) {
             Place::Outside => {
                 let rest = std::mem::take(&mut self.held);
-                let white = rest.trim().is_empty();
-                if !rest.is_empty() && !(white && self.any) {
+                let nothing = if self.any { rest.trim().is_empty() } else { rest.is_empty() };
+                if !nothing {
                     events.push(CallEvent::Text(rest));
                 }
             }

@@ -17,10 +17,13 @@ use compute::{
 /// Rows of features taken in by one pass.
 const CONTEXT_ROWS: usize = 256;
 
+/// The shape of each cache, and the window of its layers.
+type Caches = Vec<(KvLayout, Option<usize>)>;
+
 /// A drafter on a backend.
 pub struct Dflash {
     config: DrafterConfig,
-    caches: Vec<(KvLayout, Option<usize>)>,
+    caches: Caches,
     context: Arena,
     /// [rows, taps * hidden].
     features: Buf,
@@ -142,13 +145,10 @@ impl Dflash {
 }
 
 /// Loads the layers and deals them out to caches: one for the full layers, one for the sliding ones.
-fn load_layers(
-    loader: &mut Loader<'_>,
-    config: &DrafterConfig,
-) -> Result<(Vec<Layer>, Vec<(KvLayout, Option<usize>)>), Error> {
+fn load_layers(loader: &mut Loader<'_>, config: &DrafterConfig) -> Result<(Vec<Layer>, Caches), Error> {
     let (hidden, dim, ffn) = (config.hidden, config.head_dim, config.ffn);
     let (queries, keys) = (config.q_heads * dim, config.kv_heads * dim);
-    let mut caches: Vec<(KvLayout, Option<usize>)> = Vec::new();
+    let mut caches: Caches = Vec::new();
     let mut layers = Vec::new();
     for (i, layer) in config.layers.iter().enumerate() {
         let cache = caches.iter().position(|(_, window)| *window == layer.window).unwrap_or_else(|| {

@@ -1,9 +1,11 @@
 //! The draw of a token from the target's logits: a function of the logits, the tokens before, the settings and
 //! (seed, choice, position), and of nothing else, so that speculation cannot change the text.
 
+mod likelihood;
 mod philox;
 
 use crate::Error;
+pub use likelihood::Likelihood;
 pub use philox::{philox, uniform};
 use std::collections::HashMap;
 
