@@ -190,6 +190,7 @@ impl Answer {
         report.spec.fallback = self.generation.fallback();
         Outcome {
             finish: self.finish,
+            stop: self.stream.stopped(),
             prompt_tokens: self.ticket.job.prompt.len(),
             completion_tokens: self.written,
             cached_tokens: report.cached_tokens,

@@ -28,16 +28,7 @@ impl From<ApiError> for AnthropicError {
 
 impl IntoResponse for AnthropicError {
     fn into_response(self) -> Response {
-        let body = error_object(&self.0);
-        let mut response = self.0.into_response();
-        // Status and headers are the same for both APIs.
-        let (mut parts, fresh) = (response.headers().clone(), Json(body).into_response());
-        let status = response.status();
-        parts.extend(fresh.headers().clone());
-        response = fresh;
-        *response.status_mut() = status;
-        *response.headers_mut() = parts;
-        response
+        self.0.respond(error_object(&self.0))
     }
 }
 
@@ -167,7 +158,8 @@ fn translate(fields: &Fields<'_>) -> Result<Map<String, Value>, ApiError> {
             let tool = Fields::within(tool, format!("tools[{i}]"))?;
             let (name, about) = (tool.required("name")?, tool.get("description"));
             let parameters = tool.required("input_schema")?;
-            let function = json!({"name": name, "description": about.unwrap_or(&json!("")), "parameters": parameters});
+            let function =
+                json!({"name": name, "description": about.unwrap_or(&json!("")), "parameters": parameters});
             Ok(json!({"type": "function", "function": function}))
         });
         body.insert("tools".into(), tools.collect::<Result<_, ApiError>>()?);
@@ -347,5 +339,70 @@ impl Chunks for BlockChunks {
 
     fn failed(&mut self, error: &ApiError) -> Value {
         error_object(error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn translated(body: Value) -> Result<Value, String> {
+        let translated = translate(&Fields::of(body.as_object().unwrap())).map(Value::Object);
+        translated.map_err(|error| error.object()["error"]["param"].as_str().unwrap_or("none").to_owned())
+    }
+
+    #[test]
+    fn requests_take_openai_s_form() {
+        let body = translated(json!({
+            "max_tokens": 5, "system": [{"type": "text", "text": "be "}, {"type": "text", "text": "brief"}],
+            "stop_sequences": ["x"], "thinking": {"type": "enabled", "budget_tokens": 1000}, "metadata": {},
+            "tools": [{"name": "f", "input_schema": {"type": "object"}}],
+            "tool_choice": {"type": "auto", "disable_parallel_tool_use": true},
+            "messages": [
+                {"role": "user", "content": "go"},
+                {"role": "assistant", "content": [{"type": "thinking", "thinking": "hm", "signature": "s"},
+                    {"type": "text", "text": "I call f."},
+                    {"type": "tool_use", "id": "t1", "name": "f", "input": {"a": 1}}]},
+                {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t1",
+                    "content": [{"type": "text", "text": "42"}]}, {"type": "text", "text": "And?"}]},
+                {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t2"}]},
+            ],
+        }))
+        .unwrap();
+        let call = json!({"id": "t1", "type": "function", "function": {"name": "f", "arguments": {"a": 1}}});
+        let expected = json!([
+            {"role": "system", "content": "be brief"},
+            {"role": "user", "content": "go"},
+            {"role": "assistant", "content": "I call f.", "tool_calls": [call], "reasoning_content": "hm"},
+            {"role": "tool", "tool_call_id": "t1", "content": "42"},
+            {"role": "user", "content": "And?"},
+            {"role": "tool", "tool_call_id": "t2", "content": ""},
+        ]);
+        assert_eq!(body["messages"], expected);
+        let function = json!({"name": "f", "description": "", "parameters": {"type": "object"}});
+        assert_eq!(body["tools"], json!([{"type": "function", "function": function}]));
+        assert_eq!((&body["stop"], &body["parallel_tool_calls"]), (&json!(["x"]), &json!(false)));
+        assert_eq!(body["chat_template_kwargs"], json!({"enable_thinking": true}));
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        let content = |role: &str, block: Value| json!({"max_tokens": 1, "messages": [{"role": role, "content": [block]}]});
+        for (body, field) in [
+            (json!({"messages": []}), "max_tokens"),
+            (json!({"max_tokens": 1}), "messages"),
+            (json!({"max_tokens": 1, "system": 3, "messages": []}), "system"),
+            (json!({"max_tokens": 1, "thinking": {"type": "much"}, "messages": []}), "thinking.type"),
+            (json!({"max_tokens": 1, "messages": [], "tools": [{"name": "f"}]}), "tools[0].input_schema"),
+            (json!({"max_tokens": 1, "messages": [], "tool_choice": {"type": "any"}}), "tool_choice.type"),
+            (json!({"max_tokens": 1, "messages": [{"role": "system", "content": "x"}]}), "messages[0].role"),
+            (json!({"max_tokens": 1, "messages": [{"role": "user"}]}), "messages[0].content"),
+            (content("user", json!({"type": "image"})), "messages[0].content[0]"),
+            (content("user", json!({"type": "tool_use"})), "messages[0].content[0].type"),
+            (content("user", json!({"type": "tool_result"})), "messages[0].content[0].tool_use_id"),
+            (content("assistant", json!({"type": "tool_use", "name": "f"})), "messages[0].content[0].input"),
+        ] {
+            assert_eq!(translated(body.clone()), Err(field.to_owned()), "{body}");
+        }
     }
 }

@@ -21,10 +21,10 @@ use text::{Prompt, Specials, TemplateError, Tokenizer};
 const MAX_TOOLS: usize = 128;
 
 /// A request that was understood.
-struct Chat {
-    settings: Settings,
-    job: Job,
-    speech: Speech,
+pub(crate) struct Chat {
+    pub(crate) settings: Settings,
+    pub(crate) job: Job,
+    pub(crate) speech: Speech,
 }
 
 /// Answers a chat.
@@ -64,7 +64,8 @@ pub(crate) async fn complete(State(shared): State<Arc<Shared>>, body: Body) -> R
     .into_response())
 }
 
-fn read(body: &Map<String, Value>, shared: &Shared) -> Result<Chat, ApiError> {
+/// Reads a request.
+pub(crate) fn read(body: &Map<String, Value>, shared: &Shared) -> Result<Chat, ApiError> {
     let fields = Fields::of(body);
     let settings = Settings::read(&fields, &shared.limits)?;
     refuse_what_is_missing(&fields)?;

@@ -97,7 +97,14 @@ impl ApiError {
 
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
-        let mut response = (self.status(), Json(self.object())).into_response();
+        self.respond(self.object())
+    }
+}
+
+impl ApiError {
+    /// A response with this body, and the status and headers that the error asks for.
+    pub(crate) fn respond(&self, body: Value) -> Response {
+        let mut response = (self.status(), Json(body)).into_response();
         let headers = response.headers_mut();
         match self {
             Self::Busy { .. } | Self::Closing => {

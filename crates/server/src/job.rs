@@ -70,6 +70,8 @@ pub(crate) enum Finish {
 #[derive(Clone, Debug)]
 pub(crate) struct Outcome {
     pub(crate) finish: Finish,
+    /// Which of the job's stop strings occurred.
+    pub(crate) stop: Option<usize>,
     pub(crate) prompt_tokens: usize,
     pub(crate) completion_tokens: usize,
     /// Tokens of the prompt that were not read again.

@@ -14,6 +14,7 @@
 #![forbid(unsafe_code)]
 
 mod answer;
+mod anthropic;
 mod chat;
 mod completions;
 mod error;

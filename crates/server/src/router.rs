@@ -5,7 +5,7 @@ use crate::handle::Handle;
 use crate::keys::Keys;
 use crate::metrics::Metrics;
 use crate::settings::Limits;
-use crate::{chat, completions, tokens};
+use crate::{anthropic, chat, completions, tokens};
 use axum::body::Bytes;
 use axum::extract::rejection::BytesRejection;
 use axum::extract::{DefaultBodyLimit, FromRequest, Request, State};
@@ -45,6 +45,8 @@ pub(crate) fn router(shared: Arc<Shared>) -> Router {
     Router::new()
         .route("/v1/chat/completions", post(chat::complete))
         .route("/v1/completions", post(completions::complete))
+        .route("/v1/messages", post(anthropic::messages))
+        .route("/v1/messages/count_tokens", post(anthropic::count_tokens))
         .route("/v1/models", get(models))
         .route("/v1/models/{*name}", get(model))
         .route("/tokenize", post(tokens::tokenize))

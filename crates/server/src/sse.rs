@@ -16,6 +16,8 @@ use tokio::sync::mpsc::UnboundedReceiver;
 
 /// Turns news into the chunks of one API.
 pub(crate) trait Chunks: Send + Unpin + 'static {
+    /// Whether events are named after the `type` of their chunk. Streams whose events have no names end with `[DONE]`.
+    const NAMED: bool = false;
     /// What is sent before any news.
     fn open(&mut self) -> Vec<Value>;
     /// More text of an answer.
@@ -24,13 +26,17 @@ pub(crate) trait Chunks: Send + Unpin + 'static {
     fn done(&mut self, choice: usize, outcome: Outcome) -> Vec<Value>;
     /// All answers are whole.
     fn close(&mut self) -> Vec<Value>;
+    /// There will be no more.
+    fn failed(&mut self, error: &ApiError) -> Value {
+        error.object()
+    }
 }
 
-/// A stream of chunks that ends with `[DONE]`.
+/// A stream of chunks.
 struct Events<C> {
     news: UnboundedReceiver<Event>,
     chunks: C,
-    ready: VecDeque<String>,
+    ready: VecDeque<sse::Event>,
     /// Answers that are not whole yet.
     open: usize,
     over: bool,
@@ -38,9 +44,17 @@ struct Events<C> {
 
 /// Answers with the chunks of `answers` answers.
 pub(crate) fn stream<C: Chunks>(news: UnboundedReceiver<Event>, mut chunks: C, answers: usize) -> Response {
-    let ready = chunks.open().iter().map(Value::to_string).collect();
+    let ready = chunks.open().iter().map(named::<C>).collect();
     let events = Events { news, chunks, ready, open: answers, over: false };
     Sse::new(events).keep_alive(KeepAlive::default()).into_response()
+}
+
+fn named<C: Chunks>(chunk: &Value) -> sse::Event {
+    let event = sse::Event::default().data(chunk.to_string());
+    match chunk["type"].as_str() {
+        Some(name) if C::NAMED => event.event(name),
+        _ => event,
+    }
 }
 
 impl<C: Chunks> Events<C> {
@@ -56,19 +70,21 @@ impl<C: Chunks> Events<C> {
         if self.open == 0 {
             chunks.extend(self.chunks.close());
         }
-        self.ready.extend(chunks.iter().map(Value::to_string));
+        self.ready.extend(chunks.iter().map(named::<C>));
         if self.open == 0 {
             self.end();
         }
     }
 
     fn fail(&mut self, error: &ApiError) {
-        self.ready.push_back(error.object().to_string());
+        self.ready.push_back(named::<C>(&self.chunks.failed(error)));
         self.end();
     }
 
     fn end(&mut self) {
-        self.ready.push_back("[DONE]".to_owned());
+        if !C::NAMED {
+            self.ready.push_back(sse::Event::default().data("[DONE]"));
+        }
         self.over = true;
         self.news.close();
     }
@@ -80,8 +96,8 @@ impl<C: Chunks> Stream for Events<C> {
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = self.get_mut();
         loop {
-            if let Some(data) = this.ready.pop_front() {
-                return Poll::Ready(Some(Ok(sse::Event::default().data(data))));
+            if let Some(event) = this.ready.pop_front() {
+                return Poll::Ready(Some(Ok(event)));
             }
             if this.over {
                 return Poll::Ready(None);
