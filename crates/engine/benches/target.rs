@@ -3,7 +3,10 @@
 
 use compute::{Activations, Cpu, CpuLevel, KvType};
 use engine::{Model, Options, Row, Sequence, sampling, synthetic};
-use std::{path::Path, time::Instant};
+use std::{
+    path::{Path, PathBuf},
+    time::Instant,
+};
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).filter(|a| !a.starts_with("--")).collect();
@@ -16,12 +19,17 @@ fn main() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let files = [
         ("dense Q4_K_M", "models/dense/target-Q4_K_M.gguf"),
-        ("dense Q8_0", "../shared/models/dense/target-Q8_0.gguf"),
-        ("dense BF16", "../shared/models/dense/target-bf16.gguf"),
+        ("dense Q8_0", "dense/target-Q8_0.gguf"),
+        ("dense BF16", "dense/target-bf16.gguf"),
         ("moe Q4_K_M", "tests/fixtures/moe/target-Q4_K_M.gguf"),
     ];
     for (name, file) in files {
-        let path = root.join(file);
+        // The larger files are not in the repository: `FORERUN_FULL_MODELS` names the folder that `training/` fills.
+        let folder = match file.starts_with("dense/") {
+            true => std::env::var_os("FORERUN_FULL_MODELS").map(PathBuf::from).unwrap_or_default(),
+            false => root.clone(),
+        };
+        let path = folder.join(file);
         if wanted(name) && path.exists() {
             let mut cpu = Cpu::new(CpuLevel::detect(), threads, Activations::Int8);
             let begin = Instant::now();

@@ -16,21 +16,28 @@ struct Golden {
 
 impl Golden {
     fn open(name: &str) -> Self {
-        let (model, goldens, taps) = match name {
-            "dense-q4" => ("models/dense/target-Q4_K_M.gguf", "tests/goldens", vec![1, 3, 5, 6]),
-            "moe-q4" => ("tests/fixtures/moe/target-Q4_K_M.gguf", "tests/goldens", vec![0, 1, 2]),
-            "dense" => {
-                ("../shared/models/dense/target-bf16.gguf", "../shared/models/golden", vec![1, 3, 5, 6])
-            }
-            _ => ("../shared/models/moe/hf", "../shared/models/golden", vec![0, 1, 2]),
-        };
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let full = || {
+            PathBuf::from(std::env::var_os("FORERUN_FULL_MODELS").expect("asked for only where it is set"))
+        };
+        let (model, goldens, taps) = match name {
+            "dense-q4" => {
+                (root.join("models/dense/target-Q4_K_M.gguf"), root.join("tests/goldens"), vec![1, 3, 5, 6])
+            }
+            "moe-q4" => (
+                root.join("tests/fixtures/moe/target-Q4_K_M.gguf"),
+                root.join("tests/goldens"),
+                vec![0, 1, 2],
+            ),
+            "dense" => (full().join("dense/target-bf16.gguf"), full().join("golden"), vec![1, 3, 5, 6]),
+            _ => (full().join("moe/hf"), full().join("golden"), vec![0, 1, 2]),
+        };
         let file = |ending: &str| {
-            let path = root.join(goldens).join(format!("{name}.{ending}"));
+            let path = goldens.join(format!("{name}.{ending}"));
             std::fs::read(&path).unwrap_or_else(|e| panic!("`{}`: {e}", path.display()))
         };
         let prompts = serde_json::from_slice(&file("json")).expect("a list of prompts");
-        Self { model: root.join(model), taps, prompts, tensors: file("safetensors") }
+        Self { model, taps, prompts, tensors: file("safetensors") }
     }
 
     fn load(&self, backend: &mut dyn Backend) -> Model {
@@ -240,8 +247,11 @@ fn greedy_continuations() {
 }
 
 #[test]
-#[ignore = "needs the full-precision models of ../shared"]
 fn full_precision() {
+    if std::env::var_os("FORERUN_FULL_MODELS").is_none() {
+        println!("skipped: the full-precision models need FORERUN_FULL_MODELS");
+        return;
+    }
     for name in ["dense", "moe"] {
         let golden = Golden::open(name);
         check(&golden, &mut cpu(Activations::F32), &ALL);

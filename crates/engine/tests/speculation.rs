@@ -163,31 +163,47 @@ fn several_texts_in_one_pass_are_each_their_own() {
 #[test]
 fn chain_acceptance_is_the_references() {
     for name in ["dense", "moe"] {
-        let pair = pair(name);
-        let mut engine = pair.engine(KvType::F16, Activations::F32, CHAIN);
-        let mut suites = BTreeMap::<String, (Vec<usize>, Vec<usize>)>::new();
-        for golden in pair.golden.iter().filter(|g| g["suite"] != "long") {
-            let (prompt, expected) = (ids(&golden["prompt_ids"]), ids(&golden["greedy_ids"]));
-            let (_, lengths) = answer(&mut engine, &prompt, &Sampling::default(), expected.len());
-            let suite = suites.entry(golden["suite"].as_str().expect("a name").to_owned()).or_default();
-            suite.0.extend(lengths);
-            suite.1.extend(ids(&golden["accept_lengths"]).into_iter().map(|l| l as usize));
-        }
-        let (mut ours, mut theirs) = (Vec::new(), Vec::new());
-        for (suite, (a, b)) in suites {
-            let ratio = mean(&a) / mean(&b);
-            println!("{name} {suite}: {:.3}, golden {:.3}", mean(&a), mean(&b));
-            assert!((ratio - 1.0).abs() < 0.05, "{name} {suite}: {:.3} against {:.3}", mean(&a), mean(&b));
-            ours.extend(a);
-            theirs.extend(b);
-        }
-        assert!(
-            (mean(&ours) / mean(&theirs) - 1.0).abs() < 0.02,
-            "{name}: {} {}",
-            mean(&ours),
-            mean(&theirs)
-        );
+        check_chain_acceptance(name, &pair(name));
     }
+}
+
+/// The same with the bf16 files, which are not in the repository.
+#[test]
+fn chain_acceptance_at_full_precision() {
+    let Some(folder) = std::env::var_os("FORERUN_FULL_MODELS").map(PathBuf::from) else {
+        println!("skipped: the full-precision models need FORERUN_FULL_MODELS");
+        return;
+    };
+    for (name, target) in [("dense", "dense/target-bf16.gguf"), ("moe", "moe/hf")] {
+        let target = Target::open(&folder.join(target)).expect("the target opens");
+        let draft = folder.join(name).join("draft-hf");
+        let drafter =
+            Drafter::open(&draft, &Overrides::default(), Some(&target.config)).expect("the drafter opens");
+        let text = std::fs::read_to_string(folder.join(format!("golden/{name}.json"))).expect("goldens");
+        let golden = serde_json::from_str(&text).expect("goldens");
+        check_chain_acceptance(name, &Pair { target, drafter, golden });
+    }
+}
+
+fn check_chain_acceptance(name: &str, pair: &Pair) {
+    let mut engine = pair.engine(KvType::F16, Activations::F32, CHAIN);
+    let mut suites = BTreeMap::<String, (Vec<usize>, Vec<usize>)>::new();
+    for golden in pair.golden.iter().filter(|g| g["suite"] != "long") {
+        let (prompt, expected) = (ids(&golden["prompt_ids"]), ids(&golden["greedy_ids"]));
+        let (_, lengths) = answer(&mut engine, &prompt, &Sampling::default(), expected.len());
+        let suite = suites.entry(golden["suite"].as_str().expect("a name").to_owned()).or_default();
+        suite.0.extend(lengths);
+        suite.1.extend(ids(&golden["accept_lengths"]).into_iter().map(|l| l as usize));
+    }
+    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+    for (suite, (a, b)) in suites {
+        let ratio = mean(&a) / mean(&b);
+        println!("{name} {suite}: {:.3}, golden {:.3}", mean(&a), mean(&b));
+        assert!((ratio - 1.0).abs() < 0.05, "{name} {suite}: {:.3} against {:.3}", mean(&a), mean(&b));
+        ours.extend(a);
+        theirs.extend(b);
+    }
+    assert!((mean(&ours) / mean(&theirs) - 1.0).abs() < 0.02, "{name}: {} {}", mean(&ours), mean(&theirs));
 }
 
 #[test]

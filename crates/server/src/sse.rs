@@ -50,11 +50,11 @@ pub(crate) fn stream<C: Chunks>(news: UnboundedReceiver<Event>, mut chunks: C, a
 }
 
 fn named<C: Chunks>(chunk: &Value) -> sse::Event {
-    let event = sse::Event::default().data(chunk.to_string());
-    match chunk["type"].as_str() {
-        Some(name) if C::NAMED => event.event(name),
-        _ => event,
-    }
+    let event = match chunk["type"].as_str() {
+        Some(name) if C::NAMED => sse::Event::default().event(name),
+        _ => sse::Event::default(),
+    };
+    event.data(chunk.to_string())
 }
 
 impl<C: Chunks> Events<C> {
