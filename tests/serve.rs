@@ -362,6 +362,53 @@ fn tools_are_called_and_their_results_read() {
 }
 
 #[test]
+fn recorded_tool_chats_replay_alike_with_and_without_speculation() {
+    let (auto, off) = (Server::start(&[]), Server::start(&["--spec", "off"]));
+    let chats = std::fs::read_to_string("suites/tools.jsonl").expect("the suite");
+    for line in chats.lines() {
+        let mut body: Value = serde_json::from_str(line).expect("a chat");
+        body["temperature"] = json!(0);
+        body["max_tokens"] = json!(200);
+        let answer = auto.chat(&body)["choices"][0].clone();
+        let plain = off.chat(&body)["choices"][0].clone();
+        assert_eq!(answer["finish_reason"], plain["finish_reason"]);
+        let calls = answer["message"]["tool_calls"].as_array().cloned().unwrap_or_default();
+        let plain_calls = plain["message"]["tool_calls"].as_array().cloned().unwrap_or_default();
+        assert_eq!(calls.len(), plain_calls.len());
+        assert_eq!(whole(&answer["message"]), whole(&plain["message"]));
+        for (call, plain_call) in calls.iter().zip(&plain_calls) {
+            assert_eq!(call["function"], plain_call["function"]);
+            assert_fits(&call["function"], &body["tools"]);
+        }
+        let answers_a_result = body["messages"].as_array().unwrap().last().unwrap()["role"] == "tool";
+        assert_eq!(calls.is_empty(), answers_a_result, "{line}");
+    }
+}
+
+/// That a call names a tool on offer, with every argument it needs and of the type it says.
+fn assert_fits(function: &Value, tools: &Value) {
+    let tools = tools.as_array().unwrap();
+    let tool =
+        tools.iter().find(|tool| tool["function"]["name"] == function["name"]).expect("a tool on offer");
+    let schema = &tool["function"]["parameters"];
+    let arguments: Value = serde_json::from_str(function["arguments"].as_str().unwrap()).expect("JSON");
+    for name in schema["required"].as_array().unwrap() {
+        assert!(arguments.get(name.as_str().unwrap()).is_some(), "{function} lacks {name}");
+    }
+    for (name, value) in arguments.as_object().expect("an object") {
+        let property = &schema["properties"][name];
+        let fits = match property["type"].as_str() {
+            Some("string") => value.is_string(),
+            Some("integer") => value.is_i64(),
+            other => panic!("{name}: {other:?}"),
+        };
+        assert!(fits, "{name}: {value}");
+        let choices = property["enum"].as_array();
+        assert!(choices.is_none_or(|choices| choices.contains(value)), "{name}: {value}");
+    }
+}
+
+#[test]
 fn likelihoods_are_told_for_every_token() {
     let server = Server::start(&[]);
     let more = json!({"temperature": 0, "logprobs": true, "top_logprobs": 3, "max_tokens": 60});

@@ -1,0 +1,90 @@
+"""The official `openai` and `anthropic` packages against a running `forerun serve` with the embedded pair.
+
+    python3 -m venv VENV && VENV/bin/pip install openai anthropic
+    forerun serve --port 8000 &
+    VENV/bin/python tests/serve/clients.py http://127.0.0.1:8000
+"""
+
+import json
+import sys
+
+import anthropic
+import openai
+
+SORT = [{"role": "user", "content": "Write Python quicksort"}]
+SUM = [{"role": "user", "content": "Compute the sum of 947 and 477."}]
+INTEGER = {"type": "integer"}
+SCHEMA = {"type": "object", "properties": {"a": INTEGER, "b": INTEGER}, "required": ["a", "b"]}
+ADD = {"name": "add", "description": "Add two integers."}
+GREEDY = {"model": "any", "temperature": 0}
+# Newer versions of the package have no argument for the temperature.
+CLAUDE = {"model": "any", "max_tokens": 300, "extra_body": {"temperature": 0}}
+
+
+def check_openai(base):
+    client = openai.OpenAI(base_url=base + "/v1", api_key="none", max_retries=0)
+    assert client.models.list().data[0].id == "embedded"
+    chat = client.chat.completions
+
+    whole = chat.create(messages=SORT, logprobs=True, top_logprobs=2, **GREEDY)
+    assert whole.choices[0].finish_reason == "stop"
+    # Every token but the end.
+    assert len(whole.choices[0].logprobs.content) == whole.usage.completion_tokens - 1
+    chunks = list(chat.create(messages=SORT, stream=True, stream_options={"include_usage": True}, **GREEDY))
+    text = "".join(choice.delta.content or "" for chunk in chunks for choice in chunk.choices)
+    assert text == whole.choices[0].message.content
+    assert chunks[-1].usage.completion_tokens == whole.usage.completion_tokens
+    assert chat.create(messages=SORT, stop=["pivot"], **GREEDY).choices[0].message.content in text
+    assert len(chat.create(messages=SORT, n=3, max_tokens=5, **GREEDY).choices) == 3
+
+    tools = [{"type": "function", "function": ADD | {"parameters": SCHEMA}}]
+    asked = chat.create(messages=SUM, tools=tools, **GREEDY).choices[0].message
+    assert json.loads(asked.tool_calls[0].function.arguments) == {"a": 947, "b": 477}
+    result = {"role": "tool", "tool_call_id": asked.tool_calls[0].id, "content": "1424"}
+    told = chat.create(messages=[*SUM, asked, result], tools=tools, **GREEDY)
+    assert told.choices[0].message.content == "947 + 477 = 1424."
+    with chat.stream(messages=SUM, tools=tools, **GREEDY) as stream:
+        streamed = stream.get_final_completion().choices[0].message
+    assert streamed.tool_calls[0].function.arguments == asked.tool_calls[0].function.arguments
+
+    completion = client.completions.create(prompt="def f(x):", n=2, max_tokens=5, logprobs=2, model="any")
+    assert len(completion.choices) == 2
+    try:
+        chat.create(messages=SORT, model="any", temperature=5)
+    except openai.BadRequestError as error:
+        assert error.param == "temperature"
+    else:
+        raise AssertionError("a temperature of 5 was taken")
+
+
+def check_anthropic(base):
+    messages = anthropic.Anthropic(base_url=base, api_key="none", max_retries=0).messages
+    whole = messages.create(messages=SORT, **CLAUDE)
+    assert [block.type for block in whole.content] == ["text"] and whole.stop_reason == "end_turn"
+    with messages.stream(messages=SORT, **CLAUDE) as stream:
+        assert "".join(stream.text_stream) == whole.content[0].text
+    counted = messages.count_tokens(model="any", messages=SORT).input_tokens
+    assert counted == whole.usage.input_tokens + whole.usage.cache_read_input_tokens
+
+    thinking = {"type": "enabled", "budget_tokens": 1024}
+    tools = [ADD | {"input_schema": SCHEMA}]
+    with messages.stream(messages=SUM, tools=tools, thinking=thinking, **CLAUDE) as stream:
+        asked = stream.get_final_message()
+    assert [block.type for block in asked.content] == ["thinking", "tool_use"]
+    assert asked.content[1].input == {"a": 947, "b": 477} and asked.stop_reason == "tool_use"
+    result = {"type": "tool_result", "tool_use_id": asked.content[1].id, "content": "1424"}
+    turns = [*SUM, {"role": "assistant", "content": asked.content}, {"role": "user", "content": [result]}]
+    told = messages.create(messages=turns, tools=tools, thinking=thinking, **CLAUDE)
+    assert told.content[-1].text == "947 + 477 = 1424."
+    try:
+        messages.create(messages=SORT, model="any", max_tokens=0)
+    except anthropic.BadRequestError as error:
+        assert error.body["error"]["type"] == "invalid_request_error"
+    else:
+        raise AssertionError("0 tokens were taken")
+
+
+if __name__ == "__main__":
+    check_openai(sys.argv[1])
+    check_anthropic(sys.argv[1])
+    print("openai", openai.__version__, "and anthropic", anthropic.__version__, "are content")
