@@ -201,10 +201,16 @@ impl ModelFlags {
             }
             Mode::Mtp if !mtp => bail!("`--spec mtp`: the model has no MTP block"),
             Mode::Mtp if budget(3) > 7 => bail!("`--budget {}`: MTP goes 1 to 7 tokens deep", budget(3)),
+            Mode::Chain if budget(1) >= block => {
+                bail!(
+                    "`--budget {}`: a chain over a block of {block} rows has at most {} tokens",
+                    budget(1),
+                    block - 1
+                )
+            }
             Mode::Auto if helpless => bail!("`--spec auto` has nothing to propose with: give `--draft FILE`"),
             Mode::Off => Spec::Off,
-            // A chain has no more nodes than the block has masks.
-            Mode::Chain => Spec::Chain { block, budget: budget(block - 1).min(block - 1) },
+            Mode::Chain => Spec::Chain { block, budget: budget(block - 1) },
             Mode::Tree => Spec::Tree { block, budget: budget(22) },
             Mode::Mtp => Spec::Mtp { depth: budget(3) },
             Mode::Auto => Spec::Auto { block, budget: budget(63) },

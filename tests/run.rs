@@ -111,7 +111,7 @@ fn prompts_come_in_many_ways() {
 #[test]
 fn what_can_go_wrong_is_said() {
     let long = "word ".repeat(200);
-    let cases: [(&[&str], &str); 13] = [
+    let cases: [(&[&str], &str); 14] = [
         (&["run", "x", "--model", "absent.gguf"], "absent.gguf: No such file or directory (os error 2)"),
         (
             &["run", "x", "--model", "models/dense/draft-Q8_0.gguf"],
@@ -140,6 +140,10 @@ fn what_can_go_wrong_is_said() {
         (
             &["run", "x", "--relaxed-thinking", "--temp", "1"],
             "`--relaxed-thinking` is for greedy decoding: give `--temp 0`",
+        ),
+        (
+            &["run", "x", "--spec", "chain", "--budget", "40"],
+            "`--budget 40`: a chain over a block of 16 rows has at most 15 tokens",
         ),
         (
             &["run", "--prompt-ids", "5000"],

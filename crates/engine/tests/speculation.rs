@@ -132,6 +132,24 @@ fn every_mode_writes_the_same_text() {
     }
 }
 
+/// What the next-token block and the drafter keep after many rounds is what a fresh reading of the text gives: the rounds
+/// that follow are the same.
+#[test]
+fn drafters_go_on_as_if_the_text_had_just_been_read() {
+    let pair = pair("dense");
+    for spec in [Spec::Mtp { depth: 3 }, CHAIN, Spec::Tree { block: 16, budget: 22 }] {
+        let mut engine = pair.engine(KvType::F16, Activations::Int8, spec);
+        let prompt = &pair.prompts("math", 1)[0];
+        let (tokens, lengths) = answer(&mut engine, prompt, &Sampling::default(), 64);
+        for rounds in [1, lengths.len() / 2, lengths.len() - 1] {
+            let read: usize = lengths[..rounds].iter().sum();
+            let longer = [prompt, &tokens[..read.min(tokens.len() - 1)]].concat();
+            let (_, rest) = answer(&mut engine, &longer, &Sampling::default(), 64 - read.min(63));
+            assert_eq!(rest, lengths[rounds..], "{spec:?} after {rounds} of {} rounds", lengths.len());
+        }
+    }
+}
+
 #[test]
 fn several_texts_in_one_pass_are_each_their_own() {
     let pair = pair("dense");
