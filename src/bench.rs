@@ -11,6 +11,7 @@ mod plot;
 mod progress;
 mod report;
 mod results;
+mod rounds;
 mod statistics;
 mod suites;
 mod sweep;
@@ -48,6 +49,8 @@ enum Part {
     Parity(Box<parity::Args>),
     /// Say what changed between two runs beyond noise
     Compare(compare::Args),
+    /// Measure rounds at a published shape, with random weights and an imposed acceptance
+    Rounds(Box<rounds::Args>),
 }
 
 #[derive(clap::Args)]
@@ -114,6 +117,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     match &args.part {
         Some(Part::Parity(args)) => parity::run(args),
         Some(Part::Compare(args)) => compare::run(args),
+        Some(Part::Rounds(args)) => rounds::run(args),
         None => measured(&args.measure),
     }
 }
@@ -193,10 +197,10 @@ fn costs(args: &MeasureArgs, rows: &[usize], machine: &Machine) -> Result<Cost> 
             Weights::Q8 => Mix::Q8_0,
             Weights::Bf16 => Mix::BF16,
         };
-        return cost::of_shape(shape, mix, &mut backend, &plan);
+        return cost::of_shape(shape, mix, &mut *backend, &plan);
     }
     let loaded = args.model.open()?;
-    cost::of_weights(&loaded.name, &loaded.target.config, &loaded.target.weights, &mut backend, &plan)
+    cost::of_weights(&loaded.name, &loaded.target.config, &loaded.target.weights, &mut *backend, &plan)
 }
 
 /// `--modes`, or plain decoding beside the mode that `--spec` pins, or all there are.

@@ -6,6 +6,7 @@ mod answer;
 mod bench;
 mod chat;
 mod convert;
+mod device;
 mod draft_flags;
 mod embedded;
 mod explain;
@@ -13,6 +14,7 @@ mod inspect;
 mod loading;
 mod model_flags;
 mod run;
+mod selftest;
 mod serve;
 
 use clap::{Parser, Subcommand};
@@ -39,6 +41,9 @@ enum Verb {
     Bench(Box<bench::Args>),
     /// Say what a model file is, how each setting was found, and what looks wrong
     Inspect(inspect::Args),
+    /// Check every op of a device against the reference
+    #[command(hide = true)]
+    Selftest(selftest::Args),
     /// Write a drafter as a GGUF that Forerun and llama.cpp load
     Convert(convert::Args),
 }
@@ -51,6 +56,7 @@ fn main() -> ExitCode {
         Verb::Bench(args) => bench::run(&args),
         Verb::Inspect(args) => inspect::run(&args),
         Verb::Convert(args) => convert::run(&args),
+        Verb::Selftest(args) => selftest::run(&args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,10 +1,11 @@
 //! Flags that every verb with a running model shares: which model, on what, and how tokens are drawn.
 
+use crate::device::Device;
 use crate::draft_flags::DraftFlags;
 use crate::loading::{self, Loaded};
 use anyhow::{Result, bail};
 use clap::ValueEnum;
-use compute::{Activations, Cpu, CpuLevel, KvType};
+use compute::{Activations, Backend, Cpu, CpuLevel, KvType};
 use engine::sampling::Sampling;
 use engine::{Engine, Spec, WeightSource};
 use std::hash::{BuildHasher, Hasher};
@@ -114,17 +115,20 @@ pub(crate) struct Running {
 
 impl ModelFlags {
     /// A backend as the flags say.
-    pub(crate) fn backend(&self) -> Result<Cpu> {
-        match self.device.as_str() {
-            "auto" | "cpu" => {}
-            device
-                if device == "cuda"
-                    || device.strip_prefix("cuda:").is_some_and(|n| n.parse::<u32>().is_ok()) =>
-            {
-                bail!("device `{device}`: this version runs on the CPU only")
-            }
-            device => bail!("unknown device `{device}`: auto, cpu, cuda or cuda:N expected"),
+    pub(crate) fn backend(&self) -> Result<Box<dyn Backend>> {
+        match Device::parse(&self.device)?.open()? {
+            Some(cuda) => Ok(Box::new(cuda)),
+            None => Ok(Box::new(self.cpu()?)),
         }
+    }
+
+    /// The device the flags name.
+    pub(crate) fn device(&self) -> Result<Device> {
+        Device::parse(&self.device)
+    }
+
+    /// The processor as the flags say.
+    pub(crate) fn cpu(&self) -> Result<Cpu> {
         let level = match self.cpu_level {
             None => CpuLevel::detect(),
             Some(Level::Scalar) => CpuLevel::Scalar,
@@ -164,13 +168,13 @@ impl ModelFlags {
 
     /// Loads the model with a cache of that type, whatever the flag says.
     pub(crate) fn load_with(&self, kv: KvType) -> Result<Running> {
-        let cpu = self.backend()?;
+        let backend = self.backend()?;
         let Loaded { name, target, drafter, text } = self.open()?;
         let trained = drafter.as_ref().map(|d| d.config.block);
         let (mode, spec) = self.spec(trained, target.config.mtp.is_some())?;
         let weights = |w| w as &dyn WeightSource;
         let pair = drafter.as_ref().map(|d| (&d.config, weights(&d.weights)));
-        let engine = Engine::load(Box::new(cpu), (&target.config, weights(&target.weights)), pair, kv, spec)?;
+        let engine = Engine::load(backend, (&target.config, weights(&target.weights)), pair, kv, spec)?;
         let limit = target.config.context_length;
         let context = self.ctx.unwrap_or(limit);
         if context == 0 {

@@ -137,7 +137,7 @@ impl WeightSource for Counted<'_> {
 }
 
 /// Bytes that a pass reads.
-struct Read {
+pub(super) struct Read {
     all: u64,
     /// Whatever the rows are.
     always: u64,
@@ -148,7 +148,7 @@ struct Read {
 }
 
 impl Read {
-    fn new(config: &TargetConfig, bytes: &BTreeMap<String, u64>) -> Self {
+    pub(super) fn new(config: &TargetConfig, bytes: &BTreeMap<String, u64>) -> Self {
         let sum =
             |part: &dyn Fn(&str) -> bool| bytes.iter().filter(|(n, _)| part(n)).map(|(_, b)| b).sum::<u64>();
         let (all, experts) = (sum(&|_| true), sum(&|name| name.contains("_exps")));
@@ -161,8 +161,13 @@ impl Read {
         Self { all, always: all - experts - looked_up, experts, share }
     }
 
+    /// Bytes of all weights.
+    pub(super) fn all(&self) -> u64 {
+        self.all
+    }
+
     /// By a pass of so many rows, which go to experts independently of each other.
-    fn by(&self, rows: usize) -> u64 {
+    pub(super) fn by(&self, rows: usize) -> u64 {
         let met = 1.0 - (1.0 - self.share).powi(rows as i32);
         self.always + (self.experts as f64 * met) as u64
     }
@@ -198,7 +203,7 @@ impl Bench<'_> {
             let begin = Instant::now();
             let row = Row { token, sequence: 0, parent: None };
             self.model.forward(self.backend, &[row], &[0], &[&sequence])?;
-            token = sampling::greedy(self.model.logits(0))?;
+            token = sampling::greedy(&self.model.logits(0))?;
             self.model.commit(self.backend, 0, &mut sequence, &[0])?;
             Ok(begin.elapsed().as_secs_f64() * 1e3)
         })?;
@@ -225,6 +230,7 @@ impl Bench<'_> {
                 let chosen: Vec<u32> = (0..count as u32).collect();
                 let begin = Instant::now();
                 self.model.forward(self.backend, &rows, &chosen, &[start])?;
+                self.backend.finish()?;
                 times.push(begin.elapsed().as_secs_f64() * 1e3);
             }
             Ok(0.0)
@@ -245,7 +251,7 @@ fn repeated(patience: Duration, mut once: impl FnMut() -> Result<f64>) -> Result
 
 /// Bytes per second that so many threads read a block of this size with, over and over: from memory or, where it fits,
 /// from the cache, as a model of this size does.
-fn measured_bandwidth(bytes: usize, threads: usize) -> f64 {
+pub(super) fn measured_bandwidth(bytes: usize, threads: usize) -> f64 {
     let words = (bytes / 8).clamp(1 << 17, 1 << 27) / threads * threads;
     let block: Vec<u64> = (0..words as u64).collect();
     let passes = ((1usize << 30) / (words * 8)).max(2);

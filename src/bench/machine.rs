@@ -29,7 +29,7 @@ pub(crate) struct Machine {
 impl Machine {
     pub(crate) fn describe(flags: &ModelFlags) -> Result<Self> {
         let load = file("/proc/loadavg").split(' ').next().and_then(|l| l.parse().ok()).unwrap_or(0.0);
-        let cpu = flags.backend()?;
+        let cpu = flags.cpu()?;
         let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
         let kilobytes: f64 = field(&file("/proc/meminfo"), "MemTotal").parse().unwrap_or(0.0);
         let profile = if cfg!(debug_assertions) { "debug" } else { "release" };

@@ -1,10 +1,12 @@
 //! The buffers of a plan, allocated for a number of rows.
 
 use crate::{
+    Error,
+    cuda::Captured,
     memory::Memory,
     plan::{Buf, BufferSpec, Kind, Plan},
 };
-use std::sync::Arc;
+use std::{borrow::Cow, sync::Arc};
 
 /// Memory for every buffer of a plan.
 pub struct Arena {
@@ -15,25 +17,28 @@ pub struct Arena {
     pub(crate) data: Vec<Memory>,
     /// Rounded copies of activations, where the backend keeps them.
     pub(crate) rounded: Vec<Memory>,
+    /// What a CUDA backend keeps beside them.
+    pub(crate) captured: Option<Box<Captured>>,
 }
 
 impl Arena {
     /// Allocates buffers for passes of up to `capacity` rows, `chosen` of them with logits; `rounded_bytes` tells how
-    /// many bytes a row of so many columns takes in the backend's rounded form.
+    /// many bytes a row of so many columns takes in the backend's rounded form, `allocate` gives zeroed memory.
     pub(crate) fn new(
         plan: Arc<Plan>,
         capacity: usize,
         chosen: usize,
         rounded_bytes: impl Fn(usize) -> usize,
-    ) -> Self {
-        let size = |kind| if kind == Kind::Bytes { 1 } else { 4 };
+        allocate: impl Fn(usize) -> Result<Memory, Error>,
+    ) -> Result<Self, Error> {
         let rows = |b: &BufferSpec| b.rows(capacity, chosen);
-        let data = plan.buffers.iter().map(|b| Memory::zeroed(rows(b) * b.cols * size(b.kind))).collect();
+        let data = plan.buffers.iter().map(|b| allocate(rows(b) * b.cols * b.kind.bytes()));
         let rounded = plan.buffers.iter().map(|b| match b.kind {
-            Kind::Activation => Memory::zeroed(rows(b) * rounded_bytes(b.cols)),
-            _ => Memory::zeroed(0),
+            Kind::Activation => allocate(rows(b) * rounded_bytes(b.cols)),
+            _ => Ok(Memory::zeroed(0)),
         });
-        Self { capacity, chosen, data, rounded: rounded.collect(), plan }
+        let (data, rounded) = (data.collect::<Result<_, _>>()?, rounded.collect::<Result<_, _>>()?);
+        Ok(Self { capacity, chosen, data, rounded, plan, captured: None })
     }
 
     /// The plan these buffers belong to.
@@ -51,40 +56,73 @@ impl Arena {
         self.chosen
     }
 
-    /// A buffer of numbers: [rows, cols].
-    pub fn numbers(&self, buf: Buf) -> &[f32] {
+    /// Bytes of all buffers.
+    pub fn bytes(&self) -> usize {
+        self.data.iter().chain(&self.rounded).map(Memory::len).sum()
+    }
+
+    /// A buffer of numbers in host memory: [rows, cols].
+    pub(crate) fn numbers(&self, buf: Buf) -> &[f32] {
         assert!(matches!(self.kind(buf), Kind::Numbers | Kind::Activation));
         self.data[buf.0 as usize].slice()
     }
 
-    /// Row `row` of a buffer of numbers.
-    pub fn row(&self, buf: Buf, row: usize) -> &[f32] {
+    /// Row `row` of a buffer of numbers in host memory.
+    pub(crate) fn host_row(&self, buf: Buf, row: usize) -> &[f32] {
         let cols = self.plan.cols(buf);
         &self.numbers(buf)[row * cols..][..cols]
     }
 
-    /// A writable buffer of numbers, for what a pass takes as input.
-    pub fn numbers_mut(&mut self, buf: Buf) -> &mut [f32] {
+    /// A writable buffer of numbers in host memory.
+    pub(crate) fn numbers_mut(&mut self, buf: Buf) -> &mut [f32] {
         assert!(matches!(self.kind(buf), Kind::Numbers | Kind::Activation));
         self.data[buf.0 as usize].slice_mut()
     }
 
-    /// A buffer of words.
-    pub fn words(&self, buf: Buf) -> &[u32] {
+    /// A buffer of words in host memory.
+    pub(crate) fn words(&self, buf: Buf) -> &[u32] {
         assert_eq!(self.kind(buf), Kind::Words);
         self.data[buf.0 as usize].slice()
     }
 
-    /// A buffer of bytes.
-    pub fn bytes(&self, buf: Buf) -> &[u8] {
+    /// A buffer of bytes in host memory.
+    pub(crate) fn bytes_of(&self, buf: Buf) -> &[u8] {
         assert_eq!(self.kind(buf), Kind::Bytes);
         self.data[buf.0 as usize].slice()
     }
 
+    /// Row `row` of a buffer of numbers, copied where it lies on a device.
+    pub fn row(&self, buf: Buf, row: usize) -> Cow<'_, [f32]> {
+        assert!(matches!(self.kind(buf), Kind::Numbers | Kind::Activation));
+        let cols = self.plan.cols(buf);
+        self.data[buf.0 as usize].read(row * cols, cols)
+    }
+
+    /// A whole buffer of numbers, copied where it lies on a device: [rows, cols].
+    pub fn read(&self, buf: Buf) -> Cow<'_, [f32]> {
+        assert!(matches!(self.kind(buf), Kind::Numbers | Kind::Activation));
+        let memory = &self.data[buf.0 as usize];
+        memory.read(0, memory.len() / 4)
+    }
+
+    /// The first rows of a buffer of words, copied where it lies on a device.
+    pub fn read_words(&self, buf: Buf, rows: usize) -> Cow<'_, [u32]> {
+        assert_eq!(self.kind(buf), Kind::Words);
+        self.data[buf.0 as usize].read(0, rows * self.plan.cols(buf))
+    }
+
+    /// Writes the first numbers of a buffer, for what a pass takes as input.
+    pub fn write(&mut self, buf: Buf, numbers: &[f32]) {
+        assert!(matches!(self.kind(buf), Kind::Numbers | Kind::Activation));
+        self.data[buf.0 as usize].write(0, numbers);
+    }
+
     /// Fills every buffer with NaN, so that what a pass fails to write is seen.
     pub fn poison(&mut self) {
-        for memory in self.data.iter_mut().chain(&mut self.rounded) {
-            memory.slice_mut::<u8>().fill(0xff);
+        self.data.iter_mut().for_each(|memory| memory.fill(0xff));
+        // A device's rounded rows are padded with zeros that no kernel writes.
+        if self.captured.is_none() {
+            self.rounded.iter_mut().for_each(|memory| memory.fill(0xff));
         }
     }
 

@@ -1,10 +1,13 @@
-//! What a backend does: hold weights, run plans, commit rows of a pass to the state of a sequence.
+//! What a backend does: hold weights, run plans, commit rows of a pass to the state of a sequence, and answer for
+//! logits.
 
 use crate::{
+    Error,
     arena::Arena,
     memory::Memory,
     pass::Pass,
-    plan::{MatrixId, Plan, VectorId},
+    plan::{Buf, MatrixId, Plan, VectorId},
+    rank::Ranked,
 };
 use formats::BlockType;
 use std::sync::Arc;
@@ -22,6 +25,23 @@ pub struct Matrix<'a> {
     pub cols: usize,
     /// The blocks.
     pub bytes: &'a [u8],
+}
+
+/// Random weights to be made where they are needed, so that cost can be measured without a file.
+#[derive(Clone, Copy, Debug)]
+pub struct RandomMatrix {
+    /// Element type.
+    pub ty: BlockType,
+    /// 1 for an ordinary matrix.
+    pub experts: usize,
+    /// Outputs.
+    pub rows: usize,
+    /// Inputs.
+    pub cols: usize,
+    /// Standard deviation.
+    pub scale: f32,
+    /// The same seed gives the same weights on the same backend.
+    pub seed: u64,
 }
 
 /// Rows of a pass that become part of a sequence.
@@ -43,19 +63,72 @@ pub struct RecurrentCommit<'a> {
     pub tape: &'a mut Memory,
 }
 
+/// How to draw a token from a row of logits that nothing else changes (no penalty, no bias, no mask).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Draw {
+    /// 0 draws the likeliest.
+    pub temperature: f32,
+    /// 0 means all.
+    pub top_k: usize,
+    /// 1 means all.
+    pub top_p: f32,
+    /// 0 means all.
+    pub min_p: f32,
+    /// Key of the random numbers.
+    pub seed: u64,
+    /// Which of several answers.
+    pub choice: u32,
+    /// Tokens before the one that is drawn.
+    pub position: usize,
+}
+
+/// What came of a draw.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Drawn {
+    /// The token.
+    Token(u32),
+    /// This logit is no number.
+    NotFinite(usize),
+}
+
 /// Runs plans.
 pub trait Backend: Send {
     /// Takes a matrix in, in the form the kernels read.
-    fn matrix(&mut self, matrix: Matrix<'_>) -> MatrixId;
+    fn matrix(&mut self, matrix: Matrix<'_>) -> Result<MatrixId, Error>;
+
+    /// Takes in a matrix whose rows are looked up.
+    fn table(&mut self, matrix: Matrix<'_>) -> Result<MatrixId, Error> {
+        self.matrix(matrix)
+    }
+
+    /// A table that is also multiplied with; by default one form serves both.
+    fn tied(&mut self, table: MatrixId, _matrix: Matrix<'_>) -> Result<MatrixId, Error> {
+        Ok(table)
+    }
+
+    /// Makes a random matrix in place; nothing where the backend has no quicker way than being given one.
+    fn random(&mut self, _matrix: RandomMatrix) -> Result<Option<MatrixId>, Error> {
+        Ok(None)
+    }
 
     /// Takes a vector in.
-    fn vector(&mut self, numbers: &[f32]) -> VectorId;
+    fn vector(&mut self, numbers: &[f32]) -> Result<VectorId, Error>;
 
     /// Allocates the buffers of a plan for up to `capacity` rows, `chosen` of them with logits.
-    fn arena(&self, plan: Arc<Plan>, capacity: usize, chosen: usize) -> Arena;
+    fn arena(&self, plan: Arc<Plan>, capacity: usize, chosen: usize) -> Result<Arena, Error>;
+
+    /// Zeroed memory for the state of a sequence.
+    fn memory(&self, len: usize) -> Result<Memory, Error> {
+        Ok(Memory::zeroed(len))
+    }
+
+    /// Rows of a prompt that are best read in one pass.
+    fn prompt_rows(&self) -> usize {
+        256
+    }
 
     /// Runs the arena's plan over a pass. Reads state, writes only the arena.
-    fn run(&mut self, arena: &mut Arena, pass: &Pass<'_>);
+    fn run(&mut self, arena: &mut Arena, pass: &Pass<'_>) -> Result<(), Error>;
 
     /// Writes the keys and values of a path to the pages of cache `cache`, of which `pages[0]` is number `first_page`.
     fn commit_kv(
@@ -65,8 +138,80 @@ pub trait Backend: Send {
         path: CommitPath<'_>,
         first_page: usize,
         pages: &mut [&mut Memory],
-    );
+    ) -> Result<(), Error>;
 
     /// Writes the recurrent rows of a path to the tape and folds new anchors.
-    fn commit_recurrent(&mut self, arena: &Arena, path: CommitPath<'_>, state: RecurrentCommit<'_>);
+    fn commit_recurrent(
+        &mut self,
+        arena: &Arena,
+        path: CommitPath<'_>,
+        state: RecurrentCommit<'_>,
+    ) -> Result<(), Error>;
+
+    /// Copies rows of a buffer of numbers to rows of `to` from row `at` on.
+    fn keep_rows(
+        &mut self,
+        arena: &Arena,
+        buf: Buf,
+        rows: &[u32],
+        to: &mut Memory,
+        at: usize,
+    ) -> Result<(), Error> {
+        let cols = arena.plan.cols(buf);
+        let to = to.slice_mut::<f32>();
+        for (i, row) in rows.iter().enumerate() {
+            to[(at + i) * cols..][..cols].copy_from_slice(arena.host_row(buf, *row as usize));
+        }
+        Ok(())
+    }
+
+    /// Copies `count` kept rows from row `first` on to the first rows of a buffer.
+    fn load_rows(
+        &mut self,
+        arena: &mut Arena,
+        buf: Buf,
+        from: &Memory,
+        first: usize,
+        count: usize,
+    ) -> Result<(), Error> {
+        let cols = arena.plan.cols(buf);
+        let from = &from.slice::<f32>()[first * cols..][..count * cols];
+        arena.numbers_mut(buf)[..from.len()].copy_from_slice(from);
+        Ok(())
+    }
+
+    /// The best `ranks` tokens of each of the first `rows` rows of logits; nothing where a logit is not a number.
+    fn rank(
+        &mut self,
+        arena: &Arena,
+        logits: Buf,
+        rows: usize,
+        ranks: usize,
+    ) -> Result<Option<Vec<Ranked>>, Error> {
+        Ok((0..rows).map(|row| crate::rank::rank(arena.host_row(logits, row), ranks)).collect())
+    }
+
+    /// Draws a token from each of the first rows of logits. Nothing where logits lie in host memory: there the caller
+    /// draws, and only from the rows it comes to.
+    fn draw(&mut self, _arena: &Arena, _logits: Buf, _draws: &[Draw]) -> Result<Option<Vec<Drawn>>, Error> {
+        Ok(None)
+    }
+
+    /// For people: what it runs on.
+    fn describe(&self) -> String;
+
+    /// Bytes copied between host and device so far, there and back.
+    fn transferred(&self) -> (u64, u64) {
+        (0, 0)
+    }
+
+    /// Bytes a second that its memory is read with, where it can tell.
+    fn read_bandwidth(&mut self) -> Result<Option<f64>, Error> {
+        Ok(None)
+    }
+
+    /// Waits until everything asked for is done, so that a time taken afterwards means something.
+    fn finish(&mut self) -> Result<(), Error> {
+        Ok(())
+    }
 }

@@ -14,7 +14,7 @@ pub(crate) fn write_pages(
     let layout = &cache.layout;
     let (row_bytes, token_bytes) = (layout.row_bytes(), layout.token_bytes());
     for (layer, rows) in cache.rows.iter().enumerate() {
-        let rows = arena.bytes(*rows);
+        let rows = arena.bytes_of(*rows);
         for (i, row) in path.rows.iter().enumerate() {
             let position = path.position + i;
             let page = pages[position / PAGE_TOKENS - first_page].slice_mut::<u8>();
@@ -35,11 +35,11 @@ pub(crate) fn write_tape(arena: &Arena, path: CommitPath<'_>, tape: &mut Memory)
         let mut put = |at: usize, numbers: &[f32]| tape[at..at + numbers.len()].copy_from_slice(numbers);
         for i in path.rows.len().saturating_sub(TAPE_TOKENS)..path.rows.len() {
             let (row, position) = (path.rows[i] as usize, path.position + i);
-            put(layout.key(layer, position), arena.row(kept.keys, row));
-            put(layout.delta(layer, position), arena.row(kept.deltas, row));
-            put(layout.gate(layer, position), arena.row(kept.gates, row));
+            put(layout.key(layer, position), arena.host_row(kept.keys, row));
+            put(layout.delta(layer, position), arena.host_row(kept.deltas, row));
+            put(layout.gate(layer, position), arena.host_row(kept.gates, row));
             if path.rows.len() - i <= layout.kernel {
-                put(layout.input(layer, position), arena.row(kept.inputs, row));
+                put(layout.input(layer, position), arena.host_row(kept.inputs, row));
             }
         }
     }

@@ -96,6 +96,17 @@ pub struct AnchorStep {
     pub rows: Vec<u32>,
 }
 
+/// What a pass is for. A backend may have other kernels for prompts than for decoding; within a role a row's bits do not
+/// depend on its company.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Role {
+    /// A token, a chain or a tree of each sequence.
+    #[default]
+    Decode,
+    /// Part of a prompt: the rows of each sequence follow each other.
+    Prompt,
+}
+
 /// The convolution reaches this many tokens back.
 pub const CONV_REACH: usize = 3;
 
@@ -126,6 +137,8 @@ pub struct Pass<'a> {
     pub slots: usize,
     /// [sequences].
     pub sequences: Vec<SequenceView<'a>>,
+    /// What it is for.
+    pub role: Role,
 }
 
 impl<'a> Pass<'a> {
@@ -138,6 +151,22 @@ impl<'a> Pass<'a> {
         assert!(chosen.iter().all(|r| (*r as usize) < rows.len()), "a chosen row is not in the pass");
         pass.group_by_anchor();
         pass
+    }
+
+    /// The same rows as part of a prompt.
+    pub fn as_prompt(mut self) -> Self {
+        let follows = |row: usize| {
+            let (sequence, position) = (self.sequence_of[row], self.positions[row]);
+            let first = row == 0 || self.sequence_of[row - 1] != sequence;
+            if first {
+                position as usize == self.sequences[sequence as usize].committed
+            } else {
+                position == self.positions[row - 1] + 1
+            }
+        };
+        assert!((0..self.rows()).all(follows), "the rows of a prompt follow each other");
+        self.role = Role::Prompt;
+        self
     }
 
     /// Rows of the pass.

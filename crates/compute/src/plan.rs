@@ -31,6 +31,16 @@ pub enum Kind {
     Bytes,
 }
 
+impl Kind {
+    /// Bytes of one element.
+    pub(crate) const fn bytes(self) -> usize {
+        match self {
+            Self::Bytes => 1,
+            Self::Numbers | Self::Activation | Self::Words => 4,
+        }
+    }
+}
+
 /// How many rows a buffer has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extent {

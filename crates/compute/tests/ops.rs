@@ -29,7 +29,7 @@ fn check(
         });
         let (expected, got) = pair.into_inner().run(&case.plan, &case.inputs, pass);
         let numbers = |arena: &Arena| -> Vec<Vec<f32>> {
-            case.outputs.iter().map(|b| arena.numbers(*b).to_vec()).collect()
+            case.outputs.iter().map(|b| arena.read(*b).to_vec()).collect()
         };
         let (expected, got) = (numbers(&expected), numbers(&got));
         for (i, (e, g)) in expected.iter().zip(&got).enumerate() {
@@ -185,7 +185,8 @@ fn attention() {
         let mut pages: Vec<Memory> = (0..3).map(|_| Memory::zeroed(layout.page_bytes())).collect();
         {
             let mut reference = reference::Reference::default();
-            let (plan, inputs, _) = attention_plan(&mut |v| reference.vector(v), layout, shape, None, true);
+            let (plan, inputs, _) =
+                attention_plan(&mut |v| reference.vector(v).expect("room"), layout, shape, None, true);
             let cols = inputs.map(|b| plan.cols(b));
             let inputs: Vec<_> =
                 inputs.iter().zip(cols).map(|(b, n)| (*b, random.numbers(committed * n))).collect();
@@ -197,7 +198,8 @@ fn attention() {
             let arena = run(&mut reference, &plan.into(), &inputs, &pass);
             let rows: Vec<u32> = (0..committed as u32).collect();
             let path = CommitPath { rows: &rows, position: 0 };
-            reference.commit_kv(&arena, 0, path, 0, &mut pages.iter_mut().collect::<Vec<_>>());
+            let mut pages: Vec<&mut Memory> = pages.iter_mut().collect();
+            reference.commit_kv(&arena, 0, path, 0, &mut pages).expect("a commit");
         }
         let table = PageTable { first_page: 0, pages: pages.iter().collect() };
         let first = SequenceView { committed, caches: vec![table], ..Default::default() };
@@ -254,7 +256,7 @@ fn deltanet() {
         let mut tape = Memory::zeroed(4 * layout.tape_len());
         if committed > 0 {
             let mut reference = reference::Reference::default();
-            let (plan, inputs, _) = deltanet_plan(&mut |v| reference.vector(v), layout);
+            let (plan, inputs, _) = deltanet_plan(&mut |v| reference.vector(v).expect("room"), layout);
             let inputs: Vec<_> =
                 inputs.iter().map(|b| (*b, random.numbers(committed * plan.cols(*b)))).collect();
             let pass = Pass::new(&chain(committed as u32), &[], vec![SequenceView::default()]);
@@ -269,7 +271,8 @@ fn deltanet() {
                 anchors.push((newest - ANCHOR_TOKENS, &mut older));
             }
             let state = RecurrentCommit { base: None, anchors, tape: &mut tape };
-            reference.commit_recurrent(&arena, CommitPath { rows: &rows, position: 0 }, state);
+            let path = CommitPath { rows: &rows, position: 0 };
+            reference.commit_recurrent(&arena, path, state).expect("a commit");
         }
         let newest = committed / ANCHOR_TOKENS * ANCHOR_TOKENS;
         let view = SequenceView {
@@ -312,7 +315,8 @@ fn nan_in_any_input_of_attention_reaches_the_output() {
     for level in levels() {
         for bad in 0..4 {
             let mut cpu = Cpu::new(level, 1, Activations::Int8);
-            let (plan, inputs, out) = attention_plan(&mut |v| cpu.vector(v), layout, shape, None, true);
+            let (plan, inputs, out) =
+                attention_plan(&mut |v| cpu.vector(v).expect("room"), layout, shape, None, true);
             let mut random = Random(4);
             let mut numbers: Vec<_> =
                 inputs.iter().map(|b| (*b, random.numbers(3 * plan.cols(*b)))).collect();

@@ -111,7 +111,7 @@ fn measure(model: &mut Model, cpu: &mut Cpu, tokens: usize, rounds: usize) {
             let pass = ms(begin);
             model.commit(cpu, 0, &mut sequence, &[0]).expect("a commit");
             let commit = ms(begin) - pass;
-            token = sampling::greedy(model.logits(0)).expect("finite");
+            token = sampling::greedy(&model.logits(0)).expect("finite");
             times.push([pass, commit, ms(begin) - pass - commit]);
         }
     }

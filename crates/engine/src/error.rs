@@ -36,6 +36,9 @@ pub enum Error {
     /// Proposals were asked of a drafter that is not there.
     #[error("no drafter is loaded")]
     NoDrafter,
+    /// The backend failed.
+    #[error(transparent)]
+    Backend(#[from] compute::Error),
     /// The model has no next-token block.
     #[error("the model has no MTP block")]
     NoMtp,

@@ -4,6 +4,8 @@
 use crate::Error;
 use crate::draft::Draft;
 use crate::sampling::{History, Sampler, Sampling};
+use compute::Drawn;
+use std::borrow::Cow;
 
 /// What stood of a draft.
 #[derive(Clone, Debug, PartialEq)]
@@ -48,19 +50,39 @@ pub struct Drawing<'a> {
     pub relaxed: Option<Relaxed>,
 }
 
+/// What the judge sees of a row: its logits, or what was drawn from them already.
+pub enum RowSeen<'l> {
+    /// To be drawn from.
+    Logits(Cow<'l, [f32]>),
+    /// Only where a draw depends on nothing but the logits and the position.
+    Drawn(Drawn),
+}
+
+/// A drawn token; an error where a logit of the row was no number.
+pub(crate) fn token_of(drawn: Drawn, position: usize) -> Result<u32, Error> {
+    match drawn {
+        Drawn::Token(token) => Ok(token),
+        Drawn::NotFinite(index) => Err(Error::NotFinite { index, position, value: f32::NAN }),
+    }
+}
+
 /// Walks `draft`, whose anchor stands at `position`, by the logits of its rows.
 pub fn judge<'l>(
     draft: &Draft,
     position: usize,
-    logits: impl Fn(usize) -> &'l [f32],
+    seen: impl Fn(usize) -> RowSeen<'l>,
     drawing: &mut Drawing<'_>,
 ) -> Result<Verdict, Error> {
     let mut verdict = Verdict { path: vec![0], tokens: Vec::new() };
     loop {
         let row = verdict.path[verdict.path.len() - 1];
-        let logits = logits(row as usize);
         let at = position + verdict.path.len();
-        let drawn = drawing.sampler.draw(drawing.sampling, drawing.history, logits, at)?;
+        let drawn = match seen(row as usize) {
+            RowSeen::Drawn(drawn) => token_of(drawn, at)?,
+            RowSeen::Logits(logits) => {
+                drawing.sampler.draw(drawing.sampling, drawing.history, &logits, at)?
+            }
+        };
         let exact = draft.children(row).find(|(_, node)| node.token == drawn);
         // By the logits that were drawn from, so that what a bias forbids stays forbidden.
         let adjusted = drawing.sampler.adjusted();
@@ -112,7 +134,7 @@ mod tests {
         let sampling = Sampling::default();
         let mut drawing =
             Drawing { sampling: &sampling, history: &mut history, sampler: &mut sampler, relaxed };
-        judge(&tree(), 0, |row| &rows[row][..], &mut drawing).unwrap()
+        judge(&tree(), 0, |row| RowSeen::Logits(Cow::Borrowed(&rows[row][..])), &mut drawing).unwrap()
     }
 
     fn favour(token: usize) -> [f32; 8] {
@@ -140,7 +162,8 @@ mod tests {
         let mut drawing =
             Drawing { sampling: &sampling, history: &mut history, sampler: &mut sampler, relaxed: None };
         let rows = [favour(5), bad];
-        let error = judge(&tree(), 40, |row| &rows[row][..], &mut drawing).unwrap_err();
+        let error = judge(&tree(), 40, |row| RowSeen::Logits(Cow::Borrowed(&rows[row][..])), &mut drawing)
+            .unwrap_err();
         assert_eq!(error.to_string(), "logit 3 of the row at position 42 is NaN");
     }
 
@@ -170,7 +193,8 @@ mod tests {
         let mut drawing =
             Drawing { sampling: &sampling, history: &mut history, sampler: &mut sampler, relaxed };
         let rows = [favour(5), favour(1), favour(1), favour(1)];
-        let verdict = judge(&tree(), 0, |row| &rows[row][..], &mut drawing).unwrap();
+        let verdict =
+            judge(&tree(), 0, |row| RowSeen::Logits(Cow::Borrowed(&rows[row][..])), &mut drawing).unwrap();
         assert!(!verdict.tokens.contains(&5), "{verdict:?}");
     }
 
@@ -218,7 +242,8 @@ mod tests {
             let (mut history, mut sampler) = (History::new(&[3]), Sampler::default());
             let mut drawing =
                 Drawing { sampling: &sampling, history: &mut history, sampler: &mut sampler, relaxed: None };
-            let verdict = judge(&draft, 1, |row| &rows[row][..], &mut drawing).unwrap();
+            let verdict =
+                judge(&draft, 1, |row| RowSeen::Logits(Cow::Borrowed(&rows[row][..])), &mut drawing).unwrap();
             // The same tokens, one by one.
             let (mut history, mut sampler, mut path) = (History::new(&[3]), Sampler::default(), vec![3]);
             for (i, token) in verdict.tokens.iter().enumerate() {

@@ -15,7 +15,7 @@
 //! model.read(&mut cpu, &mut sequence, &[1, 2, 3], |_| ())?;
 //! let row = Row { token: 4, sequence: 0, parent: None };
 //! model.forward(&mut cpu, &[row], &[0], &[&sequence])?;
-//! let next = engine::sampling::greedy(model.logits(0))?;
+//! let next = engine::sampling::greedy(&model.logits(0))?;
 //! model.commit(&mut cpu, 0, &mut sequence, &[0])?;
 //! assert_eq!(sequence.committed(), 4);
 //! assert!((next as usize) < config.vocab);
@@ -28,6 +28,7 @@ mod error;
 pub mod judge;
 mod model;
 mod propose;
+mod rehearse;
 pub mod sampling;
 mod sequence;
 mod size;
@@ -37,7 +38,9 @@ pub mod synthetic;
 
 pub use compute::Row;
 pub use error::Error;
-pub use model::{Model, MtpRow, Options, Tensor, WeightSource};
+pub use model::{Model, Options, Random, Tensor, WeightSource};
 pub use propose::Spec;
+pub use rehearse::Rehearsed;
 pub use sequence::Sequence;
+pub use state::KeptRows;
 pub use step::{Engine, Generation, Round};

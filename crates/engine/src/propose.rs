@@ -69,7 +69,7 @@ impl Engine {
         let draft = match arm {
             Arm::Off => Some(Draft::default()),
             failed if text.failed.contains(&failed) => Some(Draft::default()),
-            Arm::Dflash => self.ask_dflash(text),
+            Arm::Dflash => self.ask_dflash(text)?,
             Arm::Mtp => self.ask_mtp(text)?,
         };
         match draft {
@@ -82,17 +82,20 @@ impl Engine {
         }
     }
 
-    fn ask_dflash(&mut self, text: &mut Generation) -> Option<Draft> {
-        let (dflash, context) = (self.dflash.as_mut()?, text.sequence.draft.as_mut()?);
+    fn ask_dflash(&mut self, text: &mut Generation) -> Result<Option<Draft>, Error> {
+        let (Some(dflash), Some(context)) = (self.dflash.as_mut(), text.sequence.draft.as_mut()) else {
+            return Ok(None);
+        };
         let start = Instant::now();
-        dflash.absorb(&mut *self.backend, context);
+        dflash.absorb(&mut *self.backend, context)?;
         let (block, budget, tree) = match self.spec {
             Spec::Chain { block, budget } => (block, budget, false),
             Spec::Tree { block, budget } | Spec::Auto { block, budget } => (block, budget, true),
-            Spec::Off | Spec::Mtp { .. } => return None,
+            Spec::Off | Spec::Mtp { .. } => return Ok(None),
         };
         let ranks = if tree { ranks_needed(block - 1, budget) } else { 1 };
         let positions = dflash.propose(&mut *self.backend, context, text.anchor, block, ranks)?;
+        let Some(positions) = positions else { return Ok(None) };
         let mut draft = if tree { best_first(&positions, budget) } else { chain(&positions, budget) };
         self.dflash_cost.add(start.elapsed().as_secs_f64());
         if matches!(self.spec, Spec::Auto { .. }) {
@@ -101,7 +104,7 @@ impl Engine {
             let size = best_size(&text.learned.dflash.paths(&draft), &self.costs, fixed).max(1);
             draft.nodes.truncate(size);
         }
-        Some(draft)
+        Ok(Some(draft))
     }
 
     fn ask_mtp(&mut self, text: &mut Generation) -> Result<Option<Draft>, Error> {
@@ -167,7 +170,10 @@ impl Engine {
             if slow && n != block {
                 continue;
             }
-            let mut pass = || self.model.forward(&mut *self.backend, &rows[..n], &all[..n], &[&sequence]);
+            let mut pass = || {
+                self.model.forward(&mut *self.backend, &rows[..n], &all[..n], &[&sequence])?;
+                Ok(self.backend.finish()?)
+            };
             let seconds = quickest(&mut pass)?;
             self.costs.set(n, seconds);
             slow |= seconds > 0.05;
@@ -178,10 +184,10 @@ impl Engine {
         if let (Some(dflash), Some(context), Spec::Auto { block, .. }) =
             (&mut self.dflash, &mut sequence.draft, self.spec)
         {
-            dflash.absorb(&mut *self.backend, context);
+            dflash.absorb(&mut *self.backend, context)?;
             let mut sound = true;
             let seconds = quickest(&mut || {
-                sound &= dflash.propose(&mut *self.backend, context, 0, block, 8).is_some();
+                sound &= dflash.propose(&mut *self.backend, context, 0, block, 8)?.is_some();
                 Ok(())
             })?;
             self.dflash_cost.add(seconds);

@@ -64,7 +64,7 @@ impl Sequence {
             + self.recurrent.bytes()
             + self.mtp.as_ref().map_or(0, |m| m.kv.bytes())
             + self.draft.as_ref().map_or(0, |d| d.bytes())
-            + self.feed.as_ref().map_or(0, |f| 4 * (f.hidden.len() + f.tail.len() + f.tokens.len()))
+            + self.feed.as_ref().map_or(0, |f| f.bytes())
     }
 
     pub(crate) fn view(&self) -> SequenceView<'_> {
@@ -73,7 +73,7 @@ impl Sequence {
             caches: vec![self.kv.table()],
             anchor: self.recurrent.anchor(),
             older_anchor: self.recurrent.older(),
-            tape: Some(self.recurrent.tape()),
+            tape: self.recurrent.tape(),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::draft::dflash::Dflash;
 use crate::draft::{self, Draft, MAX_NODES};
-use crate::judge::{Drawing, Relaxed, Verdict, judge};
+use crate::judge::{Drawing, Relaxed, RowSeen, Verdict, judge, token_of};
 use crate::model::{Model, Options, WeightSource};
 use crate::propose::{Learned, Spec};
 use crate::sampling::{History, Likelihood, Sampler, Sampling};
@@ -10,7 +10,7 @@ use crate::size::{Arm, Costs, Mean};
 use crate::state::MtpFeed;
 use crate::{Error, Row, Sequence};
 use checkpoint::{DrafterConfig, TargetConfig};
-use compute::{Backend, KvType};
+use compute::{Backend, Draw, Drawn, KvType};
 use std::time::Instant;
 
 /// Bytes of features that may wait to be taken in: in batches that costs little, and while nobody drafts nothing at all.
@@ -102,7 +102,7 @@ impl Engine {
         spec: Spec,
     ) -> Result<Self, Error> {
         let taps = drafter.map_or_else(Vec::new, |(config, _)| config.taps.clone());
-        let options = Options { kv, taps, ..Options::default() };
+        let options = Options { kv, taps, max_rows: backend.prompt_rows(), ..Options::default() };
         let model = Model::load(&mut *backend, target.0, target.1, options)?;
         let dflash = match drafter {
             Some((config, source)) => Some(Dflash::load(&mut *backend, config, source, &model)?),
@@ -135,6 +135,11 @@ impl Engine {
         Ok(engine)
     }
 
+    /// What everything runs on.
+    pub fn backend(&mut self) -> &mut dyn Backend {
+        &mut *self.backend
+    }
+
     /// The target.
     pub fn model(&self) -> &Model {
         &self.model
@@ -161,7 +166,8 @@ impl Engine {
         let wants_dflash = !matches!(self.spec, Spec::Off | Spec::Mtp { .. });
         sequence.draft = self.dflash.as_ref().filter(|_| wants_dflash).map(|d| d.empty_context());
         let wants_mtp = matches!(self.spec, Spec::Mtp { .. } | Spec::Auto { .. });
-        sequence.feed = (wants_mtp && self.model.config().mtp.is_some()).then(MtpFeed::default);
+        let has_mtp = self.model.config().mtp.is_some();
+        sequence.feed = (wants_mtp && has_mtp).then(|| MtpFeed::new(self.model.config().hidden));
         sequence
     }
 
@@ -169,7 +175,8 @@ impl Engine {
     pub fn read(&mut self, sequence: &mut Sequence, tokens: &[u32]) -> Result<(), Error> {
         let rows: Vec<Row> = crate::model::chain(tokens, 0).collect();
         let path: Vec<u32> = (0..tokens.len() as u32).collect();
-        self.model.forward(&mut *self.backend, &rows, &path[path.len().saturating_sub(1)..], &[sequence])?;
+        let last = &path[path.len().saturating_sub(1)..];
+        self.model.forward_prompt(&mut *self.backend, &rows, last, &[sequence])?;
         self.commit(0, sequence, &rows, &path)
     }
 
@@ -195,7 +202,11 @@ impl Engine {
         }
         let mut history = History::new(prompt);
         let mut sampler = Sampler::default();
-        let anchor = sampler.draw(&sampling, &history, self.model.logits(0), sequence.committed())?;
+        let draws: Vec<Draw> = sampling.plain(sequence.committed()).into_iter().collect();
+        let anchor = match self.draw(&draws)? {
+            Some(drawn) => token_of(drawn[0], draws[0].position)?,
+            None => sampler.draw(&sampling, &history, &self.model.logits(0), sequence.committed())?,
+        };
         history.push(anchor);
         self.absorb(&mut sequence)?;
         let mut learned = self.learned.clone();
@@ -221,7 +232,7 @@ impl Engine {
 
     /// How likely the first token of a text was; only right after [`Self::begin`], while its logits are there.
     pub fn first_likelihood(&self, text: &Generation, top: usize) -> Likelihood {
-        Likelihood::of(self.model.logits(0), text.anchor, top)
+        Likelihood::of(&self.model.logits(0), text.anchor, top)
     }
 
     /// One round of one text. At most `room` tokens are emitted, and none after an end.
@@ -248,13 +259,18 @@ impl Engine {
         let all: Vec<u32> = (0..rows.len() as u32).collect();
         let sequences: Vec<&Sequence> = texts.iter().map(|(text, _)| &text.sequence).collect();
         self.model.forward(&mut *self.backend, &rows, &all, &sequences)?;
+        let drawn = self.draw_rows(texts, &rows)?;
         let verify_s = laps.lap();
         self.costs.add(rows.len(), verify_s);
 
         // All are judged before any is committed: a text whose logits are no numbers costs the others nothing.
         let mut verdicts = Vec::with_capacity(texts.len());
         for ((text, room), (_, draft, first, _)) in texts.iter_mut().zip(&drafts) {
-            let verdict = text.judge(draft, *room, |row| self.model.logits(*first as usize + row))?;
+            let row = |row: usize| match drawn[*first as usize + row] {
+                Some(drawn) => RowSeen::Drawn(drawn),
+                None => RowSeen::Logits(self.model.logits(*first as usize + row)),
+            };
+            let verdict = text.judge(draft, *room, row)?;
             verdicts.push((verdict, laps.lap()));
         }
 
@@ -266,7 +282,7 @@ impl Engine {
             let path: Vec<u32> = verdict.path[..kept].iter().map(|row| row + first).collect();
             let tell = |top: usize| {
                 let drawn = path.iter().zip(&verdict.tokens);
-                drawn.map(|(row, t)| Likelihood::of(self.model.logits(*row as usize), *t, top)).collect()
+                drawn.map(|(row, t)| Likelihood::of(&self.model.logits(*row as usize), *t, top)).collect()
             };
             let likelihoods = text.likelihoods.map_or_else(Vec::new, tell);
             self.commit(i, &mut text.sequence, &rows, &path)?;
@@ -294,10 +310,42 @@ impl Engine {
         Ok(rounds)
     }
 
+    /// Draws from the first rows of the last pass, where the backend does that.
+    fn draw(&mut self, draws: &[Draw]) -> Result<Option<Vec<Drawn>>, Error> {
+        match draws.is_empty() {
+            true => Ok(None),
+            false => self.model.draw(&mut *self.backend, draws),
+        }
+    }
+
+    /// Draws at every row of a verify at once, for texts whose draws depend on nothing but the logits; nothing at the
+    /// rows of others, which are drawn from as the judge comes to them.
+    pub(crate) fn draw_rows(
+        &mut self,
+        texts: &[(&mut Generation, usize)],
+        rows: &[Row],
+    ) -> Result<Vec<Option<Drawn>>, Error> {
+        let mut depths: Vec<usize> = Vec::with_capacity(rows.len());
+        for row in rows {
+            depths.push(row.parent.map_or(1, |p| depths[p as usize] + 1));
+        }
+        let draw = |(row, depth): (&Row, &usize)| {
+            let text = &texts[row.sequence as usize].0;
+            let is_plain = text.relaxed.is_none() && text.likelihoods.is_none();
+            text.sampling.plain(text.sequence.committed() + depth).filter(|_| is_plain)
+        };
+        let draws: Vec<Option<Draw>> = rows.iter().zip(&depths).map(draw).collect();
+        let Some(any) = draws.iter().flatten().next().copied() else { return Ok(vec![None; rows.len()]) };
+        let asked: Vec<Draw> = draws.iter().map(|draw| draw.unwrap_or(any)).collect();
+        let drawn = self.draw(&asked)?;
+        let kept = |(i, draw): (usize, &Option<Draw>)| draw.and(drawn.as_ref().map(|drawn| drawn[i]));
+        Ok(draws.iter().enumerate().map(kept).collect())
+    }
+
     /// Takes in what waits for the drafters.
     fn absorb(&mut self, sequence: &mut Sequence) -> Result<(), Error> {
         if let (Some(dflash), Some(context)) = (&mut self.dflash, &mut sequence.draft) {
-            dflash.absorb(&mut *self.backend, context);
+            dflash.absorb(&mut *self.backend, context)?;
         }
         draft::mtp::absorb(&mut self.model, &mut *self.backend, sequence).map(drop)
     }
@@ -314,16 +362,14 @@ impl Engine {
         self.model.commit(&mut *self.backend, index, sequence, path)?;
         let mut waiting = 0;
         if let Some(context) = &mut sequence.draft {
-            for &row in path {
-                context.pending.extend_from_slice(self.model.taps(row as usize));
-            }
-            waiting += 4 * context.pending.len();
+            self.model.keep_taps(&mut *self.backend, path, &mut context.pending)?;
+            waiting += context.pending.bytes();
         }
         if let Some(feed) = &mut sequence.feed {
-            for &row in path {
-                feed.push(rows[row as usize].token, self.model.hidden(row as usize));
-            }
-            waiting += 4 * feed.hidden.len();
+            let tokens = path.iter().map(|row| rows[*row as usize].token);
+            self.model.keep_hidden(&mut *self.backend, path, &mut feed.hidden)?;
+            feed.follow_all(path.len(), tokens);
+            waiting += feed.bytes();
         }
         if waiting >= MAX_WAITING { self.absorb(sequence) } else { Ok(()) }
     }
@@ -335,12 +381,12 @@ impl Generation {
         &mut self,
         draft: &Draft,
         room: usize,
-        logits: impl Fn(usize) -> &'l [f32],
+        row: impl Fn(usize) -> RowSeen<'l>,
     ) -> Result<(Verdict, usize), Error> {
         assert!(room > 0, "a round emits at least one token");
         let Self { sampling, history, sampler, relaxed, sequence, ends, .. } = self;
         let mut drawing = Drawing { sampling, history, sampler, relaxed: *relaxed };
-        let verdict = judge(draft, sequence.committed(), logits, &mut drawing)?;
+        let verdict = judge(draft, sequence.committed(), row, &mut drawing)?;
         let kept = verdict.keep(room, ends);
         let (emitted, cut) = verdict.tokens.split_at(kept);
         cut.iter().for_each(|token| history.pop(*token));

@@ -1,12 +1,16 @@
 //! Models of any shape with random weights: to measure cost without files, and to test laws on.
 
-use crate::model::{Tensor, WeightSource};
+use crate::model::{self, Tensor, WeightSource};
 use checkpoint::{
-    Rope, TargetConfig,
+    DrafterConfig, Rope, TargetConfig,
+    drafter::DraftLayer,
     target::{Attention, Ffn, Gdn, Mixer, Mtp, slots},
 };
 use formats::BlockType;
-use std::{borrow::Cow, collections::HashMap};
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, HashMap},
+};
 
 /// Which block types the matrices get.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +40,27 @@ impl Weights {
         Self { shapes, layers: config.layers.len(), mix, seed }
     }
 
+    /// Random weights for a drafter.
+    pub fn of_drafter(config: &DrafterConfig, mix: Mix, seed: u64) -> Self {
+        let slots = checkpoint::drafter::slots(config);
+        let shapes = slots.into_iter().map(|s| (s.name, s.shape)).collect();
+        Self { shapes, layers: config.layers.len(), mix, seed }
+    }
+
+    /// Bytes of each tensor as its type stores them, the next-token block's left out.
+    pub fn bytes(&self) -> BTreeMap<String, u64> {
+        let bytes = |(name, shape): (&String, &Vec<usize>)| {
+            let len: usize = shape.iter().product();
+            let bytes = self.block_type(name, shape).bytes_for(len).unwrap_or(0);
+            (name.clone(), bytes as u64)
+        };
+        self.shapes.iter().map(bytes).collect()
+    }
+
+    fn seed_of(&self, name: &str) -> u64 {
+        name.bytes().fold(self.seed, |h, b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3))
+    }
+
     fn block_type(&self, name: &str, shape: &[usize]) -> BlockType {
         let cols = *shape.last().unwrap_or(&0);
         let small = shape.len() < 2 || name.contains("conv1d") || name.contains("ffn_gate_inp");
@@ -61,8 +86,7 @@ impl WeightSource for Weights {
         let shape = self.shapes.get(name)?;
         let ty = self.block_type(name, shape);
         let len = shape.iter().product();
-        let mut random =
-            Random(name.bytes().fold(self.seed, |h, b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3)));
+        let mut random = Random(self.seed_of(name));
         let bytes = if name.ends_with("norm.weight") {
             floats((0..len).map(|_| 1.0 + 0.1 * random.number()))
         } else if name.ends_with("ssm_a") {
@@ -73,6 +97,18 @@ impl WeightSource for Weights {
             random.blocks(ty, len, scale)
         };
         Some(Tensor { ty, shape: shape.clone(), bytes: Cow::Owned(bytes) })
+    }
+
+    fn random(&self, name: &str) -> Option<model::Random> {
+        let shape = self.shapes.get(name)?;
+        let ty = self.block_type(name, shape);
+        let scale = 1.0 / (*shape.last()? as f32).sqrt();
+        (ty != BlockType::F32).then(|| model::Random {
+            ty,
+            shape: shape.clone(),
+            scale,
+            seed: self.seed_of(name),
+        })
     }
 }
 
@@ -178,6 +214,17 @@ pub fn qwen35_0_8b() -> TargetConfig {
     TargetConfig { tied_head: true, ..shape }
 }
 
+/// The shape of Qwen3.5 4B, whose head is tied to its embedding.
+pub fn qwen35_4b() -> TargetConfig {
+    let shape = config(2560, 248_320, 32, [16, 4], [16, 32], Ffn::Dense { width: 9216 });
+    TargetConfig { tied_head: true, ..shape }
+}
+
+/// The shape of Qwen3.5 9B.
+pub fn qwen35_9b() -> TargetConfig {
+    config(4096, 248_320, 32, [16, 4], [16, 32], Ffn::Dense { width: 12_288 })
+}
+
 /// The shape of Qwen3.5 and Qwen3.6 27B.
 pub fn qwen36_27b() -> TargetConfig {
     config(5120, 248_320, 64, [24, 4], [16, 48], Ffn::Dense { width: 17_408 })
@@ -189,11 +236,38 @@ pub fn qwen36_35b_a3b() -> TargetConfig {
     config(2048, 248_320, 40, [16, 2], [16, 32], ffn)
 }
 
+/// The drafter that is published for the target of that name, where there is one: four layers with a window of 2048 and
+/// a full one for 27B; five with a window of 4096 and a full one for 35B-A3B.
+pub fn drafter_for(name: &str) -> Option<DrafterConfig> {
+    let layer = |window| DraftLayer { window, causal: window.is_some() };
+    let drafter = |hidden, ffn, sliding: usize, window, taps: &[usize]| DrafterConfig {
+        hidden,
+        layers: [vec![layer(Some(window)); sliding], vec![layer(None)]].concat(),
+        q_heads: 32,
+        kv_heads: 8,
+        head_dim: 128,
+        ffn,
+        taps: taps.to_vec(),
+        block: 16,
+        mask_token: 248_070,
+        rope: Rope { theta: 1e7, scaling: None },
+        norm_eps: 1e-6,
+        context_length: None,
+        explicit_causal: None,
+    };
+    match name {
+        "qwen3.6-27b" => Some(drafter(5120, 17_408, 4, 2048, &[1, 16, 31, 46, 61])),
+        "qwen3.6-35b-a3b" => Some(drafter(2048, 6144, 5, 4096, &[1, 6, 11, 16, 22, 27, 32, 37])),
+        _ => None,
+    }
+}
+
 /// The shapes that have names.
-pub const NAMES: [&str; 5] = ["tiny", "tiny-moe", "qwen3.5-0.8b", "qwen3.6-27b", "qwen3.6-35b-a3b"];
+pub const NAMES: [&str; 7] =
+    ["tiny", "tiny-moe", "qwen3.5-0.8b", "qwen3.5-4b", "qwen3.5-9b", "qwen3.6-27b", "qwen3.6-35b-a3b"];
 
 /// The shape of that name.
 pub fn named(name: &str) -> Option<TargetConfig> {
-    let shapes = [tiny, tiny_moe, qwen35_0_8b, qwen36_27b, qwen36_35b_a3b];
+    let shapes = [tiny, tiny_moe, qwen35_0_8b, qwen35_4b, qwen35_9b, qwen36_27b, qwen36_35b_a3b];
     NAMES.iter().zip(shapes).find(|(n, _)| **n == name).map(|(_, shape)| shape())
 }

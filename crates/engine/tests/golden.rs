@@ -2,7 +2,7 @@
 //! next-token block and greedy continuations, with f32 activations; and how near int8 activations stay.
 
 use compute::{Activations, Backend, Cpu, CpuLevel, reference::Reference};
-use engine::{Model, MtpRow, Options, Row, sampling};
+use engine::{KeptRows, Model, Options, Row, sampling};
 use safetensors::SafeTensors;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -76,7 +76,7 @@ struct Outputs {
 fn outputs(model: &mut Model, backend: &mut dyn Backend, ids: &[u32], last: usize) -> Outputs {
     let mut sequence = model.sequence();
     let mut out = Outputs::default();
-    let mut hidden: Vec<Vec<f32>> = Vec::new();
+    let mut hidden = KeptRows::new(model.config().hidden);
     // Chunks of 100 do not match pages, anchors or tiles.
     for (c, chunk) in ids.chunks(100).enumerate() {
         let first = c * 100;
@@ -89,8 +89,8 @@ fn outputs(model: &mut Model, backend: &mut dyn Backend, ids: &[u32], last: usiz
             out.hidden.push(model.hidden(*row as usize).to_vec());
             out.taps.push(model.taps(*row as usize).to_vec());
         }
-        hidden.extend((0..chunk.len()).map(|r| model.hidden(r).to_vec()));
         let path: Vec<u32> = (0..chunk.len() as u32).collect();
+        model.keep_hidden(backend, &path, &mut hidden).expect("room");
         model.commit(backend, 0, &mut sequence, &path).expect("a commit");
     }
     if model.config().mtp.is_none() {
@@ -100,14 +100,9 @@ fn outputs(model: &mut Model, backend: &mut dyn Backend, ids: &[u32], last: usiz
     let shifted: Vec<u32> = ids[1..].iter().copied().chain([next]).collect();
     for (c, chunk) in shifted.chunks(100).enumerate() {
         let first = c * 100;
-        let rows: Vec<MtpRow<'_>> = rows(chunk)
-            .into_iter()
-            .enumerate()
-            .map(|(i, row)| MtpRow { hidden: &hidden[first + i], row })
-            .collect();
         let chosen: Vec<u32> =
             (0..chunk.len() as u32).filter(|r| first + *r as usize >= ids.len() - last).collect();
-        model.forward_mtp(backend, &rows, &chosen, &[&sequence]).expect("a pass");
+        model.forward_mtp(backend, &rows(chunk), (&hidden, first), &chosen, &[&sequence]).expect("a pass");
         out.mtp_logits.extend((0..chosen.len()).map(|i| model.mtp_logits(i).expect("a block").to_vec()));
         let path: Vec<u32> = (0..chunk.len() as u32).collect();
         model.commit_mtp(backend, 0, &mut sequence, &path).expect("a commit");
@@ -224,7 +219,7 @@ fn check_greedy(golden: &Golden, activations: Activations) {
         let mut sequence = model.sequence();
         model.read(&mut backend, &mut sequence, &ids("prompt_ids"), |_| ()).expect("the prompt is read");
         for (step, expected) in ids("greedy_ids").into_iter().enumerate() {
-            let token = sampling::greedy(model.logits(0)).expect("finite");
+            let token = sampling::greedy(&model.logits(0)).expect("finite");
             if token != expected {
                 assert!(
                     margins[step] < 0.05,

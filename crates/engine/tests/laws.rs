@@ -42,7 +42,7 @@ impl Setup {
         let bits = |x: &[f32]| x.iter().map(|x| x.to_bits()).collect::<Vec<u32>>();
         (0..rows.len())
             .map(|r| {
-                [bits(self.model.logits(r)), bits(self.model.hidden(r)), bits(self.model.taps(r))].concat()
+                [bits(&self.model.logits(r)), bits(&self.model.hidden(r)), bits(&self.model.taps(r))].concat()
             })
             .collect()
     }

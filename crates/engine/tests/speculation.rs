@@ -390,7 +390,9 @@ fn the_context_does_not_depend_on_how_it_was_read() {
             engine.step(&mut text.expect("the prompt is read"), 16).expect("a round");
             let drafter = engine.drafter().expect("a drafter");
             logits.push(
-                (0..15).flat_map(|i| drafter.logits(i).iter().map(|x| x.to_bits())).collect::<Vec<u32>>(),
+                (0..15)
+                    .flat_map(|i| drafter.logits(i).iter().map(|x| x.to_bits()).collect::<Vec<_>>())
+                    .collect::<Vec<u32>>(),
             );
         }
         assert!(logits.windows(2).all(|pair| pair[0] == pair[1]), "{name}: drafts differ with the chunking");

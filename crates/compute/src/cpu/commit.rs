@@ -49,9 +49,9 @@ pub(crate) fn fold_anchors(
             }
             let row = path.rows[position - path.position] as usize;
             FoldRow {
-                key: arena.row(kept.keys, row)[key_head * dim..].as_ptr(),
-                delta: arena.row(kept.deltas, row)[head * dim..].as_ptr(),
-                gate: arena.row(kept.gates, row)[head],
+                key: arena.host_row(kept.keys, row)[key_head * dim..].as_ptr(),
+                delta: arena.host_row(kept.deltas, row)[head * dim..].as_ptr(),
+                gate: arena.host_row(kept.gates, row)[head],
             }
         };
         let at = layout.state(layer, head);

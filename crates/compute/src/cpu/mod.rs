@@ -13,6 +13,7 @@ mod q8;
 mod view;
 
 use crate::{
+    Error,
     arena::Arena,
     backend::{Backend, CommitPath, Matrix, RecurrentCommit},
     commit::{write_pages, write_tape},
@@ -166,28 +167,33 @@ impl Cpu {
 }
 
 impl Backend for Cpu {
-    fn matrix(&mut self, m: Matrix<'_>) -> MatrixId {
+    fn matrix(&mut self, m: Matrix<'_>) -> Result<MatrixId, Error> {
         self.matrices.push(Packed::new(m, self.pool.threads()));
-        MatrixId(self.matrices.len() as u32 - 1)
+        Ok(MatrixId(self.matrices.len() as u32 - 1))
     }
 
-    fn vector(&mut self, numbers: &[f32]) -> VectorId {
+    fn vector(&mut self, numbers: &[f32]) -> Result<VectorId, Error> {
         let mut memory = Memory::zeroed(4 * numbers.len());
         memory.slice_mut::<f32>().copy_from_slice(numbers);
         self.vectors.push(memory);
-        VectorId(self.vectors.len() as u32 - 1)
+        Ok(VectorId(self.vectors.len() as u32 - 1))
     }
 
-    fn arena(&self, plan: Arc<Plan>, capacity: usize, chosen: usize) -> Arena {
+    fn arena(&self, plan: Arc<Plan>, capacity: usize, chosen: usize) -> Result<Arena, Error> {
         let rounded = |cols: usize| match self.activations {
             Activations::Int8 => cols / 32 * size_of::<Q8Block>(),
             Activations::F32 => 0,
         };
-        Arena::new(plan, capacity, chosen, rounded)
+        Arena::new(plan, capacity, chosen, rounded, |len| Ok(Memory::zeroed(len)))
     }
 
-    fn run(&mut self, arena: &mut Arena, pass: &Pass<'_>) {
+    fn run(&mut self, arena: &mut Arena, pass: &Pass<'_>) -> Result<(), Error> {
         self.run_observed(arena, pass, None);
+        Ok(())
+    }
+
+    fn describe(&self) -> String {
+        format!("{} threads of the processor, {:?}", self.pool.threads(), self.level)
     }
 
     fn commit_kv(
@@ -197,16 +203,23 @@ impl Backend for Cpu {
         path: CommitPath<'_>,
         first_page: usize,
         pages: &mut [&mut Memory],
-    ) {
+    ) -> Result<(), Error> {
         write_pages(arena, cache, path, first_page, pages);
+        Ok(())
     }
 
-    fn commit_recurrent(&mut self, arena: &Arena, path: CommitPath<'_>, mut state: RecurrentCommit<'_>) {
+    fn commit_recurrent(
+        &mut self,
+        arena: &Arena,
+        path: CommitPath<'_>,
+        mut state: RecurrentCommit<'_>,
+    ) -> Result<(), Error> {
         let anchors = commit::NewAnchors::new(&mut state.anchors);
         let (base, tape, level) = (state.base, &*state.tape, self.level);
         if !state.anchors.is_empty() {
             self.pool.run(|worker| commit::fold_anchors(level, worker, arena, path, base, tape, &anchors));
         }
         write_tape(arena, path, state.tape);
+        Ok(())
     }
 }

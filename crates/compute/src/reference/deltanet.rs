@@ -156,9 +156,9 @@ pub(super) fn fold_anchors(arena: &Arena, path: CommitPath<'_>, commit: &mut Rec
                     advance(&mut state, key, delta, tape[layout.gate(layer, position) + head]);
                 } else {
                     let row = path.rows[position - path.position] as usize;
-                    let key = &arena.row(kept.keys, row)[key_at..][..dim];
-                    let delta = &arena.row(kept.deltas, row)[head_at..][..dim];
-                    advance(&mut state, key, delta, arena.row(kept.gates, row)[head]);
+                    let key = &arena.host_row(kept.keys, row)[key_at..][..dim];
+                    let delta = &arena.host_row(kept.deltas, row)[head_at..][..dim];
+                    advance(&mut state, key, delta, arena.host_row(kept.gates, row)[head]);
                 }
                 for (p, anchor) in &mut commit.anchors {
                     if *p == position + 1 {

@@ -7,6 +7,7 @@ mod experts;
 mod rows;
 
 use crate::{
+    Error,
     arena::Arena,
     backend::{Backend, CommitPath, Matrix, RecurrentCommit},
     commit::{write_pages, write_tape},
@@ -47,7 +48,7 @@ impl Run<'_> {
     }
 
     fn row(&self, buf: Buf, row: usize) -> &[f32] {
-        self.arena.row(buf, row)
+        self.arena.host_row(buf, row)
     }
 
     fn row_mut(&mut self, buf: Buf, row: usize) -> &mut [f32] {
@@ -145,26 +146,31 @@ impl Run<'_> {
 }
 
 impl Backend for Reference {
-    fn matrix(&mut self, m: Matrix<'_>) -> MatrixId {
+    fn matrix(&mut self, m: Matrix<'_>) -> Result<MatrixId, Error> {
         let mut numbers = vec![0.0; m.experts * m.rows * m.cols];
         formats::blocks::decode(m.ty, m.bytes, &mut numbers);
         self.matrices.push(DecodedMatrix { rows: m.rows, cols: m.cols, numbers });
-        MatrixId(self.matrices.len() as u32 - 1)
+        Ok(MatrixId(self.matrices.len() as u32 - 1))
     }
 
-    fn vector(&mut self, numbers: &[f32]) -> VectorId {
+    fn vector(&mut self, numbers: &[f32]) -> Result<VectorId, Error> {
         self.vectors.push(numbers.to_vec());
-        VectorId(self.vectors.len() as u32 - 1)
+        Ok(VectorId(self.vectors.len() as u32 - 1))
     }
 
-    fn arena(&self, plan: Arc<Plan>, capacity: usize, chosen: usize) -> Arena {
-        Arena::new(plan, capacity, chosen, |_| 0)
+    fn arena(&self, plan: Arc<Plan>, capacity: usize, chosen: usize) -> Result<Arena, Error> {
+        Arena::new(plan, capacity, chosen, |_| 0, |len| Ok(Memory::zeroed(len)))
     }
 
-    fn run(&mut self, arena: &mut Arena, pass: &Pass<'_>) {
+    fn run(&mut self, arena: &mut Arena, pass: &Pass<'_>) -> Result<(), Error> {
         let plan = arena.plan.clone();
         let mut run = Run { weights: self, arena, pass };
         plan.ops.iter().for_each(|op| run.execute(op));
+        Ok(())
+    }
+
+    fn describe(&self) -> String {
+        "the reference".into()
     }
 
     fn commit_kv(
@@ -174,12 +180,19 @@ impl Backend for Reference {
         path: CommitPath<'_>,
         first_page: usize,
         pages: &mut [&mut Memory],
-    ) {
+    ) -> Result<(), Error> {
         write_pages(arena, cache, path, first_page, pages);
+        Ok(())
     }
 
-    fn commit_recurrent(&mut self, arena: &Arena, path: CommitPath<'_>, mut state: RecurrentCommit<'_>) {
+    fn commit_recurrent(
+        &mut self,
+        arena: &Arena,
+        path: CommitPath<'_>,
+        mut state: RecurrentCommit<'_>,
+    ) -> Result<(), Error> {
         deltanet::fold_anchors(arena, path, &mut state);
         write_tape(arena, path, state.tape);
+        Ok(())
     }
 }

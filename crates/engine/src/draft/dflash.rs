@@ -4,15 +4,15 @@
 //! Two plans: `context` turns features of committed tokens into keys and values of every layer, once; `block` runs the
 //! anchor and the masks over them. Only `context` rows are ever kept.
 
-use super::rank::{Ranked, rank};
 use crate::model::{Loader, Model, WeightSource};
 use crate::state::Context;
 use crate::{Error, Row};
 use checkpoint::DrafterConfig;
 use compute::{
     Arena, AttentionShape, Backend, Buf, CommitPath, Extent, Kind, KvLayout, KvType, MatrixId, Op, Pass,
-    Plan, Product, Rotary, Rows, SequenceView, VectorId,
+    Plan, Product, Ranked, Rotary, Rows, SequenceView, VectorId,
 };
+use std::borrow::Cow;
 
 /// Rows of features taken in by one pass.
 const CONTEXT_ROWS: usize = 256;
@@ -76,8 +76,8 @@ impl Dflash {
         let (context, features) = record_context(&mut loader, config, &layers, &caches)?;
         let vocab = target.config().vocab;
         let (block, logits) = record_block(&mut loader, config, &layers, &caches, target)?;
-        let context = loader.backend.arena(context.into(), CONTEXT_ROWS, 0);
-        let block = loader.backend.arena(block.into(), config.block, config.block);
+        let context = loader.backend.arena(context.into(), CONTEXT_ROWS, 0)?;
+        let block = loader.backend.arena(block.into(), config.block, config.block)?;
         Ok(Self { config: config.clone(), caches, context, features, block, logits, vocab })
     }
 
@@ -88,33 +88,29 @@ impl Dflash {
 
     /// The context of an empty sequence.
     pub(crate) fn empty_context(&self) -> Context {
-        Context::new(&self.caches)
+        Context::new(&self.caches, self.config.taps.len() * self.config.hidden)
     }
 
     /// Takes pending features in, as keys and values of every layer.
-    pub(crate) fn absorb(&mut self, backend: &mut dyn Backend, context: &mut Context) {
-        let width = self.config.taps.len() * self.config.hidden;
-        let pending = std::mem::take(&mut context.pending);
-        for features in pending.chunks(CONTEXT_ROWS * width) {
-            let count = features.len() / width;
-            self.context.numbers_mut(self.features)[..features.len()].copy_from_slice(features);
+    pub(crate) fn absorb(&mut self, backend: &mut dyn Backend, context: &mut Context) -> Result<(), Error> {
+        while !context.pending.is_empty() {
+            let count = context.pending.len().min(CONTEXT_ROWS);
+            context.pending.load(backend, &mut self.context, self.features, 0, count)?;
             let rows: Vec<Row> =
                 (0..count as u32).map(|i| Row { token: 0, sequence: 0, parent: i.checked_sub(1) }).collect();
             let view =
                 SequenceView { committed: context.committed, caches: context.tables(), ..Default::default() };
-            backend.run(&mut self.context, &Pass::new(&rows, &[], vec![view]));
+            backend.run(&mut self.context, &Pass::new(&rows, &[], vec![view]))?;
             let path: Vec<u32> = (0..count as u32).collect();
+            let commit = CommitPath { rows: &path, position: context.committed };
             for (cache, (pages, _)) in context.caches.iter_mut().enumerate() {
-                pages.commit(
-                    backend,
-                    &self.context,
-                    cache,
-                    CommitPath { rows: &path, position: context.committed },
-                );
+                pages.commit(backend, &self.context, cache, commit)?;
             }
             context.committed += count;
+            context.pending.take(count);
             context.forget();
         }
+        Ok(())
     }
 
     /// One block pass of `rows` rows (anchor and masks): for each masked position its `ranks` best candidates. Nothing
@@ -126,7 +122,7 @@ impl Dflash {
         anchor: u32,
         rows: usize,
         ranks: usize,
-    ) -> Option<Vec<Ranked>> {
+    ) -> Result<Option<Vec<Ranked>>, Error> {
         let token = |i: u32| if i == 0 { anchor } else { self.config.mask_token };
         let block: Vec<Row> = (0..rows as u32)
             .map(|i| Row { token: token(i), sequence: 0, parent: i.checked_sub(1) })
@@ -134,12 +130,12 @@ impl Dflash {
         let chosen: Vec<u32> = (1..rows as u32).collect();
         let view =
             SequenceView { committed: context.committed, caches: context.tables(), ..Default::default() };
-        backend.run(&mut self.block, &Pass::new(&block, &chosen, vec![view]));
-        (0..chosen.len()).map(|i| rank(self.block.row(self.logits, i), ranks.min(self.vocab))).collect()
+        backend.run(&mut self.block, &Pass::new(&block, &chosen, vec![view]))?;
+        Ok(backend.rank(&self.block, self.logits, chosen.len(), ranks.min(self.vocab))?)
     }
 
     /// Logits of masked position `i` of the last block pass: [vocab].
-    pub fn logits(&self, i: usize) -> &[f32] {
+    pub fn logits(&self, i: usize) -> Cow<'_, [f32]> {
         self.block.row(self.logits, i)
     }
 }

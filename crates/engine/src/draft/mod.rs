@@ -2,7 +2,6 @@
 
 pub mod dflash;
 pub(crate) mod mtp;
-mod rank;
 mod tree;
 
 pub(crate) use tree::{best_first, chain, ranks_needed};

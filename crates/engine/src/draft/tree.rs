@@ -1,8 +1,8 @@
 //! Chains and trees out of ranked candidates per position. A DFlash block gives every position its own distribution,
 //! so the probability of a path is a product, and a best-first search finds the likeliest paths.
 
-use super::rank::Ranked;
 use super::{Draft, Node};
+use compute::Ranked;
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 

@@ -4,20 +4,20 @@ mod mtp;
 mod record;
 mod weights;
 
+use crate::state::KeptRows;
 use crate::{Error, Sequence};
 use checkpoint::{
     TargetConfig,
     target::{Ffn, Mixer},
 };
 use compute::{
-    Arena, Backend, Buf, CommitPath, Cpu, Extent, Kind, KvLayout, KvType, MatrixId, Op, Pass, Product,
-    RecurrentLayout, Row, Rows, VectorId,
+    Arena, Backend, Buf, CommitPath, Cpu, Draw, Drawn, Extent, Kind, KvLayout, KvType, MatrixId, Op, Pass,
+    Product, RecurrentLayout, Role, Row, Rows, VectorId,
 };
-pub use mtp::MtpRow;
 use record::Recorder;
-use std::time::Duration;
+use std::{borrow::Cow, collections::HashSet, time::Duration};
 pub(crate) use weights::Loader;
-pub use weights::{Tensor, WeightSource};
+pub use weights::{Random, Tensor, WeightSource};
 
 /// How a model is set up.
 #[derive(Clone, Debug)]
@@ -119,7 +119,7 @@ impl Model {
         let loader = Loader { backend: &mut *backend, source };
         let mut record = Recorder::new("target", config, loader, kv);
         record.plan.recurrent(recurrent);
-        let embedding = record.loader.matrix("token_embd.weight", config.vocab, config.hidden)?;
+        let embedding = record.loader.table("token_embd.weight", config.vocab, config.hidden)?;
         record.plan.record(Op::Embed { table: embedding, out: record.x });
         let taps = record.plan.numbers("taps", options.taps.len() * config.hidden);
         let (mut attention_layers, mut gdn_layers) = (0, 0);
@@ -138,7 +138,7 @@ impl Model {
         let output_norm = record.loader.vector("output_norm.weight", config.hidden)?;
         record.norm(output_norm, hidden, 0);
         let head = match config.tied_head {
-            true => embedding,
+            true => record.loader.tied(embedding, "token_embd.weight", config.vocab, config.hidden)?,
             false => record.loader.matrix("output.weight", config.vocab, config.hidden)?,
         };
         let logits = record_head(&mut record, hidden, head, config.vocab);
@@ -148,7 +148,7 @@ impl Model {
             Some(_) => Some(mtp::Mtp::load(backend, config, source, &options, &shared)?),
             None => None,
         };
-        let arena = backend.arena(plan.into(), options.max_rows, options.max_chosen);
+        let arena = backend.arena(plan.into(), options.max_rows, options.max_chosen)?;
         let last = LastPass::default();
         let config = config.clone();
         Ok(Self { config, options, kv, recurrent, arena, embedding, head, hidden, logits, taps, last, mtp })
@@ -183,11 +183,36 @@ impl Model {
         chosen: &[u32],
         sequences: &[&Sequence],
     ) -> Result<(), Error> {
+        self.pass(backend, rows, chosen, sequences, Role::Decode)
+    }
+
+    /// The same for part of a prompt: the rows of each sequence follow each other from its tip.
+    pub fn forward_prompt(
+        &mut self,
+        backend: &mut dyn Backend,
+        rows: &[Row],
+        chosen: &[u32],
+        sequences: &[&Sequence],
+    ) -> Result<(), Error> {
+        self.pass(backend, rows, chosen, sequences, Role::Prompt)
+    }
+
+    fn pass(
+        &mut self,
+        backend: &mut dyn Backend,
+        rows: &[Row],
+        chosen: &[u32],
+        sequences: &[&Sequence],
+        role: Role,
+    ) -> Result<(), Error> {
         let (max_rows, max_chosen) = (self.options.max_rows, self.options.max_chosen);
         check_pass(&self.config, rows.iter().map(|r| r.token), chosen.len(), max_rows, max_chosen)?;
         self.last = LastPass::default();
-        let pass = Pass::new(rows, chosen, sequences.iter().map(|s| s.view()).collect());
-        backend.run(&mut self.arena, &pass);
+        let mut pass = Pass::new(rows, chosen, sequences.iter().map(|s| s.view()).collect());
+        if role == Role::Prompt {
+            pass = pass.as_prompt();
+        }
+        backend.run(&mut self.arena, &pass)?;
         let committed = sequences.iter().map(|s| s.committed).collect();
         self.last = LastPass { rows: rows.to_vec(), committed };
         Ok(())
@@ -218,8 +243,8 @@ impl Model {
         self.last.check(index, sequence.committed, path)?;
         let commit = CommitPath { rows: path, position: sequence.committed };
         if !path.is_empty() {
-            sequence.kv.commit(backend, &self.arena, 0, commit);
-            sequence.recurrent.commit(backend, &self.arena, commit);
+            sequence.kv.commit(backend, &self.arena, 0, commit)?;
+            sequence.recurrent.commit(backend, &self.arena, commit)?;
         }
         sequence.committed += path.len();
         // Another commit of the same rows to the same sequence would be a mistake.
@@ -240,7 +265,7 @@ impl Model {
         for chunk in tokens.chunks(self.options.max_rows) {
             let rows: Vec<Row> = chain(chunk, 0).collect();
             let path: Vec<u32> = (0..chunk.len() as u32).collect();
-            self.forward(backend, &rows, &[chunk.len() as u32 - 1], &[sequence])?;
+            self.forward_prompt(backend, &rows, &[chunk.len() as u32 - 1], &[sequence])?;
             self.commit(backend, 0, sequence, &path)?;
             done += chunk.len();
             progress(done);
@@ -249,18 +274,54 @@ impl Model {
     }
 
     /// Logits of the `i`th chosen row of the last pass: [vocab].
-    pub fn logits(&self, i: usize) -> &[f32] {
+    pub fn logits(&self, i: usize) -> Cow<'_, [f32]> {
         self.arena.row(self.logits, i)
     }
 
     /// A row of the last pass after the output norm: [hidden].
-    pub fn hidden(&self, row: usize) -> &[f32] {
+    pub fn hidden(&self, row: usize) -> Cow<'_, [f32]> {
         self.arena.row(self.hidden, row)
     }
 
     /// The residual stream of a row of the last pass after the tapped layers: [taps, hidden].
-    pub fn taps(&self, row: usize) -> &[f32] {
+    pub fn taps(&self, row: usize) -> Cow<'_, [f32]> {
         self.arena.row(self.taps, row)
+    }
+
+    /// Distinct experts of the last layer that a pass of `rows` rows went to; none without experts.
+    pub fn experts_touched(&self, rows: usize) -> Option<usize> {
+        let ids = self.arena.plan().find("experts")?;
+        let ids: HashSet<u32> = self.arena.read_words(ids, rows).iter().copied().collect();
+        Some(ids.len())
+    }
+
+    /// Tokens drawn from the logits of the first chosen rows; nothing where the caller is better off drawing itself.
+    pub(crate) fn draw(
+        &self,
+        backend: &mut dyn Backend,
+        draws: &[Draw],
+    ) -> Result<Option<Vec<Drawn>>, Error> {
+        Ok(backend.draw(&self.arena, self.logits, draws)?)
+    }
+
+    /// Keeps the tapped hidden states of rows of the last pass.
+    pub(crate) fn keep_taps(
+        &self,
+        backend: &mut dyn Backend,
+        rows: &[u32],
+        to: &mut KeptRows,
+    ) -> Result<(), Error> {
+        to.push(backend, &self.arena, self.taps, rows)
+    }
+
+    /// Keeps the hidden states of rows of the last pass, for the next-token block.
+    pub fn keep_hidden(
+        &self,
+        backend: &mut dyn Backend,
+        rows: &[u32],
+        to: &mut KeptRows,
+    ) -> Result<(), Error> {
+        to.push(backend, &self.arena, self.hidden, rows)
     }
 }
 

@@ -2,18 +2,14 @@
 //! keys and values of its own and is a small model of its own, with the same two verbs.
 
 use super::{LastPass, Loader, Model, Options, Recorder, Shared, WeightSource, check_pass, record_head};
+use crate::state::KeptRows;
 use crate::{Error, Sequence};
 use checkpoint::{TargetConfig, target::Mixer};
-use compute::{Arena, Backend, Buf, CommitPath, KvLayout, Op, Pass, Row};
+use compute::{Arena, Backend, Buf, CommitPath, KvLayout, Op, Pass, Ranked, Row};
+use std::borrow::Cow;
 
-/// A row of a pass through the next-token block.
-#[derive(Clone, Copy, Debug)]
-pub struct MtpRow<'a> {
-    /// The target's hidden state after the output norm, or this block's own output when it is chained: [hidden].
-    pub hidden: &'a [f32],
-    /// The token after the one `hidden` belongs to; its sequence and parent as in any pass.
-    pub row: Row,
-}
+/// Rows of a pass that decodes; longer ones are prompts.
+const DECODE_ROWS: usize = 64;
 
 /// The block on a backend.
 pub(crate) struct Mtp {
@@ -47,7 +43,7 @@ impl Mtp {
         let embedded = record.plan.numbers("embedded", width);
         let joined = record.plan.activation("joined", 2 * width);
         let table = match mtp.own_embedding {
-            true => record.loader.matrix(&named("embed_tokens"), config.vocab, width)?,
+            true => record.loader.table(&named("embed_tokens"), config.vocab, width)?,
             false => shared.embedding,
         };
         record.plan.record(Op::Embed { table, out: embedded });
@@ -69,7 +65,7 @@ impl Mtp {
             false => shared.head,
         };
         let logits = record_head(&mut record, hidden, head, config.vocab);
-        let arena = record.loader.backend.arena(record.plan.into(), options.max_rows, options.max_chosen);
+        let arena = record.loader.backend.arena(record.plan.into(), options.max_rows, options.max_chosen)?;
         Ok(Self { layout, arena, input, hidden, logits, last: LastPass::default() })
     }
 
@@ -79,28 +75,29 @@ impl Mtp {
 }
 
 impl Model {
-    /// A pass through the next-token block. Only reads the sequences.
+    /// A pass through the next-token block. Row `i` takes the `first + i`th hidden state: the target's after the output
+    /// norm, or this block's own output when it is chained; its token is the one after. Only reads the sequences.
     pub fn forward_mtp(
         &mut self,
         backend: &mut dyn Backend,
-        rows: &[MtpRow<'_>],
+        rows: &[Row],
+        (hidden, first): (&KeptRows, usize),
         chosen: &[u32],
         sequences: &[&Sequence],
     ) -> Result<(), Error> {
         let (max_rows, max_chosen) = (self.options.max_rows, self.options.max_chosen);
-        check_pass(&self.config, rows.iter().map(|r| r.row.token), chosen.len(), max_rows, max_chosen)?;
+        check_pass(&self.config, rows.iter().map(|r| r.token), chosen.len(), max_rows, max_chosen)?;
         let mtp = self.mtp.as_mut().ok_or(Error::NoMtp)?;
         mtp.last = LastPass::default();
         let states: Option<Vec<_>> = sequences.iter().map(|s| s.mtp.as_ref()).collect();
         let states = states.ok_or(Error::NoMtp)?;
-        let width = self.config.hidden;
-        for (row, to) in rows.iter().zip(mtp.arena.numbers_mut(mtp.input).chunks_exact_mut(width)) {
-            to.copy_from_slice(row.hidden);
+        hidden.load(backend, &mut mtp.arena, mtp.input, first, rows.len())?;
+        let mut pass = Pass::new(rows, chosen, states.iter().map(|s| s.view()).collect());
+        if rows.len() > DECODE_ROWS {
+            pass = pass.as_prompt();
         }
-        let rows: Vec<Row> = rows.iter().map(|r| r.row).collect();
-        let pass = Pass::new(&rows, chosen, states.iter().map(|s| s.view()).collect());
-        backend.run(&mut mtp.arena, &pass);
-        mtp.last = LastPass { rows, committed: states.iter().map(|s| s.committed).collect() };
+        backend.run(&mut mtp.arena, &pass)?;
+        mtp.last = LastPass { rows: rows.to_vec(), committed: states.iter().map(|s| s.committed).collect() };
         Ok(())
     }
 
@@ -117,20 +114,39 @@ impl Model {
         mtp.last.check(index, state.committed, path)?;
         if !path.is_empty() {
             let commit = CommitPath { rows: path, position: state.committed };
-            state.kv.commit(backend, &mtp.arena, 0, commit);
+            state.kv.commit(backend, &mtp.arena, 0, commit)?;
         }
         state.committed += path.len();
         mtp.last.committed[index] = usize::MAX;
         Ok(())
     }
 
-    /// Logits of the `i`th chosen row of the last pass through the next-token block: [vocab].
-    pub fn mtp_logits(&self, i: usize) -> Option<&[f32]> {
+    /// The best token of the first chosen row of the last pass through the next-token block, with its log-probability;
+    /// nothing where a logit is not a number.
+    pub(crate) fn rank_mtp(&self, backend: &mut dyn Backend) -> Result<Option<Ranked>, Error> {
+        let mtp = self.mtp.as_ref().ok_or(Error::NoMtp)?;
+        let ranked = backend.rank(&mtp.arena, mtp.logits, 1, 1)?;
+        Ok(ranked.and_then(|mut rows| rows.pop()))
+    }
+
+    /// Keeps the output of a row of that pass, which a chained row takes as its hidden state.
+    pub(crate) fn keep_mtp_hidden(
+        &self,
+        backend: &mut dyn Backend,
+        row: usize,
+        to: &mut KeptRows,
+    ) -> Result<(), Error> {
+        let mtp = self.mtp.as_ref().ok_or(Error::NoMtp)?;
+        to.push(backend, &mtp.arena, mtp.hidden, &[row as u32])
+    }
+
+    /// Logits of the `i`th chosen row of that pass: [vocab].
+    pub fn mtp_logits(&self, i: usize) -> Option<Cow<'_, [f32]>> {
         self.mtp.as_ref().map(|m| m.arena.row(m.logits, i))
     }
 
-    /// Output of a row of that pass, which a chained row takes as `hidden`: [hidden].
-    pub fn mtp_hidden(&self, row: usize) -> Option<&[f32]> {
+    /// Output of a row of that pass: [hidden].
+    pub fn mtp_hidden(&self, row: usize) -> Option<Cow<'_, [f32]>> {
         self.mtp.as_ref().map(|m| m.arena.row(m.hidden, row))
     }
 }

@@ -140,7 +140,7 @@ impl<'a> Recorder<'a> {
         let stored = load.numbers(&format!("{name}.ssm_conv1d.weight"), &[channels, g.conv_kernel])?;
         let turned: Vec<f32> =
             (0..g.conv_kernel).flat_map(|t| stored.iter().skip(t).step_by(g.conv_kernel).copied()).collect();
-        let weight = load.backend.vector(&turned);
+        let weight = load.backend.vector(&turned)?;
         let dt_bias = load.vector(&format!("{name}.ssm_dt.bias"), heads)?;
         let decay = load.vector(&format!("{name}.ssm_a"), heads)?;
         let norm = load.vector(&format!("{name}.ssm_norm.weight"), g.head_dim)?;

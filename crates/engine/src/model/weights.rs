@@ -1,7 +1,7 @@
 //! From named tensors to weights on a backend.
 
 use crate::Error;
-use compute::{Backend, Matrix, MatrixId, VectorId};
+use compute::{Backend, Matrix, MatrixId, RandomMatrix, VectorId};
 use formats::BlockType;
 use std::borrow::Cow;
 
@@ -19,6 +19,23 @@ pub struct Tensor<'a> {
 pub trait WeightSource {
     /// The tensor of that name.
     fn tensor(&self, name: &str) -> Option<Tensor<'_>>;
+
+    /// Its type, shape, standard deviation and seed, where its weights are random and a backend may make them itself.
+    fn random(&self, _name: &str) -> Option<Random> {
+        None
+    }
+}
+
+/// A tensor of random weights.
+pub struct Random {
+    /// Element type.
+    pub ty: BlockType,
+    /// Row-major.
+    pub shape: Vec<usize>,
+    /// Standard deviation.
+    pub scale: f32,
+    /// Which ones.
+    pub seed: u64,
 }
 
 impl WeightSource for checkpoint::Weights {
@@ -28,6 +45,14 @@ impl WeightSource for checkpoint::Weights {
     }
 }
 
+fn find<'s>(source: &'s dyn WeightSource, name: &str, expected: &[usize]) -> Result<Tensor<'s>, Error> {
+    let tensor = source.tensor(name).ok_or_else(|| Error::MissingTensor(name.into()))?;
+    if tensor.shape != expected {
+        return Err(Error::Shape { name: name.into(), found: tensor.shape, expected: expected.to_vec() });
+    }
+    Ok(tensor)
+}
+
 /// Hands tensors to a backend, checking their shapes.
 pub(crate) struct Loader<'a> {
     pub(crate) backend: &'a mut dyn Backend,
@@ -35,14 +60,6 @@ pub(crate) struct Loader<'a> {
 }
 
 impl Loader<'_> {
-    fn find(&self, name: &str, expected: &[usize]) -> Result<Tensor<'_>, Error> {
-        let tensor = self.source.tensor(name).ok_or_else(|| Error::MissingTensor(name.into()))?;
-        if tensor.shape != expected {
-            return Err(Error::Shape { name: name.into(), found: tensor.shape, expected: expected.to_vec() });
-        }
-        Ok(tensor)
-    }
-
     /// A matrix of shape [rows, cols].
     pub(crate) fn matrix(&mut self, name: &str, rows: usize, cols: usize) -> Result<MatrixId, Error> {
         self.load(name, &[rows, cols], 1, rows, cols)
@@ -73,16 +90,38 @@ impl Loader<'_> {
         cols: usize,
     ) -> Result<MatrixId, Error> {
         let source = self.source;
-        let tensor = source.tensor(name).ok_or_else(|| Error::MissingTensor(name.into()))?;
-        if tensor.shape != shape {
-            return Err(Error::Shape { name: name.into(), found: tensor.shape, expected: shape.to_vec() });
+        if let Some(Random { ty, shape: found, scale, seed }) = source.random(name)
+            && found == shape
+            && let Some(id) = self.backend.random(RandomMatrix { ty, experts, rows, cols, scale, seed })?
+        {
+            return Ok(id);
         }
-        Ok(self.backend.matrix(Matrix { ty: tensor.ty, experts, rows, cols, bytes: &tensor.bytes }))
+        let tensor = find(source, name, shape)?;
+        Ok(self.backend.matrix(Matrix { ty: tensor.ty, experts, rows, cols, bytes: &tensor.bytes })?)
+    }
+
+    /// A matrix of shape [rows, cols] whose rows are looked up.
+    pub(crate) fn table(&mut self, name: &str, rows: usize, cols: usize) -> Result<MatrixId, Error> {
+        let tensor = find(self.source, name, &[rows, cols])?;
+        Ok(self.backend.table(Matrix { ty: tensor.ty, experts: 1, rows, cols, bytes: &tensor.bytes })?)
+    }
+
+    /// A table that is also multiplied with.
+    pub(crate) fn tied(
+        &mut self,
+        table: MatrixId,
+        name: &str,
+        rows: usize,
+        cols: usize,
+    ) -> Result<MatrixId, Error> {
+        let tensor = find(self.source, name, &[rows, cols])?;
+        let matrix = Matrix { ty: tensor.ty, experts: 1, rows, cols, bytes: &tensor.bytes };
+        Ok(self.backend.tied(table, matrix)?)
     }
 
     /// A tensor's numbers.
     pub(crate) fn numbers(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>, Error> {
-        let tensor = self.find(name, shape)?;
+        let tensor = find(self.source, name, shape)?;
         let mut numbers = vec![0.0; shape.iter().product()];
         formats::blocks::decode(tensor.ty, &tensor.bytes, &mut numbers);
         Ok(numbers)
@@ -91,6 +130,6 @@ impl Loader<'_> {
     /// A vector of `len` numbers.
     pub(crate) fn vector(&mut self, name: &str, len: usize) -> Result<VectorId, Error> {
         let numbers = self.numbers(name, &[len])?;
-        Ok(self.backend.vector(&numbers))
+        Ok(self.backend.vector(&numbers)?)
     }
 }

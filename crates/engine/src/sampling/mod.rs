@@ -5,6 +5,7 @@ mod likelihood;
 mod philox;
 
 use crate::Error;
+use compute::Draw;
 pub use likelihood::Likelihood;
 pub use philox::{philox, uniform};
 use std::collections::HashMap;
@@ -66,6 +67,16 @@ impl Sampling {
             Some((what, value, _)) => Err(Error::Sampling { what, value }),
             None => Ok(self),
         }
+    }
+
+    /// The draw at `position`, where it depends on nothing but the logits.
+    pub(crate) fn plain(&self, position: usize) -> Option<Draw> {
+        let Self { temperature, top_k, top_p, min_p, seed, choice, .. } = *self;
+        let is_plain = self.repetition_penalty == 1.0
+            && self.presence_penalty == 0.0
+            && self.frequency_penalty == 0.0
+            && self.logit_bias.is_empty();
+        is_plain.then_some(Draw { temperature, top_k, top_p, min_p, seed, choice, position })
     }
 }
 

@@ -1,6 +1,6 @@
 //! What a drafter keeps of a sequence: the keys and values of its context, and features that are not in them yet.
 
-use super::KvPages;
+use super::{KeptRows, KvPages};
 use compute::{KvLayout, PageTable};
 
 /// The context of a DFlash drafter. Full layers keep every row, sliding layers as many as their window reaches.
@@ -11,13 +11,13 @@ pub(crate) struct Context {
     /// One per cache of the drafter's plans, with the window of its layers.
     pub(crate) caches: Vec<(KvPages, Option<usize>)>,
     /// Features of committed tokens that wait to be taken in: [rows, taps * hidden].
-    pub(crate) pending: Vec<f32>,
+    pub(crate) pending: KeptRows,
 }
 
 impl Context {
-    pub(crate) fn new(layouts: &[(KvLayout, Option<usize>)]) -> Self {
+    pub(crate) fn new(layouts: &[(KvLayout, Option<usize>)], width: usize) -> Self {
         let caches = layouts.iter().map(|(layout, window)| (KvPages::new(*layout), *window)).collect();
-        Self { committed: 0, caches, pending: Vec::new() }
+        Self { committed: 0, caches, pending: KeptRows::new(width) }
     }
 
     pub(crate) fn tables(&self) -> Vec<PageTable<'_>> {
@@ -39,32 +39,46 @@ impl Context {
     }
 
     pub(crate) fn bytes(&self) -> usize {
-        self.caches.iter().map(|(pages, _)| pages.bytes()).sum::<usize>() + 4 * self.pending.len()
+        self.caches.iter().map(|(pages, _)| pages.bytes()).sum::<usize>() + self.pending.bytes()
     }
 }
 
 /// Rows for the next-token block that are not in its cache yet.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct MtpFeed {
-    /// The target's hidden state of the newest committed token, whose successor is not known here: [hidden].
-    pub(crate) tail: Vec<f32>,
-    /// Hidden states and the tokens after them: [rows, hidden], [rows].
-    pub(crate) hidden: Vec<f32>,
+    /// The target's hidden states of committed tokens; the newest one's successor may not be known yet: [rows, hidden].
+    pub(crate) hidden: KeptRows,
+    /// The tokens after them.
     pub(crate) tokens: Vec<u32>,
 }
 
 impl MtpFeed {
-    /// A committed token and the target's hidden state at it.
-    pub(crate) fn push(&mut self, token: u32, hidden: &[f32]) {
-        self.follow(token);
-        self.tail.extend_from_slice(hidden);
+    pub(crate) fn new(width: usize) -> Self {
+        Self { hidden: KeptRows::new(width), tokens: Vec::new() }
     }
 
-    /// The token after the tail is known.
+    /// The tokens whose hidden states were just added.
+    pub(crate) fn follow_all(&mut self, added: usize, tokens: impl IntoIterator<Item = u32>) {
+        // The first follows the hidden state before it, where there is one; the last one's successor is not known.
+        let before = self.hidden.len() - added;
+        let skip = usize::from(before == self.tokens.len());
+        self.tokens.extend(tokens.into_iter().skip(skip));
+    }
+
+    /// The token after the newest hidden state is known.
     pub(crate) fn follow(&mut self, token: u32) {
-        if !self.tail.is_empty() {
-            self.hidden.append(&mut self.tail);
+        if self.hidden.len() > self.tokens.len() {
             self.tokens.push(token);
         }
+    }
+
+    /// Lets go of rows that are in the cache.
+    pub(crate) fn take(&mut self, count: usize) {
+        self.hidden.take(count);
+        self.tokens.drain(..count);
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.hidden.bytes() + 4 * self.tokens.len()
     }
 }

@@ -1,5 +1,7 @@
 //! Keys and values in pages that grow with the text.
 
+use super::writable;
+use crate::Error;
 use compute::{Arena, Backend, CommitPath, KvLayout, Memory, PAGE_TOKENS, PageTable};
 use std::sync::Arc;
 
@@ -47,14 +49,14 @@ impl KvPages {
         arena: &Arena,
         cache: usize,
         path: CommitPath<'_>,
-    ) {
+    ) -> Result<(), Error> {
         let end = path.position + path.rows.len();
         while self.first + self.pages.len() < end.div_ceil(PAGE_TOKENS) {
-            self.pages.push(Arc::new(Memory::zeroed(self.layout.page_bytes())));
+            self.pages.push(Arc::new(backend.memory(self.layout.page_bytes())?));
         }
         let first_page = path.position / PAGE_TOKENS;
-        let mut pages: Vec<&mut Memory> =
-            self.pages[first_page - self.first..].iter_mut().map(Arc::make_mut).collect();
-        backend.commit_kv(arena, cache, path, first_page, &mut pages);
+        let pages: Result<Vec<&mut Memory>, Error> =
+            self.pages[first_page - self.first..].iter_mut().map(writable).collect();
+        Ok(backend.commit_kv(arena, cache, path, first_page, &mut pages?)?)
     }
 }

@@ -3,7 +3,21 @@
 mod context;
 mod kv;
 mod recurrent;
+mod rows;
 
 pub(crate) use context::{Context, MtpFeed};
 pub(crate) use kv::KvPages;
 pub(crate) use recurrent::Recurrent;
+pub use rows::KeptRows;
+
+use crate::Error;
+use compute::Memory;
+use std::sync::Arc;
+
+/// Memory that may be written: a copy, where a snapshot shares it.
+fn writable(memory: &mut Arc<Memory>) -> Result<&mut Memory, Error> {
+    if Arc::get_mut(memory).is_none() {
+        *memory = Arc::new(memory.duplicate()?);
+    }
+    Ok(Arc::get_mut(memory).expect("nobody shares it now"))
+}

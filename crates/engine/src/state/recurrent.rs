@@ -1,5 +1,7 @@
 //! The recurrent part of a sequence: the anchors its next rows start from, and the tape of rows since.
 
+use super::writable;
+use crate::Error;
 use compute::{
     ANCHOR_TOKENS, Arena, Backend, CommitPath, Memory, RecurrentCommit, RecurrentLayout, anchor_of,
 };
@@ -13,7 +15,8 @@ pub(crate) struct Recurrent {
     anchor: Option<Arc<Memory>>,
     /// State 32 tokens before it, while rows still start there.
     older: Option<Arc<Memory>>,
-    tape: Arc<Memory>,
+    /// None until something is committed.
+    tape: Option<Arc<Memory>>,
     spare: Spare,
 }
 
@@ -35,8 +38,7 @@ impl PartialEq for Spare {
 
 impl Recurrent {
     pub(crate) fn new(layout: RecurrentLayout) -> Self {
-        let tape = Arc::new(Memory::zeroed(4 * layout.tape_len()));
-        Self { layout, anchor: None, older: None, tape, spare: Spare::default() }
+        Self { layout, anchor: None, older: None, tape: None, spare: Spare::default() }
     }
 
     pub(crate) fn anchor(&self) -> Option<&Memory> {
@@ -47,8 +49,8 @@ impl Recurrent {
         self.older.as_deref()
     }
 
-    pub(crate) fn tape(&self) -> &Memory {
-        &self.tape
+    pub(crate) fn tape(&self) -> Option<&Memory> {
+        self.tape.as_deref()
     }
 
     pub(crate) fn unshared(&self) -> Self {
@@ -57,33 +59,45 @@ impl Recurrent {
             layout: self.layout,
             anchor: self.anchor.as_ref().map(copy),
             older: self.older.as_ref().map(copy),
-            tape: copy(&self.tape),
+            tape: self.tape.as_ref().map(copy),
             spare: Spare::default(),
         }
     }
 
     pub(crate) fn bytes(&self) -> usize {
         let anchors = self.anchor.iter().chain(&self.older).count();
-        anchors * 4 * self.layout.anchor_len() + self.tape.len()
+        anchors * 4 * self.layout.anchor_len() + self.tape.as_ref().map_or(0, |tape| tape.len())
     }
 
     /// Writes the rows of a path and folds the anchors that its end makes due.
-    pub(crate) fn commit(&mut self, backend: &mut dyn Backend, arena: &Arena, path: CommitPath<'_>) {
+    pub(crate) fn commit(
+        &mut self,
+        backend: &mut dyn Backend,
+        arena: &Arena,
+        path: CommitPath<'_>,
+    ) -> Result<(), Error> {
+        if self.tape.is_none() {
+            self.tape = Some(Arc::new(backend.memory(4 * self.layout.tape_len())?));
+        }
         let end = path.position + path.rows.len();
         let newest = |tokens: usize| tokens / ANCHOR_TOKENS * ANCHOR_TOKENS;
         let (before, after) = (newest(path.position), newest(end));
         if after > before {
-            self.fold(backend, arena, path, before, after);
+            self.fold(backend, arena, path, before, after)?;
         } else {
-            let state =
-                RecurrentCommit { base: None, anchors: Vec::new(), tape: Arc::make_mut(&mut self.tape) };
-            backend.commit_recurrent(arena, path, state);
+            let tape = writable(self.tape.as_mut().expect("just made"))?;
+            backend.commit_recurrent(
+                arena,
+                path,
+                RecurrentCommit { base: None, anchors: Vec::new(), tape },
+            )?;
         }
         if anchor_of(end) >= after
             && let Some(older) = self.older.take()
         {
             self.spare = Spare(Arc::try_unwrap(older).ok());
         }
+        Ok(())
     }
 
     /// A commit that moves the newest anchor from position `before` to `after`.
@@ -94,17 +108,21 @@ impl Recurrent {
         path: CommitPath<'_>,
         before: usize,
         after: usize,
-    ) {
-        let base = self.anchor.take();
+    ) -> Result<(), Error> {
         let older_at = after - ANCHOR_TOKENS;
-        let fresh = || Memory::zeroed(4 * self.layout.anchor_len());
-        let mut anchor = self.spare.0.take().unwrap_or_else(fresh);
-        let mut older = (older_at > before).then(fresh);
+        let fresh = || backend.memory(4 * self.layout.anchor_len());
+        let mut anchor = match self.spare.0.take() {
+            Some(spare) => spare,
+            None => fresh()?,
+        };
+        let mut older = if older_at > before { Some(fresh()?) } else { None };
+        let tape = writable(self.tape.as_mut().expect("made before"))?;
+        let base = self.anchor.clone();
         let mut anchors = vec![(after, &mut anchor)];
         anchors.extend(older.as_mut().map(|m| (older_at, m)));
-        let state = RecurrentCommit { base: base.as_deref(), anchors, tape: Arc::make_mut(&mut self.tape) };
-        backend.commit_recurrent(arena, path, state);
+        backend.commit_recurrent(arena, path, RecurrentCommit { base: base.as_deref(), anchors, tape })?;
         self.anchor = Some(Arc::new(anchor));
         self.older = if older_at == before { base } else { older.map(Arc::new) };
+        Ok(())
     }
 }

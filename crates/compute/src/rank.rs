@@ -2,13 +2,13 @@
 //! whole vocabulary, so the two scans are written to be vectorised.
 
 /// Candidates of one position: (token, log-probability), best first.
-pub(crate) type Ranked = Vec<(u32, f32)>;
+pub type Ranked = Vec<(u32, f32)>;
 
 /// Numbers handled side by side.
 const LANES: usize = 16;
 
 /// The best `ranks` tokens, of equals the lowest; nothing where a logit is not a number.
-pub(crate) fn rank(logits: &[f32], ranks: usize) -> Option<Ranked> {
+pub fn rank(logits: &[f32], ranks: usize) -> Option<Ranked> {
     let highest = highest(logits)?;
     let normaliser = highest + sum_of_exponentials(logits, highest).ln();
     // Selection by a rising threshold: few tokens ever enter.

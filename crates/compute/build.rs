@@ -1,0 +1,77 @@
+//! Compiles the CUDA kernels for every architecture Forerun ships, where NVRTC is found, and writes a table of the
+//! images for `src/cuda/kernels.rs`. Without NVRTC the table is empty and the build goes on.
+
+#[path = "src/cuda/nvrtc.rs"]
+mod nvrtc;
+
+use std::{env, fmt::Write, fs, path::Path, path::PathBuf};
+
+/// Cubins for these; PTX of `compute_80` serves every other card.
+const ARCHITECTURES: [&str; 9] =
+    ["sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_103a", "sm_120a", "sm_121a", "compute_80"];
+
+fn main() {
+    for variable in ["NVRTC_LIB", "FORERUN_CUDA_ARCHITECTURES"] {
+        println!("cargo::rerun-if-env-changed={variable}");
+    }
+    println!("cargo::rerun-if-changed=kernels");
+    println!("cargo::rerun-if-changed=../../.nvrtc/pyvenv.cfg");
+    println!("cargo::rerun-if-changed=src/cuda/nvrtc.rs");
+    let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
+    let (kernels, headers) = (read("cu"), read("cuh"));
+    let mut sources = String::from("pub(crate) const SOURCES: &[(&str, &str)] = &[\n");
+    for (list, name) in [(&kernels, "kernels"), (&headers, "headers")] {
+        if name == "headers" {
+            sources += "];\npub(crate) const HEADERS: &[(&str, &str)] = &[\n";
+        }
+        for (file, _) in list {
+            let path = fs::canonicalize(format!("kernels/{file}")).expect("just read");
+            writeln!(sources, "    ({file:?}, include_str!({path:?})),").expect("a string grows");
+        }
+    }
+    sources += "];\n";
+    let mut images = String::from("pub(crate) const IMAGES: &[(&str, &str, &[u8])] = &[\n");
+    let root = Path::new("../..");
+    match nvrtc::Nvrtc::find(env::var_os("NVRTC_LIB").as_deref().map(Path::new), Some(root)) {
+        None => println!(
+            "cargo::warning=no NVRTC found: kernels are not in this build (scripts/get-nvrtc installs it)"
+        ),
+        Some(nvrtc) => {
+            let chosen = env::var("FORERUN_CUDA_ARCHITECTURES").ok();
+            let chosen: Vec<&str> = match &chosen {
+                Some(list) => list.split(',').collect(),
+                None => ARCHITECTURES.to_vec(),
+            };
+            let headers: Vec<(&str, &str)> = headers.iter().map(|(n, s)| (n.as_str(), s.as_str())).collect();
+            for (file, source) in &kernels {
+                for architecture in &chosen {
+                    let image = nvrtc
+                        .compile(file, source, &headers, architecture)
+                        .unwrap_or_else(|log| panic!("{file} does not compile for {architecture}:\n{log}"));
+                    let path = out.join(format!("{file}.{architecture}"));
+                    fs::write(&path, image).expect("OUT_DIR is writable");
+                    writeln!(images, "    ({file:?}, {architecture:?}, include_bytes!({path:?})),")
+                        .expect("a string grows");
+                }
+            }
+        }
+    }
+    images += "];\n";
+    fs::write(out.join("kernels.rs"), sources + &images).expect("OUT_DIR is writable");
+}
+
+/// The files of `kernels` with that extension, by name.
+fn read(extension: &str) -> Vec<(String, String)> {
+    let mut files: Vec<(String, String)> = fs::read_dir("kernels")
+        .expect("the kernels are part of this crate")
+        .flatten()
+        .map(|e| e.path())
+        .filter(|p| p.extension().is_some_and(|e| e == extension))
+        .map(|p| {
+            let name = p.file_name().expect("a file").to_string_lossy().into_owned();
+            (name, fs::read_to_string(&p).expect("a readable file"))
+        })
+        .collect();
+    files.sort();
+    files
+}

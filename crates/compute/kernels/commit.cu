@@ -1,0 +1,180 @@
+// Commit: rows of a pass become part of a sequence. `path` is [count, position, rows...] in device memory: the rows of
+// the path in order of position, and the number of tokens committed before. All of these move bytes; only
+// commit_anchors computes. Launch it before commit_tape: it reads the tape as it was.
+//
+// commit_kv       encoded keys and values to pages [layers][key, value][heads][PAGE_TOKENS][row_bytes]; pages[0] has
+//                 `position`. Grid (rows at most, layers), 128 threads.
+// commit_tape     keys, deltas and gates of the newest 64 rows and the convolution's inputs of the newest `kernel`.
+//                 Grid (min(rows at most, 64), layers), 256 threads.
+// commit_anchors  the states after positions at[0..anchors], folded from `base` (the state after position / 32 * 32
+//                 tokens, or null). Grid (dim / 32, value_heads, layers), 256 threads, dynamic shared memory 20624
+//                 bytes (sizeof FoldShared rounded up to 16). Floor: a state read and written, 302 MB at 27B: 80 us.
+// copy_rows       rows of [.., cols] f32 by a list. Grid (rows, cols / 1024 rounded up), 256 threads.
+//
+// A grid may be larger than what the path needs; where it is smaller, blocks take more rows.
+// budget: commit_kv 40
+// budget: commit_tape 48
+// budget: commit_anchors 96
+// budget: copy_rows 40
+#include "fold.cuh"
+
+struct CommitKvArgs {
+  const u8* const* rows;  // [layers]: [rows][key, value][heads][row_bytes]
+  u8* const* pages;
+  const int* path;
+  KvLayout layout;
+  int pad;
+};
+
+// The buffers of a pass that a commit of recurrent state reads, an address a layer.
+struct RecurrentRows {
+  const float* const* inputs;  // [rows][channels]
+  const float* const* keys;    // [rows][key_heads][dim]
+  const float* const* deltas;  // [rows][value_heads][dim]
+  const float* const* gates;   // [rows][value_heads]
+};
+
+struct CommitTapeArgs {
+  RecurrentRows rows;
+  float* tape;
+  const int* path;
+  RecurrentLayout layout;
+};
+
+struct CommitAnchorsArgs {
+  RecurrentRows rows;
+  const float* base;
+  const float* tape;
+  const int* path;
+  float* out[2];
+  int at[2];
+  int anchors, pad;
+  RecurrentLayout layout;
+};
+
+struct CopyRowsArgs {
+  const float* from;
+  float* to;
+  const int* rows;   // [count]: which rows of `from`
+  const int* limit;  // or null: how many of them at most
+  int count, cols, first, pad;  // the row of `to` that the first goes to
+};
+
+static_assert(sizeof(CommitKvArgs) == 48 && sizeof(CommitTapeArgs) == 88, "as in src/cuda/ops/commit.rs");
+static_assert(sizeof(CommitAnchorsArgs) == 128 && sizeof(CopyRowsArgs) == 48, "as in src/cuda/ops/commit.rs");
+static_assert(sizeof(FoldShared) <= 20624, "as launched");
+
+extern __shared__ __align__(16) u8 shared_bytes[];
+
+// Copies a token's heads in units of T, which divides row_bytes.
+template <class T>
+__device__ __forceinline__ void copy_token(const u8* from, u8* page, int heads, int row_bytes) {
+  const int units = row_bytes / (int)sizeof(T);
+  for (int i = threadIdx.x; i < heads * units; i += blockDim.x) {
+    const int head = i / units, unit = i % units;
+    ((T*)(page + (size_t)head * PAGE_TOKENS * row_bytes))[unit] = ((const T*)from)[i];
+  }
+}
+
+extern "C" __global__ void __launch_bounds__(128) commit_kv(const __grid_constant__ CommitKvArgs a) {
+  launch_dependents();
+  wait_for_inputs();
+  const KvLayout& l = a.layout;
+  const int count = a.path[0], position = a.path[1], layer = blockIdx.y, heads = 2 * l.heads;
+  for (int i = blockIdx.x; i < count; i += gridDim.x) {
+    const u8* from = a.rows[layer] + (size_t)a.path[2 + i] * heads * l.row_bytes;
+    u8* page = a.pages[(position + i) / PAGE_TOKENS - position / PAGE_TOKENS];
+    page += ((size_t)layer * heads * PAGE_TOKENS + (position + i) % PAGE_TOKENS) * l.row_bytes;
+    if (l.row_bytes % 16 == 0) {
+      copy_token<uint4>(from, page, heads, l.row_bytes);
+    } else if (l.row_bytes % 8 == 0) {
+      copy_token<uint2>(from, page, heads, l.row_bytes);
+    } else {
+      copy_token<unsigned short>(from, page, heads, l.row_bytes);
+    }
+  }
+}
+
+// Copies numbers, a multiple of four of them.
+__device__ __forceinline__ void copy_numbers(const float* from, float* to, int count) {
+#pragma unroll 4
+  for (int i = 4 * threadIdx.x; i < count; i += 4 * blockDim.x) *(float4*)(to + i) = *(const float4*)(from + i);
+}
+
+extern "C" __global__ void __launch_bounds__(256) commit_tape(const __grid_constant__ CommitTapeArgs a) {
+  launch_dependents();
+  wait_for_inputs();
+  const RecurrentLayout& l = a.layout;
+  const int count = a.path[0], position = a.path[1], layer = blockIdx.y;
+  float* tape = a.tape + (size_t)layer * l.tape_layer;
+  const int keys = l.key_heads * l.dim, deltas = l.value_heads * l.dim;
+  for (int i = max(0, count - TAPE_TOKENS) + blockIdx.x; i < count; i += gridDim.x) {
+    const int row = a.path[2 + i], slot = (position + i) % TAPE_TOKENS;
+    copy_numbers(a.rows.keys[layer] + (size_t)row * keys, tape + slot * keys, keys);
+    copy_numbers(a.rows.deltas[layer] + (size_t)row * deltas, tape + l.tape_deltas + slot * deltas, deltas);
+    for (int h = threadIdx.x; h < l.value_heads; h += blockDim.x)
+      tape[l.tape_gates + slot * l.value_heads + h] = a.rows.gates[layer][(size_t)row * l.value_heads + h];
+    if (i >= count - l.kernel) {
+      float* to = tape + l.tape_inputs + (position + i) % l.kernel * l.channels;
+      copy_numbers(a.rows.inputs[layer] + (size_t)row * l.channels, to, l.channels);
+    }
+  }
+}
+
+// The 32 rows from `begin` on: those before the path lie on the tape.
+struct CommittedRows {
+  const CommitAnchorsArgs& a;
+  int begin, head, column;
+  __device__ __forceinline__ const float* at(const float* const* rows, int tape_at, int width, int i) const {
+    const int layer = blockIdx.z, position = a.path[1];
+    if (begin + i < position)
+      return a.tape + (size_t)layer * a.layout.tape_layer + tape_at + (begin + i) % TAPE_TOKENS * width;
+    return rows[layer] + (size_t)a.path[2 + begin + i - position] * width;
+  }
+  __device__ __forceinline__ const float* key(int i) const {
+    return at(a.rows.keys, 0, a.layout.key_heads * a.layout.dim, i) + head % a.layout.key_heads * a.layout.dim;
+  }
+  __device__ __forceinline__ const float* delta(int i) const {
+    const int width = a.layout.value_heads * a.layout.dim;
+    return at(a.rows.deltas, a.layout.tape_deltas, width, i) + head * a.layout.dim + column;
+  }
+  __device__ __forceinline__ float gate(int i) const {
+    return at(a.rows.gates, a.layout.tape_gates, a.layout.value_heads, i)[head];
+  }
+};
+
+extern "C" __global__ void __launch_bounds__(FOLD_THREADS) commit_anchors(
+    const __grid_constant__ CommitAnchorsArgs a) {
+  launch_dependents();
+  wait_for_inputs();
+  FoldShared& shared = *(FoldShared*)shared_bytes;
+  const RecurrentLayout& l = a.layout;
+  const int head = blockIdx.y, column = blockIdx.x * SLICE;
+  const size_t at = ((size_t)blockIdx.z * l.value_heads + head) * l.dim * l.dim + column;
+  int newest = 0;
+  for (int i = 0; i < a.anchors; i++) newest = max(newest, a.at[i]);
+  float4 tile[4];
+  load_tile(tile, StateView{a.base ? a.base + at : nullptr, l.dim}, l.dim);
+  const int end = min(newest, a.path[1] + a.path[0]);
+  for (int begin = a.path[1] / ANCHOR_TOKENS * ANCHOR_TOKENS; begin + ANCHOR_TOKENS <= end; begin += ANCHOR_TOKENS) {
+    fold(tile, CommittedRows{a, begin, head, column}, l.dim, shared);
+    for (int i = 0; i < a.anchors; i++)
+      if (a.at[i] == begin + ANCHOR_TOKENS) store_tile(tile, a.out[i] + at, l.dim, l.dim);
+  }
+}
+
+extern "C" __global__ void __launch_bounds__(256) copy_rows(const __grid_constant__ CopyRowsArgs a) {
+  launch_dependents();
+  wait_for_inputs();
+  const int count = a.limit ? min(a.count, *a.limit) : a.count;
+  for (int i = blockIdx.x; i < count; i += gridDim.x) {
+    const float* from = a.from + (size_t)a.rows[i] * a.cols;
+    float* to = a.to + (size_t)(a.first + i) * a.cols;
+    const int begin = (blockIdx.y * 256 + threadIdx.x) * 4;
+    if (a.cols % 4 == 0) {
+      if (begin < a.cols) *(float4*)(to + begin) = *(const float4*)(from + begin);
+    } else {
+      for (int c = begin; c < min(a.cols, begin + 4); c++) to[c] = from[c];
+    }
+  }
+}

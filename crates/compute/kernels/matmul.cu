@@ -1,0 +1,358 @@
+// Products of weight matrices with the rows of a decoding pass: out[n][m] = sum_k W[m][k] x[n][k]. Matrices that share
+// their activations go in one launch; their row tiles are numbered through. See tiles.cuh for the weights.
+//
+// Grid: slices x shares blocks of `warps` warps. Block (slice, share) multiplies the share's row tiles with its slice
+// of the columns; its slice of all activation rows stays in shared memory while weights stream through a ring of
+// `stages` tiles per warp. A share's tiles are cut over the warps by cost, in the middle of a row tile too: the later
+// warp leaves its part in shared memory, where the earlier one, which ends on that tile, adds it. The slices of a share
+// are a cluster: a finished (tile, slice) goes into the shared memory of the tile's owner in the cluster, or, where
+// that has no room, into `workspace`; after the last tile one cluster barrier and a sum in order of slices remain.
+// Without clusters (before sm_90, or above 8 slices) `join` is set and matmul_join adds the workspace. A small matrix
+// whose tiles are larger than the others' is read from memory directly (DIRECT), or it would set the size of all rings.
+//
+// A row's bits: slices, shares, warps and cuts follow from the matrices and the device, never from the rows, so a row's
+// sums have one order in any company. Rows, N8, stages and the place of partial sums may differ.
+//
+// Floor: the tiles' bytes at memory speed (Q4_K 2304 per 4096 weights). Up to 8 rows a fixed 4 us a launch remains
+// (dependency, filling rings); from 16 rows on instruction issue limits (about 430 a Q4_K tile at 16 rows, 570 at 32).
+//
+// Launch: matmul_8 / _16 / _32 for up to 8 / 16 / 32 rows; grid slices * shares, block 32 * warps (see THREADS),
+// cluster slices (1 if join), shared bytes, with depth = ceil(ld / 256 / slices):
+//   warps * stages * stage_bytes + rows * (depth * 512 + 64) + rows * (depth * 32 + 16) + warps * rows * 80
+//   + (slices > 1 and no workspace: slices * owned * rows * 80) + (warps * (stages + 1) + 1) * 8
+// matmul_join: grid ceil(tiles * 4 * rows / 256), block 256.
+// budget: matmul_8 255
+// budget: matmul_16 255
+// budget: matmul_32 255
+// budget: matmul_join 40
+#include "ring.cuh"
+#include "tiles.cuh"
+
+constexpr int MAX_PRODUCTS = 8;
+constexpr int DIRECT = 8;  // added to a format: its tiles do not pass through the ring (Q8_0 and F16)
+constexpr int LD = 20;  // floats from one activation row of a 16-row partial result to the next: no bank conflicts
+
+struct MatmulProduct {
+  const u8* weight;  // tiles [ceil(rows / 16)][ld / 256]
+  float* out;        // [activation rows][out_stride]
+  int rows, out_stride, format, first_tile;
+};
+struct MatmulArgs {
+  MatmulProduct products[MAX_PRODUCTS];
+  Activation x;
+  const int* chosen;  // activation row of each output row, or null: the same
+  float* workspace;   // [slices - 1][rows][16 tiles] partial sums of slices 1.., or null; slice 0 goes to out
+  int product_count, tiles, cost;      // row tiles of all products, and their cost
+  int first_row, rows;                 // output rows of this launch
+  int slices, shares, stages, stage_bytes;
+  int owned;      // row tiles of a share that one block of the cluster owns, at most
+  int with_sums;  // some format has mins
+  int join;       // no clusters: matmul_join adds the slices
+};
+static_assert(sizeof(MatmulProduct) == 32 && sizeof(MatmulArgs) == 352, "mirrored in src/cuda/ops/matmul.rs");
+
+__device__ __forceinline__ int end_of(const MatmulArgs& a, int product) {
+  return product + 1 < a.product_count ? a.products[product + 1].first_tile : a.tiles;
+}
+__device__ __forceinline__ int product_of(const MatmulArgs& a, int tile) {
+  int i = 0;
+  while (tile >= end_of(a, i)) i++;
+  return i;
+}
+__device__ __forceinline__ int bytes_of(int format) { return tile_bytes(format & (DIRECT - 1)); }
+__device__ __forceinline__ int tile_cost(int format) { return (bytes_of(format) + 255) / 256; }
+
+// The row tiles [from, to) take `depth` steps each. Returns how many steps begin before the cost `limit` is spent, and
+// the cost of those steps.
+__device__ __forceinline__ int cut(const MatmulArgs& a, int from, int to, int depth, int limit, int& spent) {
+  int steps = 0;
+  spent = 0;
+  for (int i = 0; i < a.product_count; i++) {
+    const int count = (min(to, end_of(a, i)) - max(from, a.products[i].first_tile)) * depth;
+    if (count <= 0) continue;
+    const int cost = tile_cost(a.products[i].format);
+    const int here = min(count, (limit - spent + cost - 1) / cost);
+    if (here <= 0) break;
+    steps += here;
+    spent += here * cost;
+  }
+  return steps;
+}
+
+// Writes four rows of a product for one activation row; rows beyond the matrix do not exist.
+__device__ __forceinline__ void write4(const MatmulProduct& p, int n, int row, const float4& v) {
+  float* out = p.out + (size_t)n * p.out_stride + row;
+  if (row + 4 <= p.rows && ((size_t)out & 15) == 0) {
+    *(float4*)out = v;
+  } else {
+    if (row < p.rows) out[0] = v.x;
+    if (row + 1 < p.rows) out[1] = v.y;
+    if (row + 2 < p.rows) out[2] = v.z;
+    if (row + 3 < p.rows) out[3] = v.w;
+  }
+}
+__device__ __forceinline__ float4 add4(const float4& a, const float4& b) {
+  return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
+}
+
+#if __CUDA_ARCH__ < 900
+__device__ __forceinline__ float load_written(const float* p) { return *p; }
+__device__ __forceinline__ float4 load_written4(const float* p) { return *(const float4*)p; }
+#endif
+
+// Four rows of a tile for activation row n of the launch: out holds slice 0, the workspace the others.
+__device__ __forceinline__ void join4(const MatmulArgs& a, int tile, int n, int quarter) {
+  const MatmulProduct& p = a.products[product_of(a, tile)];
+  const int row = (tile - p.first_tile) * 16 + quarter * 4;
+  const float* out = p.out + (size_t)(a.first_row + n) * p.out_stride + row;
+  float4 v = make_float4(0.f, 0.f, 0.f, 0.f);
+  if (row < p.rows) v.x = load_written(out);
+  if (row + 1 < p.rows) v.y = load_written(out + 1);
+  if (row + 2 < p.rows) v.z = load_written(out + 2);
+  if (row + 3 < p.rows) v.w = load_written(out + 3);
+  const float* part = a.workspace + ((size_t)n * a.tiles + tile) * 16 + quarter * 4;
+  for (int i = 1; i < a.slices; i++, part += (size_t)a.rows * a.tiles * 16) v = add4(v, load_written4(part));
+  write4(p, a.first_row + n, row, v);
+}
+
+template <int N8>
+__device__ __forceinline__ void matmul(const MatmulArgs& a) {
+  extern __shared__ __align__(128) u8 memory[];
+  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, warps = blockDim.x >> 5;
+  const int superblocks = a.x.ld >> 8;
+  const int slice = blockIdx.x % a.slices, share = blockIdx.x / a.slices;
+  const int first_k = superblocks * slice / a.slices, depth = superblocks * (slice + 1) / a.slices - first_k;
+  const int max_depth = (superblocks + a.slices - 1) / a.slices;
+  const int x_stride = max_depth * 512 + 64, sums_stride = max_depth * 32 + 16, result = a.rows * LD;
+  const bool clustered = a.slices > 1 && !a.join;
+
+  u8* ring = memory + warp * a.stages * a.stage_bytes;
+  u8* x = memory + warps * a.stages * a.stage_bytes;        // [rows][x_stride]
+  u8* sums = x + a.rows * x_stride;                         // [rows][sums_stride]
+  float* left = (float*)(sums + a.rows * sums_stride);      // [warps][rows][LD]: ends of row tiles, for the warp before
+  float* parts = left + warps * result;                     // [slices][owned][rows][LD]
+  u64* barriers = (u64*)(parts + (clustered && !a.workspace ? a.slices * a.owned * result : 0));
+  u64* full = barriers + warp * a.stages;
+  u64* ended = barriers + warps * a.stages;                 // [warps]: `left` is there
+  u64* x_full = ended + warps;
+
+  launch_dependents();
+#if __CUDA_ARCH__ >= 900
+  if (clustered) cluster_arrive();
+#endif
+  // Lane 0 and 1 find the share's tiles, then lane w the first step of warp w.
+  int spent;
+  int at = cut(a, 0, a.tiles, 1, a.cost * (share + min(lane, 1)) / a.shares, spent);
+  const int first_tile = __shfl_sync(~0u, at, 0), tiles = __shfl_sync(~0u, at, 1) - first_tile;
+  const int cost = (__shfl_sync(~0u, spent, 1) - __shfl_sync(~0u, spent, 0)) * depth;
+  at = cut(a, first_tile, first_tile + tiles, depth, cost * min(lane, warps) / warps, spent);
+  const int begin = __shfl_sync(~0u, at, warp), end = __shfl_sync(~0u, at, warp + 1);
+  const int after = __shfl_down_sync(~0u, at, 1);
+  const u32 busy = __ballot_sync(~0u, lane < warps && at < after);
+  const int next_warp = __ffs(busy >> (warp + 1)) + warp;  // whose first step follows this warp's last
+
+  // Where the ring is filled from: superblock `ahead_k` of row tile `ahead_tile`.
+  int tile = first_tile + begin / depth, k = begin % depth;
+  const int product = begin < end ? product_of(a, tile) : 0;
+  int format = a.products[product].format;
+  auto place = [&](const MatmulProduct& p, int tile, int k) {
+    return p.weight + ((size_t)(tile - p.first_tile) * superblocks + first_k + k) * bytes_of(p.format);
+  };
+  int ahead_k = k, ahead_tile = tile, ahead_format = format;
+  const u8* ahead = place(a.products[product], tile, k);
+  auto fill = [&](int stage) {
+    const int bytes = bytes_of(ahead_format), copied = ahead_format & DIRECT ? 0 : bytes;
+#if __CUDA_ARCH__ >= 900
+    if (lane == 0) {
+      barrier_expect(full + stage, copied);
+      if (copied) copy_stream(ring + stage * a.stage_bytes, ahead, copied, full + stage);
+      else prefetch(ahead, bytes);
+    }
+#else
+    copy_pieces(ring + stage * a.stage_bytes, ahead, copied, full + stage, lane);
+#endif
+    ahead += bytes;
+    if (++ahead_k == depth) {
+      ahead_k = 0;
+      if (++ahead_tile < a.tiles) {
+        const MatmulProduct& p = a.products[product_of(a, ahead_tile)];
+        ahead_format = p.format;
+        ahead = place(p, ahead_tile, 0);
+      }
+    }
+  };
+
+  if (lane == 0) {
+#if __CUDA_ARCH__ >= 900
+    for (int i = 0; i < a.stages; i++) barrier_init(full + i, 1);
+#else
+    for (int i = 0; i < a.stages; i++) barrier_init(full + i, 32);
+#endif
+    barrier_init(ended + warp, 1);
+#if __CUDA_ARCH__ >= 900
+    if (warp == 0) barrier_init(x_full, 1);
+    barrier_init_fence();
+#endif
+  }
+  __syncwarp();
+  for (int i = 0; i < a.stages && begin + i < end; i++) fill(i);
+
+  // Weights are on their way; activations come from the kernel before this one.
+  wait_for_inputs();
+  const u32 x_bytes = depth * 512, sums_bytes = a.with_sums ? depth * 32 : 0;
+#if __CUDA_ARCH__ >= 900
+  if (warp == 0) {
+    if (lane == 0) barrier_expect(x_full, a.rows * (x_bytes + sums_bytes));
+    __syncwarp();
+    if (lane < a.rows) {
+      const size_t row = a.chosen ? a.chosen[a.first_row + lane] : a.first_row + lane;
+      copy_bulk(x + lane * x_stride, a.x.x + row * a.x.ld + first_k * 256, x_bytes, x_full);
+      const __half* from = a.x.sums + row * (a.x.ld / 16) + first_k * 16;
+      if (sums_bytes) copy_bulk(sums + lane * sums_stride, from, sums_bytes, x_full);
+    }
+  }
+  __syncthreads();  // barriers are initialised
+  if (clustered) cluster_wait();  // every block of the cluster runs: its shared memory may be written
+  barrier_wait(x_full, 0);
+#else
+  for (int n = warp; n < a.rows; n += warps) {
+    const size_t row = a.chosen ? a.chosen[a.first_row + n] : a.first_row + n;
+    const u8* from = (const u8*)(a.x.x + row * a.x.ld + first_k * 256);
+    for (u32 i = lane * 16; i < x_bytes; i += 512) *(uint4*)(x + n * x_stride + i) = load16(from + i);
+    from = (const u8*)(a.x.sums + row * (a.x.ld / 16) + first_k * 16);
+    for (u32 i = lane * 16; i < sums_bytes; i += 512) *(uint4*)(sums + n * sums_stride + i) = load16(from + i);
+  }
+  __syncthreads();
+#endif
+
+  const int g = lane >> 2, t = lane & 3;
+  int from[N8];  // activation rows that do not exist read the last one; their results are dropped
+#pragma unroll
+  for (int j = 0; j < N8; j++) from[j] = min(j * 8 + g, a.rows - 1);
+  float acc[1][N8][4];
+#pragma unroll
+  for (int j = 0; j < N8; j++) acc[0][j][0] = acc[0][j][1] = acc[0][j][2] = acc[0][j][3] = 0.f;
+
+  bool from_start = k == 0;  // this warp holds the first columns of the row tile
+  int stage = 0;
+  u32 parity = 0;
+  for (int step = begin; step < end; step++) {
+    barrier_wait(full + stage, parity);
+    const __half *xs[N8], *ss[N8];
+#pragma unroll
+    for (int j = 0; j < N8; j++) {
+      xs[j] = (const __half*)(x + from[j] * x_stride + k * 512 + t * 16);
+      ss[j] = (const __half*)(sums + from[j] * sums_stride + k * 32 + t * 4);
+    }
+    const u8* weights = ring + stage * a.stage_bytes;
+    switch (format) {
+      case TILE_Q4_K: multiply_tile<TILE_Q4_K, N8, 1>(weights, xs, ss, acc, lane); break;
+      case TILE_Q5_K: multiply_tile<TILE_Q5_K, N8, 1>(weights, xs, ss, acc, lane); break;
+      case TILE_Q6_K: multiply_tile<TILE_Q6_K, N8, 1>(weights, xs, ss, acc, lane); break;
+      case TILE_Q8_0: multiply_tile<TILE_Q8_0, N8, 1, 2>(weights, xs, ss, acc, lane); break;
+      case TILE_F16: multiply_tile<TILE_F16, N8, 1, 2>(weights, xs, ss, acc, lane); break;
+      default: {
+        const u8* from = place(a.products[product_of(a, tile)], tile, k);
+        if (format == TILE_Q8_0 + DIRECT) multiply_tile<TILE_Q8_0, N8, 1, 1>(from, xs, ss, acc, lane);
+        else multiply_tile<TILE_F16, N8, 1, 1>(from, xs, ss, acc, lane);
+      }
+    }
+    __syncwarp();
+    if (step + a.stages < end) fill(stage);
+    if (++stage == a.stages) {
+      stage = 0;
+      parity ^= 1;
+    }
+    if (++k < depth && step + 1 < end) continue;
+
+    // The row tile ends, or this warp's part of it: the rest was the first thing the next warp computed.
+    const bool open = k < depth;
+    if (open) barrier_wait(ended + next_warp, 0);
+    const float* rest = left + next_warp * result;
+    const MatmulProduct& p = a.products[product_of(a, tile)];
+    const int index = tile - first_tile;  // in the share
+    const bool pushed = clustered && !a.workspace;
+    float* to;
+    size_t to_stride = LD;
+    int limit = 16;
+    if (!from_start) {
+      to = left + warp * result;
+    } else if (slice == 0) {
+      to_stride = p.out_stride;
+      to = p.out + (size_t)a.first_row * to_stride + (tile - p.first_tile) * 16;
+      limit = p.rows - (tile - p.first_tile) * 16;
+    } else {
+      to_stride = (size_t)a.tiles * 16;
+      to = a.workspace + (size_t)(slice - 1) * a.rows * to_stride + tile * 16;
+    }
+#if __CUDA_ARCH__ >= 900
+    u32 owner = 0;
+    if (pushed) owner = address_in(parts + (slice * a.owned + index / a.slices) * result, index % a.slices);
+#endif
+#pragma unroll
+    for (int j = 0; j < N8; j++)
+#pragma unroll
+      for (int e = 0; e < 4; e++) {
+        const int n = j * 8 + 2 * t + (e & 1), row = g + (e >> 1) * 8;
+        if (n < a.rows) {
+          float v = acc[0][j][e];
+          if (open) v += rest[n * LD + row];
+#if __CUDA_ARCH__ >= 900
+          if (pushed && from_start) store_in(owner + (n * LD + row) * 4, v);
+          else
+#endif
+          if (row < limit) to[n * to_stride + row] = v;
+        }
+        acc[0][j][e] = 0.f;
+      }
+    if (!from_start) {
+      __syncwarp();
+      if (lane == 0) barrier_arrive(ended + warp);
+    }
+    from_start = true;
+    k = 0;
+    if (++tile < a.tiles) format = a.products[product_of(a, tile)].format;
+  }
+
+#if __CUDA_ARCH__ >= 900
+  if (!clustered) return;
+  __syncwarp();
+  cluster_arrive();
+  cluster_wait();
+  // This block owns the share's row tiles slice, slice + slices, ...
+  const int mine = tiles > slice ? (tiles - slice + a.slices - 1) / a.slices : 0;
+  for (int i = threadIdx.x; i < mine * a.rows * 4; i += blockDim.x) {
+    const int quarter = i & 3, n = (i >> 2) % a.rows, index = (i >> 2) / a.rows;
+    const int at = first_tile + index * a.slices + slice;
+    if (a.workspace) {
+      join4(a, at, n, quarter);
+    } else {
+      const float* part = parts + index * result + n * LD + quarter * 4;
+      float4 v = load_written4(part);
+      for (int s = 1; s < a.slices; s++) v = add4(v, load_written4(part + s * a.owned * result));
+      const MatmulProduct& p = a.products[product_of(a, at)];
+      write4(p, a.first_row + n, (at - p.first_tile) * 16 + quarter * 4, v);
+    }
+  }
+#endif
+}
+
+// 16 warps where shared memory has room for their rings; the accumulators of 32 rows leave registers for 8 only.
+#if __CUDA_ARCH__ == 800 || (__CUDA_ARCH__ >= 900 && __CUDA_ARCH__ < 1200)
+constexpr int THREADS = 512;
+#else
+constexpr int THREADS = 256;
+#endif
+
+extern "C" {
+__global__ void __launch_bounds__(THREADS, 1) matmul_8(const __grid_constant__ MatmulArgs a) { matmul<1>(a); }
+__global__ void __launch_bounds__(THREADS, 1) matmul_16(const __grid_constant__ MatmulArgs a) { matmul<2>(a); }
+__global__ void __launch_bounds__(256, 1) matmul_32(const __grid_constant__ MatmulArgs a) { matmul<4>(a); }
+}
+
+extern "C" __global__ void __launch_bounds__(256) matmul_join(const __grid_constant__ MatmulArgs a) {
+  launch_dependents();
+  wait_for_inputs();
+  const int i = blockIdx.x * 256 + threadIdx.x;
+  if (i < a.tiles * 4 * a.rows) join4(a, (i >> 2) % a.tiles, (i >> 2) / a.tiles, i & 3);
+}

@@ -1,0 +1,91 @@
+// How tiles of weights come into shared memory: copies that complete on barriers, and what blocks of a cluster need to
+// write into each other's shared memory. From sm_90 on one lane asks for a whole tile; before, every lane copies
+// 16-byte pieces and the barrier counts the 32 lanes.
+#pragma once
+#include "forerun.cuh"
+
+#ifndef FORERUN_EMULATION  // an emulator on the CPU brings its own
+__device__ __forceinline__ u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
+
+__device__ __forceinline__ void barrier_init(u64* barrier, int arrivals) {
+  asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals) : "memory");
+}
+__device__ __forceinline__ void barrier_arrive(u64* barrier) {
+  asm volatile("{.reg .b64 s; mbarrier.arrive.shared.b64 s, [%0];}" ::"r"(shared_address(barrier)) : "memory");
+}
+// Returns when the barrier has completed the phase of this parity (0 first).
+__device__ __forceinline__ void barrier_wait(u64* barrier, u32 parity) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("{\n.reg .pred p;\nW_%=:\nmbarrier.try_wait.parity.shared.b64 p, [%0], %1;\n@!p bra W_%=;\n}\n" ::"r"(
+                   shared_address(barrier)),
+               "r"(parity)
+               : "memory");
+#else
+  asm volatile("{\n.reg .pred p;\nW_%=:\nmbarrier.test_wait.parity.shared.b64 p, [%0], %1;\n@!p bra W_%=;\n}\n" ::"r"(
+                   shared_address(barrier)),
+               "r"(parity)
+               : "memory");
+#endif
+}
+
+#if __CUDA_ARCH__ >= 900
+__device__ __forceinline__ void barrier_init_fence() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+__device__ __forceinline__ void barrier_expect(u64* barrier, u32 bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
+               : "memory");
+}
+__device__ __forceinline__ void copy_bulk(void* to, const void* from, u32 bytes, u64* barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                   shared_address(to)),
+               "l"(from), "r"(bytes), "r"(shared_address(barrier))
+               : "memory");
+}
+// Weights are read once in a pass: L2 should give them up first, so that activations stay.
+__device__ __forceinline__ void copy_stream(void* to, const void* from, u32 bytes, u64* barrier) {
+  u64 policy;
+  asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+               "[%0], [%1], %2, [%3], %4;" ::"r"(shared_address(to)),
+               "l"(from), "r"(bytes), "r"(shared_address(barrier)), "l"(policy)
+               : "memory");
+}
+__device__ __forceinline__ void prefetch(const void* from, u32 bytes) {  // into L2
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
+}
+__device__ __forceinline__ void cluster_arrive() {
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
+__device__ __forceinline__ u32 address_in(const void* p, int rank) {  // the same place in another block of the cluster
+  u32 r;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(r) : "r"(shared_address(p)), "r"(rank));
+  return r;
+}
+__device__ __forceinline__ void store_in(u32 address, float v) {
+  asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(address), "f"(v) : "memory");
+}
+// Shared or global memory that another block of the cluster wrote: never a stale line of L1.
+__device__ __forceinline__ float load_written(const float* p) {
+  float v;
+  asm volatile("ld.relaxed.cluster.f32 %0, [%1];" : "=f"(v) : "l"(p) : "memory");
+  return v;
+}
+__device__ __forceinline__ float4 load_written4(const float* p) {
+  float4 v;
+  asm volatile("ld.relaxed.cluster.v4.f32 {%0,%1,%2,%3}, [%4];"
+               : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+               : "l"(p)
+               : "memory");
+  return v;
+}
+#else
+// One lane's share of a tile; the barrier counts 32 arrivals.
+__device__ __forceinline__ void copy_pieces(u8* to, const u8* from, int bytes, u64* barrier, int lane) {
+  for (int i = lane * 16; i < bytes; i += 512)
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to + i)), "l"(from + i) : "memory");
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(barrier)) : "memory");
+}
+#endif
+#endif

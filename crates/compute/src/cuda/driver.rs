@@ -1,0 +1,515 @@
+//! The CUDA driver as far as Forerun needs it: one device, one stream in which everything happens in order, memory,
+//! kernels, graphs. The driver's library is looked for at run time; without it there is an error and no panic.
+
+use crate::Error;
+use cudarc::driver::sys::{self, CUresult};
+use std::{
+    ffi::{CStr, CString, c_int, c_void},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+};
+
+/// What a device is and has.
+#[derive(Clone, Debug)]
+pub struct DeviceInfo {
+    /// Its name.
+    pub name: String,
+    /// Compute capability.
+    pub major: u32,
+    /// See `major`.
+    pub minor: u32,
+    /// Multiprocessors.
+    pub multiprocessors: u32,
+    /// Bytes of shared memory a block may ask for.
+    pub shared: u32,
+    /// Bytes of the second-level cache.
+    pub l2: u32,
+    /// Bytes of memory.
+    pub memory: usize,
+}
+
+/// A device and its stream.
+pub struct Driver {
+    context: sys::CUcontext,
+    stream: sys::CUstream,
+    device: sys::CUdevice,
+    info: DeviceInfo,
+    /// Whether a kernel may begin before the one before it ends: only kernels built for the device know when to wait.
+    pub(crate) overlap: AtomicBool,
+    /// Bytes copied from and to the host.
+    uploaded: AtomicU64,
+    downloaded: AtomicU64,
+}
+
+// SAFETY: the driver's handles may be used from any thread whose current context is theirs, which every call sets.
+unsafe impl Send for Driver {}
+// SAFETY: as above; the stream orders what is sent to it.
+unsafe impl Sync for Driver {}
+
+/// The driver's answer as a result.
+pub(crate) fn check(result: CUresult, call: &'static str) -> Result<(), Error> {
+    if result == CUresult::CUDA_SUCCESS {
+        return Ok(());
+    }
+    let mut text: *const std::ffi::c_char = std::ptr::null();
+    // SAFETY: the driver gives a pointer to a constant string, or none.
+    let reason = unsafe {
+        let _ = sys::cuGetErrorString(result, &mut text);
+        match text.is_null() {
+            true => format!("{result:?}"),
+            false => CStr::from_ptr(text).to_string_lossy().into_owned(),
+        }
+    };
+    Err(Error::Driver { call, reason })
+}
+
+/// Calls a function of the driver and names it in the error.
+macro_rules! call {
+    ($name:ident($($arg:expr),* $(,)?)) => {
+        check(sys::$name($($arg),*), stringify!($name))
+    };
+}
+
+/// Whether there is a driver, and how many devices it has.
+pub fn devices() -> Result<usize, Error> {
+    let missing = "there is no NVIDIA driver on this machine (libcuda was not found); use `--device cpu`";
+    // SAFETY: looks for a library; calls follow only if it is there.
+    unsafe {
+        if !sys::is_culib_present() {
+            return Err(Error::NoDevice(missing.into()));
+        }
+        let none = |e: Error| Error::NoDevice(format!("the NVIDIA driver found no usable device: {e}"));
+        call!(cuInit(0)).map_err(none)?;
+        let mut count = 0;
+        call!(cuDeviceGetCount(&mut count)).map_err(none)?;
+        Ok(count as usize)
+    }
+}
+
+/// The driver's CUDA version, as (major, minor).
+pub fn driver_version() -> Result<(u32, u32), Error> {
+    devices()?;
+    let mut version = 0;
+    // SAFETY: the driver is there.
+    unsafe { call!(cuDriverGetVersion(&mut version)) }?;
+    Ok((version as u32 / 1000, version as u32 % 1000 / 10))
+}
+
+impl Driver {
+    /// Opens device number `index`.
+    pub(crate) fn open(index: usize) -> Result<Arc<Self>, Error> {
+        let count = devices()?;
+        if index >= count {
+            return Err(Error::NoDevice(format!("there is no CUDA device {index}; the driver has {count}")));
+        }
+        // SAFETY: plain calls with pointers to locals.
+        unsafe {
+            let (mut device, mut context, mut stream) = (0, std::ptr::null_mut(), std::ptr::null_mut());
+            call!(cuDeviceGet(&mut device, index as c_int))?;
+            call!(cuDevicePrimaryCtxRetain(&mut context, device))?;
+            call!(cuCtxSetCurrent(context))?;
+            call!(cuStreamCreate(&mut stream, 1))?; // not ordered with the default stream
+            let mut pool = std::ptr::null_mut();
+            call!(cuDeviceGetDefaultMemPool(&mut pool, device))?;
+            let mut keep = u64::MAX; // freed memory stays with us
+            call!(cuMemPoolSetAttribute(
+                pool,
+                sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD,
+                (&raw mut keep).cast(),
+            ))?;
+            let info = info_of(device)?;
+            let (uploaded, downloaded) = (AtomicU64::new(0), AtomicU64::new(0));
+            let overlap = AtomicBool::new(false);
+            Ok(Arc::new(Self { context, stream, device, info, overlap, uploaded, downloaded }))
+        }
+    }
+
+    pub(crate) fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+
+    /// Bytes copied so far, to the device and from it.
+    pub(crate) fn transferred(&self) -> (u64, u64) {
+        (self.uploaded.load(Ordering::Relaxed), self.downloaded.load(Ordering::Relaxed))
+    }
+
+    /// Free and total bytes of memory.
+    pub(crate) fn memory(&self) -> Result<(usize, usize), Error> {
+        self.enter()?;
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: pointers to locals.
+        unsafe { call!(cuMemGetInfo_v2(&mut free, &mut total)) }?;
+        Ok((free, total))
+    }
+
+    /// Makes the device this thread's.
+    pub(crate) fn enter(&self) -> Result<(), Error> {
+        // SAFETY: the context lives as long as `self`.
+        unsafe { call!(cuCtxSetCurrent(self.context)) }
+    }
+
+    pub(crate) fn stream(&self) -> sys::CUstream {
+        self.stream
+    }
+
+    /// Waits for the stream.
+    pub(crate) fn finish(&self) -> Result<(), Error> {
+        self.enter()?;
+        // SAFETY: the stream lives as long as `self`.
+        unsafe { call!(cuStreamSynchronize(self.stream)) }
+    }
+
+    /// Zeroed memory.
+    pub(crate) fn allocate(self: &Arc<Self>, len: usize, what: &'static str) -> Result<DeviceMemory, Error> {
+        let memory = self.allocate_as_is(len, what)?;
+        if len > 0 {
+            // SAFETY: the block is `len` long.
+            unsafe { call!(cuMemsetD8Async(memory.address, 0, len, self.stream)) }?;
+        }
+        Ok(memory)
+    }
+
+    /// Memory with anything in it.
+    pub(crate) fn allocate_as_is(
+        self: &Arc<Self>,
+        len: usize,
+        what: &'static str,
+    ) -> Result<DeviceMemory, Error> {
+        let mut address = 0;
+        if len > 0 {
+            self.enter()?;
+            // SAFETY: a pointer to a local.
+            let result = unsafe { sys::cuMemAllocAsync(&mut address, len, self.stream) };
+            if result == CUresult::CUDA_ERROR_OUT_OF_MEMORY {
+                return Err(Error::OutOfMemory { needed: len, what });
+            }
+            check(result, "cuMemAllocAsync")?;
+        }
+        Ok(DeviceMemory { driver: self.clone(), address, len })
+    }
+
+    /// Copies host bytes to an address; they may be reused at once.
+    pub(crate) fn upload(&self, address: u64, bytes: &[u8]) -> Result<(), Error> {
+        self.enter()?;
+        self.uploaded.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        // SAFETY: callers give an address of a block that is long enough; the driver has copied pageable memory when
+        // the call returns.
+        unsafe { call!(cuMemcpyHtoDAsync_v2(address, bytes.as_ptr().cast(), bytes.len(), self.stream)) }
+    }
+
+    /// Copies bytes of an address to the host, after everything before it is done.
+    pub(crate) fn download(&self, address: u64, bytes: &mut [u8]) -> Result<(), Error> {
+        self.enter()?;
+        self.downloaded.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        // SAFETY: as in `upload`; the stream is waited for before `bytes` is read.
+        unsafe {
+            call!(cuMemcpyDtoHAsync_v2(bytes.as_mut_ptr().cast(), address, bytes.len(), self.stream))?;
+        }
+        self.finish()
+    }
+
+    /// Copies from one address to another.
+    pub(crate) fn copy(&self, from: u64, to: u64, len: usize) -> Result<(), Error> {
+        self.enter()?;
+        // SAFETY: callers give addresses of blocks that are long enough.
+        unsafe { call!(cuMemcpyDtoDAsync_v2(to, from, len, self.stream)) }
+    }
+
+    /// Loads the image of a kernel file.
+    pub(crate) fn load(&self, image: &[u8]) -> Result<Module, Error> {
+        self.enter()?;
+        let mut module = std::ptr::null_mut();
+        // SAFETY: a cubin says how long it is; text images end with a zero (see `kernels`).
+        unsafe { call!(cuModuleLoadData(&mut module, image.as_ptr().cast())) }?;
+        Ok(Module(module))
+    }
+
+    /// Runs what `record` sends to the stream not now but whenever the graph is launched.
+    pub(crate) fn capture(&self, record: impl FnOnce() -> Result<(), Error>) -> Result<Graph, Error> {
+        self.enter()?;
+        // SAFETY: the stream is ours; capture ends whatever `record` says.
+        unsafe {
+            call!(cuStreamBeginCapture_v2(
+                self.stream,
+                sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
+            ))?;
+            let recorded = record();
+            let mut graph = std::ptr::null_mut();
+            let ended = call!(cuStreamEndCapture(self.stream, &mut graph));
+            recorded?;
+            ended?;
+            let mut executable = std::ptr::null_mut();
+            let made = call!(cuGraphInstantiateWithFlags(&mut executable, graph, 0));
+            call!(cuGraphDestroy(graph))?;
+            made?;
+            Ok(Graph(executable))
+        }
+    }
+
+    /// Runs a graph.
+    pub(crate) fn launch_graph(&self, graph: &Graph) -> Result<(), Error> {
+        self.enter()?;
+        // SAFETY: the graph was made on this device.
+        unsafe { call!(cuGraphLaunch(graph.0, self.stream)) }
+    }
+
+    /// Launches a kernel with one argument.
+    pub(crate) fn launch<A: Copy>(&self, function: &Function, shape: Shape, args: &A) -> Result<(), Error> {
+        let mut attributes: [sys::CUlaunchAttribute; 2] = [zeroed_attribute(), zeroed_attribute()];
+        let mut count = 0;
+        if self.overlap.load(Ordering::Relaxed) {
+            attributes[0].id =
+                sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+            attributes[0].value.programmaticStreamSerializationAllowed = 1;
+            count = 1;
+        }
+        if shape.cluster > 1 {
+            attributes[count].id = sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
+            attributes[count].value.clusterDim =
+                sys::CUlaunchAttributeValue_union__bindgen_ty_1 { x: shape.cluster, y: 1, z: 1 };
+            count += 1;
+        }
+        let [x, y, z] = shape.grid;
+        let config = sys::CUlaunchConfig {
+            gridDimX: x,
+            gridDimY: y,
+            gridDimZ: z,
+            blockDimX: shape.block,
+            blockDimY: 1,
+            blockDimZ: 1,
+            sharedMemBytes: shape.shared,
+            hStream: self.stream,
+            attrs: attributes.as_mut_ptr(),
+            numAttrs: count as u32,
+        };
+        let mut arguments = [(args as *const A).cast_mut().cast::<c_void>()];
+        // SAFETY: kernels take their one argument by value, in the layout `args.rs` asserts.
+        unsafe { call!(cuLaunchKernelEx(&config, function.0, arguments.as_mut_ptr(), std::ptr::null_mut())) }
+    }
+
+    /// Clusters of so many blocks of a kernel that run at once.
+    pub(crate) fn clusters(&self, function: &Function, shape: Shape) -> Result<u32, Error> {
+        let mut attribute = zeroed_attribute();
+        attribute.id = sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
+        attribute.value.clusterDim =
+            sys::CUlaunchAttributeValue_union__bindgen_ty_1 { x: shape.cluster, y: 1, z: 1 };
+        let config = sys::CUlaunchConfig {
+            gridDimX: shape.cluster,
+            gridDimY: 1,
+            gridDimZ: 1,
+            blockDimX: shape.block,
+            blockDimY: 1,
+            blockDimZ: 1,
+            sharedMemBytes: shape.shared,
+            hStream: self.stream,
+            attrs: &mut attribute,
+            numAttrs: 1,
+        };
+        let mut count = 0;
+        // SAFETY: pointers to locals.
+        unsafe { call!(cuOccupancyMaxActiveClusters(&mut count, function.0, &config)) }?;
+        Ok(count as u32)
+    }
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        // SAFETY: nothing that uses the stream is left: modules, memory and graphs hold the driver.
+        unsafe {
+            let _ = sys::cuCtxSetCurrent(self.context);
+            let _ = sys::cuStreamDestroy_v2(self.stream);
+            let _ = sys::cuDevicePrimaryCtxRelease_v2(self.device);
+        }
+    }
+}
+
+fn zeroed_attribute() -> sys::CUlaunchAttribute {
+    // SAFETY: a C struct of plain numbers, for which zero means nothing.
+    unsafe { std::mem::zeroed() }
+}
+
+fn info_of(device: sys::CUdevice) -> Result<DeviceInfo, Error> {
+    use sys::CUdevice_attribute as A;
+    let attribute = |which: A| {
+        let mut value = 0;
+        // SAFETY: a pointer to a local.
+        unsafe { call!(cuDeviceGetAttribute(&mut value, which, device)) }?;
+        Ok::<u32, Error>(value as u32)
+    };
+    let mut name = [0; 128];
+    let mut memory = 0;
+    // SAFETY: pointers to locals, with the length of the text.
+    let name = unsafe {
+        call!(cuDeviceGetName(name.as_mut_ptr(), name.len() as c_int, device))?;
+        call!(cuDeviceTotalMem_v2(&mut memory, device))?;
+        CStr::from_ptr(name.as_ptr()).to_string_lossy().into_owned()
+    };
+    Ok(DeviceInfo {
+        name,
+        major: attribute(A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
+        minor: attribute(A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
+        multiprocessors: attribute(A::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
+        shared: attribute(A::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?,
+        l2: attribute(A::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)?,
+        memory,
+    })
+}
+
+/// How a kernel is launched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Shape {
+    /// Blocks.
+    pub(crate) grid: [u32; 3],
+    /// Threads of a block.
+    pub(crate) block: u32,
+    /// Bytes of shared memory beyond what the kernel declares.
+    pub(crate) shared: u32,
+    /// Blocks of a cluster; 1 for none.
+    pub(crate) cluster: u32,
+}
+
+impl Shape {
+    /// Blocks of so many threads, nothing else.
+    pub(crate) fn new(grid: [u32; 3], block: u32) -> Self {
+        Self { grid, block, shared: 0, cluster: 1 }
+    }
+}
+
+/// Kernels of one file. Stays loaded as long as the program runs.
+pub(crate) struct Module(sys::CUmodule);
+
+// SAFETY: a handle of the driver.
+unsafe impl Send for Module {}
+
+/// A kernel.
+#[derive(Clone, Copy)]
+pub(crate) struct Function(sys::CUfunction);
+
+// SAFETY: a handle of the driver.
+unsafe impl Send for Function {}
+
+impl Module {
+    /// The kernel of that name, allowed to take all the shared memory a block may have; none where the file has none.
+    pub(crate) fn function(&self, name: &str, shared: u32) -> Result<Option<Function>, Error> {
+        let name = CString::new(name).expect("a kernel's name has no zero in it");
+        let mut function = std::ptr::null_mut();
+        // SAFETY: the module is loaded; pointers to locals.
+        unsafe {
+            let found = sys::cuModuleGetFunction(&mut function, self.0, name.as_ptr());
+            if found == CUresult::CUDA_ERROR_NOT_FOUND {
+                return Ok(None);
+            }
+            check(found, "cuModuleGetFunction")?;
+            let mut fixed = 0;
+            call!(cuFuncGetAttribute(
+                &mut fixed,
+                sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES,
+                function
+            ))?;
+            call!(cuFuncSetAttribute(
+                function,
+                sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+                shared as c_int - fixed
+            ))?;
+        }
+        Ok(Some(Function(function)))
+    }
+}
+
+/// Launches that were captured.
+pub(crate) struct Graph(sys::CUgraphExec);
+
+// SAFETY: used by one thread at a time, as its owner is.
+unsafe impl Send for Graph {}
+// SAFETY: nothing is done with a shared graph.
+unsafe impl Sync for Graph {}
+
+impl Drop for Graph {
+    fn drop(&mut self) {
+        // SAFETY: made by `capture`, dropped once.
+        unsafe {
+            let _ = sys::cuGraphExecDestroy(self.0);
+        }
+    }
+}
+
+/// A block of a device's memory.
+pub(crate) struct DeviceMemory {
+    driver: Arc<Driver>,
+    address: u64,
+    len: usize,
+}
+
+impl DeviceMemory {
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(crate) fn address(&self) -> u64 {
+        self.address
+    }
+
+    pub(crate) fn duplicate(&self) -> Result<Self, Error> {
+        let copy = self.driver.allocate_as_is(self.len, "a copy of a sequence's state")?;
+        if self.len > 0 {
+            self.driver.copy(self.address, copy.address, self.len)?;
+        }
+        Ok(copy)
+    }
+
+    pub(crate) fn copy_from(&self, at: usize, other: &Self, from: usize, len: usize) -> Result<(), Error> {
+        assert!(
+            at + len <= self.len && from + len <= other.len,
+            "{len} bytes of {} to {}",
+            other.len,
+            self.len
+        );
+        if len == 0 {
+            return Ok(());
+        }
+        self.driver.copy(other.address + from as u64, self.address + at as u64, len)
+    }
+
+    /// Reads bytes from `at` on. A driver that fails here has failed before, and the pass that did has said so.
+    pub(crate) fn read(&self, at: usize, bytes: &mut [u8]) {
+        assert!(at + bytes.len() <= self.len, "{} bytes at {at} of {}", bytes.len(), self.len);
+        if !bytes.is_empty() && self.driver.download(self.address + at as u64, bytes).is_err() {
+            bytes.fill(0xff);
+        }
+    }
+
+    pub(crate) fn write(&self, at: usize, bytes: &[u8]) {
+        assert!(at + bytes.len() <= self.len, "{} bytes at {at} of {}", bytes.len(), self.len);
+        if !bytes.is_empty() {
+            let _ = self.driver.upload(self.address + at as u64, bytes);
+        }
+    }
+
+    pub(crate) fn fill(&self, byte: u8) {
+        if self.len > 0 && self.driver.enter().is_ok() {
+            // SAFETY: the block is `len` long.
+            unsafe {
+                let _ = sys::cuMemsetD8Async(self.address, byte, self.len, self.driver.stream);
+            }
+        }
+    }
+}
+
+impl Clone for DeviceMemory {
+    fn clone(&self) -> Self {
+        self.duplicate().expect("room on the device; `Memory::duplicate` says when there is none")
+    }
+}
+
+impl Drop for DeviceMemory {
+    fn drop(&mut self) {
+        if self.len > 0 && self.driver.enter().is_ok() {
+            // SAFETY: allocated once, freed once, after everything the stream still does with it.
+            unsafe {
+                let _ = sys::cuMemFreeAsync(self.address, self.driver.stream);
+            }
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! The kernels as images: those of this build for the device's architecture, else PTX that the driver compiles, else
+//! the sources compiled with a libnvrtc of this machine, kept under the user's cache folder by their hash.
+
+use super::{
+    driver::{Driver, Function, Module},
+    nvrtc::Nvrtc,
+};
+use crate::Error;
+use std::{
+    cell::RefCell,
+    collections::HashMap,
+    hash::{DefaultHasher, Hash, Hasher},
+    path::PathBuf,
+    sync::atomic::Ordering,
+};
+
+include!(concat!(env!("OUT_DIR"), "/kernels.rs"));
+
+/// Which images to take.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Images {
+    /// The best there are.
+    #[default]
+    Best,
+    /// PTX, as a card without a cubin of its own would.
+    Ptx,
+}
+
+/// The architectures whose kernels are in this build.
+pub fn architectures() -> Vec<&'static str> {
+    let mut names: Vec<&str> = Vec::new();
+    for (_, architecture, _) in IMAGES {
+        if !names.contains(architecture) {
+            names.push(architecture);
+        }
+    }
+    names
+}
+
+/// Loaded kernels, by name.
+pub(crate) struct Kernels {
+    modules: Vec<Module>,
+    functions: RefCell<HashMap<&'static str, Function>>,
+    shared: u32,
+}
+
+impl Kernels {
+    pub(crate) fn load(driver: &Driver, images: Images) -> Result<Self, Error> {
+        let info = driver.info();
+        let own = match (info.major, info.minor) {
+            (9, 0) => "sm_90a".to_string(),
+            (major @ 10.., minor) => format!("sm_{major}{minor}a"),
+            (major, minor) => format!("sm_{major}{minor}"),
+        };
+        let of = |architecture: &str| -> Vec<&'static [u8]> {
+            IMAGES.iter().filter(|(_, a, _)| *a == architecture).map(|(_, _, image)| *image).collect()
+        };
+        let (cubins, ptx) = (of(&own), of("compute_80"));
+        let modules = if images == Images::Best && !cubins.is_empty() {
+            driver.overlap.store(info.major >= 9, Ordering::Relaxed);
+            cubins.into_iter().map(|image| driver.load(image)).collect::<Result<_, _>>()?
+        } else if !ptx.is_empty() {
+            ptx.into_iter().map(|image| driver.load(image)).collect::<Result<_, _>>()?
+        } else {
+            let target = if images == Images::Ptx { "compute_80" } else { own.as_str() };
+            driver.overlap.store(info.major >= 9 && images == Images::Best, Ordering::Relaxed);
+            compile(target)?.iter().map(|image| driver.load(image)).collect::<Result<_, _>>()?
+        };
+        Ok(Self { modules, functions: RefCell::default(), shared: info.shared })
+    }
+
+    /// The kernel of that name.
+    pub(crate) fn get(&self, name: &'static str) -> Result<Function, Error> {
+        if let Some(function) = self.functions.borrow().get(name) {
+            return Ok(*function);
+        }
+        for module in &self.modules {
+            if let Some(function) = module.function(name, self.shared)? {
+                self.functions.borrow_mut().insert(name, function);
+                return Ok(function);
+            }
+        }
+        Err(Error::Kernels(format!("no kernel is called `{name}`")))
+    }
+}
+
+/// Compiles every kernel with this machine's NVRTC.
+fn compile(architecture: &str) -> Result<Vec<Vec<u8>>, Error> {
+    let mut hasher = DefaultHasher::new();
+    (SOURCES, HEADERS, architecture, env!("CARGO_PKG_VERSION")).hash(&mut hasher);
+    let home = std::env::var_os("XDG_CACHE_HOME")
+        .map(PathBuf::from)
+        .or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache")));
+    let folder = home.map(|h| h.join("forerun").join(format!("{architecture}-{:016x}", hasher.finish())));
+    let cached = |file: &str| std::fs::read(folder.as_ref()?.join(file)).ok();
+    if let Some(images) = SOURCES.iter().map(|(file, _)| cached(file)).collect::<Option<Vec<_>>>() {
+        return Ok(images);
+    }
+    let missing = || {
+        Error::Kernels(format!(
+            "this build has no kernels for `{architecture}` and no libnvrtc was found to compile them with: install \
+             the package `nvidia-cuda-nvrtc-cu12` or a CUDA toolkit, or use a build with kernels"
+        ))
+    };
+    let nvrtc = Nvrtc::find(std::env::var_os("NVRTC_LIB").as_deref().map(std::path::Path::new), None);
+    let nvrtc = nvrtc.ok_or_else(missing)?;
+    let mut images = Vec::new();
+    for (file, source) in SOURCES {
+        let image = nvrtc.compile(file, source, HEADERS, architecture).map_err(|log| {
+            Error::Kernels(format!("`{file}` does not compile for `{architecture}`: {log}"))
+        })?;
+        if let Some(folder) = &folder {
+            // A cache that cannot be written costs time, nothing else.
+            let partial = folder.join(format!("{file}.{}", std::process::id()));
+            let written = std::fs::create_dir_all(folder).and_then(|()| std::fs::write(&partial, &image));
+            if written.and_then(|()| std::fs::rename(&partial, folder.join(file))).is_err() {
+                let _ = std::fs::remove_file(&partial);
+            }
+        }
+        images.push(image);
+    }
+    Ok(images)
+}

@@ -1,0 +1,373 @@
+//! The CUDA backend: weights as tiles in the order the matrix instructions read, plans captured into graphs once per
+//! number of rows, state in pages of device memory. The driver is found at run time; nothing of CUDA is linked.
+#![allow(unsafe_code)]
+
+mod args;
+mod driver;
+mod kernels;
+mod nvrtc;
+mod ops;
+mod pack;
+mod run;
+mod scratch;
+mod upload;
+mod weights;
+
+use crate::{
+    Error,
+    arena::Arena,
+    backend::{Backend, CommitPath, Draw, Drawn, Matrix, RandomMatrix, RecurrentCommit},
+    memory::Memory,
+    pass::{Pass, Role},
+    plan::{AttentionShape, Buf, MatrixId, Op, Plan, VectorId},
+    rank::Ranked,
+    recurrent::RecurrentLayout,
+};
+use args::DECODE_ROWS;
+pub(crate) use driver::DeviceMemory;
+pub use driver::{DeviceInfo, devices, driver_version};
+use driver::{Driver, Graph};
+use kernels::Kernels;
+pub use kernels::{Images, architectures};
+use run::Run;
+use scratch::Scratch;
+use std::{collections::HashMap, sync::Arc};
+use upload::PassBuffer;
+use weights::Weights;
+
+/// Runs plans on an NVIDIA device.
+pub struct Cuda {
+    driver: Arc<Driver>,
+    kernels: Kernels,
+    weights: Weights,
+    scratch: Scratch,
+    /// For what a call sends beside a pass: paths of commits, settings of draws.
+    inbox: DeviceMemory,
+    /// For what a call reads back.
+    outbox: DeviceMemory,
+}
+
+/// What an arena keeps beside its buffers: the passes in device memory, and graphs by (rows, chosen, sequences).
+pub(crate) struct Captured {
+    small: PassBuffer,
+    large: Option<PassBuffer>,
+    graphs: HashMap<(usize, usize, usize), Graph>,
+    /// Of the scratch memory the graphs were captured with.
+    generation: u64,
+    /// What the commit of each cache reads, and of the recurrent state.
+    commit: ops::commit::Tables,
+    needs: Needs,
+}
+
+/// What a plan needs of scratch memory.
+struct Needs {
+    /// Bytes for partial sums of products.
+    products: usize,
+    attention: Vec<AttentionShape>,
+    recurrent: Option<RecurrentLayout>,
+}
+
+impl Needs {
+    fn new(plan: &Plan, weights: &Weights, limits: &DeviceInfo) -> Self {
+        let mut needs = Self { products: 0, attention: Vec::new(), recurrent: None };
+        for op in &plan.ops {
+            match op {
+                Op::Attention { shape, .. } if !needs.attention.contains(shape) => {
+                    needs.attention.push(*shape);
+                }
+                Op::DeltaNet { .. } => needs.recurrent = Some(plan.recurrent_layer(0).0),
+                Op::Matmul { products } => {
+                    let bytes = ops::matmul::workspace_bytes(weights, limits, products);
+                    needs.products = needs.products.max(bytes);
+                }
+                _ => {}
+            }
+        }
+        needs
+    }
+}
+
+/// Pages a pass has room for at first: 32K tokens of one cache.
+const FIRST_PAGES: usize = 512;
+/// Bytes of the inbox and the outbox.
+const BOX: usize = 1 << 20;
+/// Graphs an arena keeps; when there are more, all are made again as they are needed.
+const MAX_GRAPHS: usize = 256;
+
+impl Cuda {
+    /// Opens device number `index`.
+    pub fn new(index: usize, images: Images) -> Result<Self, Error> {
+        let driver = Driver::open(index)?;
+        let kernels = Kernels::load(&driver, images)?;
+        let scratch = Scratch::new(&driver)?;
+        let inbox = driver.allocate(BOX, "messages")?;
+        let outbox = driver.allocate(BOX, "messages")?;
+        Ok(Self { kernels, scratch, weights: Weights::default(), inbox, outbox, driver })
+    }
+
+    /// The device.
+    pub fn info(&self) -> &DeviceInfo {
+        self.driver.info()
+    }
+
+    /// Free and total bytes of its memory.
+    pub fn memory_info(&self) -> Result<(usize, usize), Error> {
+        self.driver.memory()
+    }
+
+    /// Bytes of the weights it holds.
+    pub fn weight_bytes(&self) -> usize {
+        self.weights.bytes()
+    }
+
+    /// Bytes of scratch memory in use.
+    pub fn scratch_bytes(&self) -> usize {
+        self.scratch.bytes()
+    }
+
+    /// Seconds that reading `bytes` of device memory takes, the best of a few: the floor of anything that reads weights.
+    pub fn read_seconds(&self, bytes: usize) -> Result<f64, Error> {
+        ops::fill::read_seconds(&self.driver, &self.kernels, bytes)
+    }
+
+    fn run_on<'a>(&'a self, arena: &'a Arena, pass: args::Pass, slots: usize) -> Run<'a> {
+        Run {
+            driver: &self.driver,
+            kernels: &self.kernels,
+            limits: self.driver.info(),
+            weights: &self.weights,
+            scratch: &self.scratch,
+            arena,
+            pass,
+            slots,
+        }
+    }
+
+    /// Grows scratch memory to what a plan over a pass needs.
+    fn reserve(&mut self, needs: &Needs, pass: &Pass<'_>) -> Result<(), Error> {
+        let context = pass.sequences.iter().map(|s| s.committed).max().unwrap_or(0) + pass.rows();
+        if pass.role == Role::Decode {
+            for shape in &needs.attention {
+                let chunks = ops::attention::chunks(context).next_power_of_two().max(64);
+                let bytes = ops::attention::partial_bytes(DECODE_ROWS, shape, chunks);
+                self.scratch.reserve_attention(bytes, chunks)?;
+            }
+        }
+        if let Some(layout) = &needs.recurrent {
+            let bytes = ops::deltanet::state_bytes(layout, pass.sequences.len(), pass.slots);
+            self.scratch.reserve_states(bytes)?;
+        }
+        self.scratch.reserve_products(needs.products)
+    }
+}
+
+impl Backend for Cuda {
+    fn matrix(&mut self, matrix: Matrix<'_>) -> Result<MatrixId, Error> {
+        self.weights.add_matrix(&self.driver, matrix)
+    }
+
+    fn table(&mut self, matrix: Matrix<'_>) -> Result<MatrixId, Error> {
+        self.weights.add_table(&self.driver, matrix)
+    }
+
+    fn tied(&mut self, _table: MatrixId, matrix: Matrix<'_>) -> Result<MatrixId, Error> {
+        self.matrix(matrix)
+    }
+
+    fn random(&mut self, m: RandomMatrix) -> Result<Option<MatrixId>, Error> {
+        let format = pack::TileFormat::of(m.ty);
+        let bytes = pack::packed_bytes(format, m.experts, m.rows, m.cols);
+        let memory = self.driver.allocate_as_is(bytes, "weights")?;
+        ops::fill::tiles(&self.driver, &self.kernels, &memory, format, m.scale, m.seed)?;
+        Ok(Some(self.weights.add_tiles(memory, format, [m.experts, m.rows, m.cols])))
+    }
+
+    fn vector(&mut self, numbers: &[f32]) -> Result<VectorId, Error> {
+        self.weights.add_vector(&self.driver, numbers)
+    }
+
+    fn arena(&self, plan: Arc<Plan>, capacity: usize, chosen: usize) -> Result<Arena, Error> {
+        let allocate = |len| Ok(Memory::of_device(self.driver.allocate(len, "buffers of a pass")?));
+        let mut arena = Arena::new(plan, capacity, chosen, run::activation_bytes, allocate)?;
+        let small = PassBuffer::new(&self.driver, DECODE_ROWS, FIRST_PAGES)?;
+        let large = match capacity > DECODE_ROWS {
+            true => Some(PassBuffer::new(&self.driver, capacity, FIRST_PAGES)?),
+            false => None,
+        };
+        let commit = ops::commit::Tables::new(&self.driver, &arena)?;
+        let needs = Needs::new(&arena.plan, &self.weights, self.driver.info());
+        let graphs = HashMap::new();
+        arena.captured = Some(Box::new(Captured { small, large, graphs, generation: 0, commit, needs }));
+        Ok(arena)
+    }
+
+    fn memory(&self, len: usize) -> Result<Memory, Error> {
+        Ok(Memory::of_device(self.driver.allocate(len, "the state of a sequence")?))
+    }
+
+    fn prompt_rows(&self) -> usize {
+        // The rows of a pass are kept in every layer until it is committed: 3.5 MB each at 27B.
+        if self.driver.info().memory > 60 << 30 { 1024 } else { 256 }
+    }
+
+    fn run(&mut self, arena: &mut Arena, pass: &Pass<'_>) -> Result<(), Error> {
+        assert!(pass.rows() <= arena.capacity(), "{} rows in an arena of {}", pass.rows(), arena.capacity());
+        assert!(pass.chosen.len() <= arena.chosen_capacity(), "{} rows with logits", pass.chosen.len());
+        if pass.rows() == 0 {
+            return Ok(());
+        }
+        let plan = arena.plan.clone();
+        let mut captured = arena.captured.take().expect("an arena of this device");
+        if let Err(error) = self.reserve(&captured.needs, pass) {
+            arena.captured = Some(captured);
+            return Err(error);
+        }
+        let done = self.run_captured(arena, &mut captured, &plan, pass);
+        arena.captured = Some(captured);
+        done
+    }
+
+    fn commit_kv(
+        &mut self,
+        arena: &Arena,
+        cache: usize,
+        path: CommitPath<'_>,
+        first_page: usize,
+        pages: &mut [&mut Memory],
+    ) -> Result<(), Error> {
+        let tables = &arena.captured.as_ref().expect("an arena of this device").commit;
+        ops::commit::kv(self, arena, tables, cache, path, first_page, pages)
+    }
+
+    fn commit_recurrent(
+        &mut self,
+        arena: &Arena,
+        path: CommitPath<'_>,
+        state: RecurrentCommit<'_>,
+    ) -> Result<(), Error> {
+        let tables = &arena.captured.as_ref().expect("an arena of this device").commit;
+        ops::commit::recurrent(self, arena, tables, path, state)
+    }
+
+    fn keep_rows(
+        &mut self,
+        arena: &Arena,
+        buf: Buf,
+        rows: &[u32],
+        to: &mut Memory,
+        at: usize,
+    ) -> Result<(), Error> {
+        let bytes = 4 * arena.plan.cols(buf);
+        let from = arena.data[buf.0 as usize].device().expect("an arena of this device").address();
+        let to = to.device().expect("memory of this device").address();
+        // Rows that follow each other are one copy.
+        let mut i = 0;
+        while i < rows.len() {
+            let mut n = 1;
+            while i + n < rows.len() && rows[i + n] == rows[i] + n as u32 {
+                n += 1;
+            }
+            let (source, target) = (rows[i] as usize * bytes, (at + i) * bytes);
+            self.driver.copy(from + source as u64, to + target as u64, n * bytes)?;
+            i += n;
+        }
+        Ok(())
+    }
+
+    fn load_rows(
+        &mut self,
+        arena: &mut Arena,
+        buf: Buf,
+        from: &Memory,
+        first: usize,
+        count: usize,
+    ) -> Result<(), Error> {
+        let bytes = 4 * arena.plan.cols(buf);
+        let to = arena.data[buf.0 as usize].device().expect("an arena of this device").address();
+        let from = from.device().expect("memory of this device").address() + (first * bytes) as u64;
+        self.driver.copy(from, to, count * bytes)
+    }
+
+    fn rank(
+        &mut self,
+        arena: &Arena,
+        logits: Buf,
+        rows: usize,
+        ranks: usize,
+    ) -> Result<Option<Vec<Ranked>>, Error> {
+        ops::rank::rank(self, arena, logits, rows, ranks)
+    }
+
+    fn draw(&mut self, arena: &Arena, logits: Buf, draws: &[Draw]) -> Result<Option<Vec<Drawn>>, Error> {
+        ops::draw::draw(self, arena, logits, draws).map(Some)
+    }
+
+    fn finish(&mut self) -> Result<(), Error> {
+        self.driver.finish()
+    }
+
+    fn describe(&self) -> String {
+        let info = self.driver.info();
+        format!("{} (cuda, compute capability {}.{})", info.name, info.major, info.minor)
+    }
+
+    fn transferred(&self) -> (u64, u64) {
+        self.driver.transferred()
+    }
+
+    fn read_bandwidth(&mut self) -> Result<Option<f64>, Error> {
+        const BYTES: usize = 4 << 30;
+        Ok(Some(BYTES as f64 / self.read_seconds(BYTES)?))
+    }
+}
+
+impl Cuda {
+    fn run_captured(
+        &self,
+        arena: &Arena,
+        captured: &mut Captured,
+        plan: &Plan,
+        pass: &Pass<'_>,
+    ) -> Result<(), Error> {
+        let is_small = pass.rows() <= DECODE_ROWS && pass.role == Role::Decode;
+        let buffer = match (is_small, &mut captured.large) {
+            (false, Some(large)) => large,
+            _ => &mut captured.small,
+        };
+        if !buffer.fits(pass) {
+            let pages = upload::pages_of(pass).next_power_of_two();
+            *buffer = PassBuffer::new(&self.driver, buffer.rows(), pages)?;
+            captured.graphs.clear();
+        }
+        buffer.upload(&self.driver, pass)?;
+        let run = self.run_on(arena, buffer.args(pass), pass.slots);
+        let launch = || plan.ops.iter().try_for_each(|op| run.execute(op));
+        if !is_small {
+            return launch();
+        }
+        if captured.generation != self.scratch.generation || captured.graphs.len() > MAX_GRAPHS {
+            captured.graphs.clear();
+            captured.generation = self.scratch.generation;
+        }
+        // A pass that folds states of its own is rare and needs another amount of scratch.
+        if pass.slots > 0 {
+            return launch();
+        }
+        let key = (pass.rows(), pass.chosen.len(), pass.sequences.len());
+        if !captured.graphs.contains_key(&key) {
+            // Kernels are loaded when they are first used, which a capture does not allow.
+            launch()?;
+            let graph = self.driver.capture(launch)?;
+            captured.graphs.insert(key, graph);
+            return Ok(());
+        }
+        self.driver.launch_graph(&captured.graphs[&key])
+    }
+
+    /// Sends words to the inbox and gives their address.
+    fn send(&self, bytes: &[u8]) -> Result<u64, Error> {
+        assert!(bytes.len() <= BOX, "{} bytes for an inbox of {BOX}", bytes.len());
+        self.driver.upload(self.inbox.address(), bytes)?;
+        Ok(self.inbox.address())
+    }
+}

@@ -1,0 +1,67 @@
+//! Random weights made on the device, and how fast its memory is read.
+
+use crate::{
+    Error,
+    cuda::{
+        args::Address,
+        driver::{DeviceMemory, Driver, Shape},
+        kernels::Kernels,
+        pack::TileFormat,
+    },
+};
+use std::{sync::Arc, time::Instant};
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct FillTilesArgs {
+    out: Address,
+    pieces: u64,
+    seed: u64,
+    format: i32,
+    scale: f32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct ReadArgs {
+    data: Address,
+    pieces: u64,
+    out: Address,
+}
+
+/// Fills tiles with random weights of standard deviation `scale`.
+pub(crate) fn tiles(
+    driver: &Driver,
+    kernels: &Kernels,
+    memory: &DeviceMemory,
+    format: TileFormat,
+    scale: f32,
+    seed: u64,
+) -> Result<(), Error> {
+    let pieces = memory.len() as u64 / 16;
+    let args = FillTilesArgs { out: memory.address(), pieces, seed, format: format as i32, scale };
+    let blocks = 16 * driver.info().multiprocessors;
+    driver.enter()?;
+    driver.launch(&kernels.get("fill_tiles")?, Shape::new([blocks, 1, 1], 256), &args)
+}
+
+/// Seconds that reading `bytes` takes, the median of a few.
+pub(crate) fn read_seconds(driver: &Arc<Driver>, kernels: &Kernels, bytes: usize) -> Result<f64, Error> {
+    let (memory, out) = (driver.allocate(bytes, "a test")?, driver.allocate(4, "a test")?);
+    let args = ReadArgs { data: memory.address(), pieces: bytes as u64 / 16, out: out.address() };
+    let kernel = kernels.get("read_memory")?;
+    let shape = Shape::new([16 * driver.info().multiprocessors, 1, 1], 256);
+    let mut times = Vec::new();
+    for _ in 0..7 {
+        // Several in a row, so that the launch does not count.
+        driver.finish()?;
+        let begin = Instant::now();
+        for _ in 0..8 {
+            driver.launch(&kernel, shape, &args)?;
+        }
+        driver.finish()?;
+        times.push(begin.elapsed().as_secs_f64() / 8.0);
+    }
+    times.sort_by(f64::total_cmp);
+    Ok(times[times.len() / 2])
+}

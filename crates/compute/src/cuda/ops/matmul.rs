@@ -1,0 +1,428 @@
+//! Products of a decoding pass: matrices that share their activations go in one launch. How a launch is cut into slices
+//! of columns, shares of rows and warps follows from the matrices and the device alone, so that a row's sums have one
+//! order in any company; rows decide only what does not change a bit.
+
+use crate::{
+    Error,
+    cuda::{
+        args::{Activation, Address},
+        driver::{DeviceInfo, Shape},
+        pack::{TILE_ROWS, TileFormat},
+        run::{Run, padded},
+        weights::Weights,
+    },
+    plan::{Product, Rows},
+};
+
+const MAX_PRODUCTS: usize = 8;
+/// Added to a format whose tiles are read from memory directly.
+const DIRECT: i32 = 8;
+/// The rows whose activations must fit in shared memory beside the rings. With 32 one launch always takes 32 rows, but
+/// with more slices or half the warps; with 16, launches of up to 16 rows are fastest.
+const FULL_ROWS: usize = 16;
+/// Blocks of a cluster, at most.
+const MAX_CLUSTER: usize = 8;
+
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct ProductArgs {
+    weight: Address,
+    out: Address,
+    rows: i32,
+    out_stride: i32,
+    format: i32,
+    first_tile: i32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct MatmulArgs {
+    products: [ProductArgs; MAX_PRODUCTS],
+    x: Activation,
+    chosen: Address,
+    workspace: Address,
+    product_count: i32,
+    tiles: i32,
+    cost: i32,
+    first_row: i32,
+    rows: i32,
+    slices: i32,
+    shares: i32,
+    stages: i32,
+    stage_bytes: i32,
+    owned: i32,
+    with_sums: i32,
+    join: i32,
+}
+
+// As `kernels/matmul.cu` asserts it.
+const _: () = assert!(size_of::<MatmulArgs>() == 352);
+
+/// Matrices that share their activations.
+#[derive(Clone, Debug)]
+struct Group {
+    /// Row tiles of each, and their format.
+    matrices: Vec<(usize, TileFormat)>,
+    /// Columns / 256.
+    superblocks: usize,
+}
+
+/// How a group is cut.
+#[derive(Clone, Debug, PartialEq)]
+struct Geometry {
+    /// Of the columns.
+    slices: usize,
+    /// Of the row tiles.
+    shares: usize,
+    warps: usize,
+    /// The slices are no cluster: `matmul_join` adds them.
+    join: bool,
+    /// Bytes of a ring's stage; matrices of larger tiles are read directly.
+    stage_bytes: usize,
+    /// Row tiles of a share that one slice's block adds up, at most.
+    owned: usize,
+    /// Rows of a launch, at most.
+    launch_rows: usize,
+}
+
+/// What the number of rows decides.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Room {
+    stages: usize,
+    /// Partial sums go through memory.
+    workspace: bool,
+    shared: usize,
+}
+
+/// What a tile costs beside others: its bytes. `tile_cost` in `kernels/matmul.cu` is the same.
+fn cost(format: TileFormat) -> usize {
+    format.tile_bytes().div_ceil(256)
+}
+
+impl Group {
+    fn tiles(&self) -> usize {
+        self.matrices.iter().map(|(tiles, _)| tiles).sum()
+    }
+
+    fn cost(&self) -> usize {
+        self.matrices.iter().map(|&(tiles, format)| tiles * cost(format)).sum()
+    }
+
+    /// The largest tile that passes through a ring. A matrix that is less than a sixteenth of the group does not decide
+    /// it, if the kernel can read its format directly.
+    fn stage_bytes(&self) -> usize {
+        let counts = |&&(tiles, format): &&(usize, TileFormat)| {
+            let can_be_direct = matches!(format, TileFormat::Q8_0 | TileFormat::F16);
+            !can_be_direct || tiles * cost(format) * 16 >= self.cost()
+        };
+        let largest = self.matrices.iter().filter(counts).map(|(_, format)| format.tile_bytes()).max();
+        largest.expect("one matrix is an eighth of the group")
+    }
+
+    /// The first row tile of every share, as `cut` in `kernels/matmul.cu` finds it.
+    fn first_tile(&self, share: usize, shares: usize) -> usize {
+        let limit = self.cost() * share / shares;
+        let (mut tiles, mut spent) = (0, 0);
+        for &(count, format) in &self.matrices {
+            if limit <= spent {
+                break;
+            }
+            let here = count.min((limit - spent).div_ceil(cost(format)));
+            tiles += here;
+            spent += here * cost(format);
+        }
+        tiles
+    }
+}
+
+/// Clusters of so many blocks that run at once, one block a multiprocessor. They lie within groups of multiprocessors
+/// whose sizes the device does not tell; for 132 multiprocessors the numbers are measured.
+fn clusters(limits: &DeviceInfo, blocks: usize) -> usize {
+    let all = limits.multiprocessors as usize;
+    match (all, blocks) {
+        (_, 1 | 2) => all / blocks,
+        (132, 3) => 39,
+        (132, 4) => 30,
+        (132, 5) => 22,
+        (132, 6) => 17,
+        (132, 7 | 8) => 15,
+        _ => all * 7 / 8 / blocks,
+    }
+}
+
+/// Bytes of shared memory of a block, as the head of `kernels/matmul.cu` states them.
+fn shared_bytes(group: &Group, g: &Geometry, rows: usize, stages: usize, workspace: bool) -> usize {
+    let depth = group.superblocks.div_ceil(g.slices);
+    let result = rows * 80;
+    let parts = if g.slices > 1 && !workspace { g.slices * g.owned * result } else { 0 };
+    let activations = rows * (depth * 512 + 64) + rows * (depth * 32 + 16);
+    let barriers = (g.warps * (stages + 1) + 1) * 8;
+    g.warps * stages * g.stage_bytes + activations + g.warps * result + parts + barriers
+}
+
+/// Stages and the place of partial sums for a number of rows; none if they do not fit.
+fn room(group: &Group, g: &Geometry, limits: &DeviceInfo, rows: usize) -> Option<Room> {
+    // More stages than these do not help, and leave no room for the next kernel's block beside this one.
+    let most = if g.warps > 8 { 3 } else { 4 };
+    let with = |workspace: bool| {
+        let bytes = |stages| shared_bytes(group, g, rows, stages, workspace);
+        let stages = (2..=most).rev().find(|&stages| bytes(stages) <= limits.shared as usize)?;
+        Some(Room { stages, workspace, shared: bytes(stages) })
+    };
+    match g.slices {
+        1 => with(false),
+        _ if g.join => with(true),
+        _ => with(false).or_else(|| with(true)),
+    }
+}
+
+/// What a block takes, in hundredths of a tile's step: its steps, a little more where few warps work on many or many on few, and
+/// what adding the slices costs.
+fn estimate(steps: usize, slices: usize, warps: usize, join: bool) -> usize {
+    let percent = match (steps >= 128, warps) {
+        (true, 16) | (false, 8) => 100,
+        (true, 12) | (false, 12) => 103,
+        (false, 16) => 104,
+        (true, 8) => 110,
+        _ => 140,
+    };
+    let adding = match (slices, join) {
+        (1, _) => 0,
+        (_, false) => 12,
+        (_, true) => 40,
+    };
+    steps * percent + adding * 100
+}
+
+fn geometry(group: &Group, limits: &DeviceInfo) -> Geometry {
+    let (tiles, stage_bytes) = (group.tiles(), group.stage_bytes());
+    let has_clusters = limits.major >= 9;
+    // Devices with 99 KB a block run 8 warps, see THREADS in `kernels/matmul.cu`.
+    let max_warps = if limits.shared > 128 << 10 { 16 } else { 8 };
+    for full in [FULL_ROWS, 8, 4, 1] {
+        let mut best: Option<(usize, Geometry)> = None;
+        for slices in 1..=group.superblocks.min(64) {
+            let join = slices > 1 && (!has_clusters || slices > MAX_CLUSTER);
+            let at_once =
+                if join { limits.multiprocessors as usize / slices } else { clusters(limits, slices) };
+            let shares = at_once.clamp(1, tiles);
+            let steps = tiles.div_ceil(shares) * group.superblocks.div_ceil(slices);
+            for warps in [16, 12, 8, 4].into_iter().filter(|&warps| warps <= max_warps) {
+                let g = Geometry { slices, shares, warps, join, stage_bytes, owned: 0, launch_rows: full };
+                let needed = shared_bytes(group, &g, full, 2, true);
+                let fits = (warps <= 8 || full <= 16) && needed <= limits.shared as usize;
+                let time = estimate(steps, slices, warps, join);
+                if fits && best.as_ref().is_none_or(|(least, _)| time < *least) {
+                    best = Some((time, g));
+                }
+            }
+        }
+        if let Some((_, mut g)) = best {
+            let share = |i: usize| group.first_tile(i + 1, g.shares) - group.first_tile(i, g.shares);
+            let largest = (0..g.shares).map(share).max().expect("a share");
+            g.owned = largest.div_ceil(g.slices);
+            // 32 rows' accumulators take the registers of more than 8 warps.
+            if g.warps <= 8 && room(group, &g, limits, 32).is_some() {
+                g.launch_rows = 32;
+            }
+            return g;
+        }
+    }
+    panic!(
+        "{} superblocks of {stage_bytes}-byte tiles in {} bytes of shared memory",
+        group.superblocks, limits.shared
+    )
+}
+
+/// The products over rows of the pass, those that share activations together.
+fn groups(products: &[Product]) -> Vec<Vec<Product>> {
+    let mut groups: Vec<Vec<Product>> = Vec::new();
+    for p in products.iter().filter(|p| matches!(p.rows, Rows::All | Rows::Chosen)) {
+        let same = |g: &&mut Vec<Product>| g[0].x == p.x && g[0].rows == p.rows && g.len() < MAX_PRODUCTS;
+        match groups.iter_mut().find(same) {
+            Some(group) => group.push(*p),
+            None => groups.push(vec![*p]),
+        }
+    }
+    groups
+}
+
+fn describe(weights: &Weights, products: &[Product]) -> Group {
+    let matrices = products.iter().map(|p| weights.matrix(p.weight));
+    Group {
+        superblocks: padded(weights.matrix(products[0].weight).cols) / 256,
+        matrices: matrices.map(|m| (m.rows.div_ceil(TILE_ROWS), m.tiles())).collect(),
+    }
+}
+
+fn partial_bytes(group: &Group, g: &Geometry, rows: usize) -> usize {
+    (g.slices - 1) * rows * group.tiles() * TILE_ROWS * 4
+}
+
+/// Bytes of `scratch.products` that these products may use. Not for every pass: it works out how each is cut.
+pub(crate) fn workspace_bytes(weights: &Weights, limits: &DeviceInfo, products: &[Product]) -> usize {
+    let bytes = |products: &Vec<Product>| {
+        let group = describe(weights, products);
+        let g = geometry(&group, limits);
+        partial_bytes(&group, &g, g.launch_rows)
+    };
+    groups(products).iter().map(bytes).max().unwrap_or(0)
+}
+
+/// Launches the products of a decoding pass that run over all or over the chosen rows.
+pub(crate) fn launch(run: &Run<'_>, products: &[Product]) -> Result<(), Error> {
+    groups(products).iter().try_for_each(|products| launch_group(run, products))
+}
+
+fn launch_group(run: &Run<'_>, products: &[Product]) -> Result<(), Error> {
+    let group = describe(run.weights, products);
+    let g = geometry(&group, run.limits);
+    let (rows, chosen) = match products[0].rows {
+        Rows::Chosen => (run.pass.chosen_rows as usize, run.pass.chosen),
+        _ => (run.rows(), 0),
+    };
+    let mut list = [ProductArgs::default(); MAX_PRODUCTS];
+    let mut first_tile = 0;
+    for ((to, p), &(tiles, format)) in list.iter_mut().zip(products).zip(&group.matrices) {
+        let matrix = run.weights.matrix(p.weight);
+        let direct = format.tile_bytes() > g.stage_bytes;
+        assert!(matrix.experts == 1 && run.cols(p.out) == matrix.rows, "{p:?}");
+        assert!(padded(matrix.cols) == padded(run.cols(p.x)), "{p:?}");
+        *to = ProductArgs {
+            weight: matrix.address(),
+            out: run.buffer(p.out),
+            rows: matrix.rows as i32,
+            out_stride: matrix.rows as i32,
+            format: format as i32 + if direct { DIRECT } else { 0 },
+            first_tile: first_tile as i32,
+        };
+        first_tile += tiles;
+    }
+    let has_mins = |&(_, format): &(usize, TileFormat)| matches!(format, TileFormat::Q4_K | TileFormat::Q5_K);
+    assert!(group.cost() * g.shares < i32::MAX as usize, "{} row tiles", group.tiles());
+    for first in (0..rows).step_by(g.launch_rows) {
+        let count = g.launch_rows.min(rows - first);
+        let room = room(&group, &g, run.limits, count).expect("launches fit");
+        if room.workspace {
+            let needed = partial_bytes(&group, &g, count);
+            assert!(needed <= run.scratch.products.len(), "{needed} bytes of partial sums");
+        }
+        let args = MatmulArgs {
+            products: list,
+            x: run.activation(products[0].x),
+            chosen,
+            workspace: if room.workspace { run.scratch.products.address() } else { 0 },
+            product_count: products.len() as i32,
+            tiles: group.tiles() as i32,
+            cost: group.cost() as i32,
+            first_row: first as i32,
+            rows: count as i32,
+            slices: g.slices as i32,
+            shares: g.shares as i32,
+            stages: room.stages as i32,
+            stage_bytes: g.stage_bytes as i32,
+            owned: g.owned as i32,
+            with_sums: i32::from(group.matrices.iter().any(has_mins)),
+            join: i32::from(g.join),
+        };
+        let kernel = match count {
+            ..=8 => "matmul_8",
+            9..=16 => "matmul_16",
+            _ => "matmul_32",
+        };
+        let shape = Shape {
+            grid: [(g.slices * g.shares) as u32, 1, 1],
+            block: 32 * g.warps as u32,
+            shared: room.shared as u32,
+            cluster: if g.join { 1 } else { g.slices as u32 },
+        };
+        run.launch(kernel, shape, &args)?;
+        if g.join {
+            let blocks = (group.tiles() * 4 * count).div_ceil(256) as u32;
+            run.launch("matmul_join", Shape::new([blocks, 1, 1], 256), &args)?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn device(major: u32, multiprocessors: u32, shared: u32) -> DeviceInfo {
+        DeviceInfo { name: String::new(), major, minor: 0, multiprocessors, shared, l2: 0, memory: 0 }
+    }
+
+    fn group(matrices: &[(usize, TileFormat)], cols: usize) -> Group {
+        let matrices = matrices.iter().map(|&(rows, format)| (rows.div_ceil(16), format)).collect();
+        Group { matrices, superblocks: cols.div_ceil(256) }
+    }
+
+    const H200: (u32, u32, u32) = (9, 132, 232_448);
+
+    #[test]
+    fn the_matrices_of_27b_fill_an_h200() {
+        use TileFormat::{F16, Q4_K, Q6_K};
+        let limits = device(H200.0, H200.1, H200.2);
+        let cut = |matrices: &[_], cols| {
+            let g = geometry(&group(matrices, cols), &limits);
+            (g.slices, g.shares, g.warps)
+        };
+        assert_eq!(cut(&[(17408, Q4_K), (17408, Q4_K)], 5120), (2, 66, 16));
+        assert_eq!(cut(&[(10240, Q4_K), (6144, Q4_K), (48, F16), (48, F16)], 5120), (2, 66, 16));
+        assert_eq!(cut(&[(12288, Q4_K), (1024, Q4_K), (1024, Q6_K)], 5120), (2, 66, 16));
+        assert_eq!(cut(&[(5120, Q4_K)], 6144), (2, 66, 8));
+        assert_eq!(cut(&[(248320, Q6_K)], 5120), (2, 66, 16));
+        let down = geometry(&group(&[(5120, Q4_K)], 17408), &limits);
+        assert!(down.slices * down.shares >= 110, "{down:?}");
+    }
+
+    #[test]
+    fn every_number_of_rows_fits_and_shares_meet() {
+        use TileFormat::{F16, Q4_K, Q5_K, Q6_K, Q8_0};
+        let devices = [
+            H200,
+            (8, 108, 166_912),
+            (8, 84, 101_376),
+            (10, 148, 232_448),
+            (12, 170, 101_376),
+            (12, 48, 101_376),
+        ];
+        let matrices: [&[(usize, TileFormat)]; 8] = [
+            &[(17408, Q4_K), (17408, Q4_K)],
+            &[(10240, Q5_K), (6144, Q4_K), (48, F16), (48, Q8_0)],
+            &[(512, Q8_0), (512, Q8_0), (256, F16), (1, F16)],
+            &[(248320, Q6_K)],
+            &[(1, F16)],
+            &[(33, Q8_0)],
+            &[(5120, Q8_0)],
+            &[(2048, F16)],
+        ];
+        for (major, multiprocessors, shared) in devices {
+            let limits = device(major, multiprocessors, shared);
+            for (matrices, cols) in
+                matrices.iter().flat_map(|m| [64, 2048, 5120, 17408, 25600].map(|cols| (m, cols)))
+            {
+                let group = group(matrices, cols);
+                let g = geometry(&group, &limits);
+                assert!(g.join || g.slices <= MAX_CLUSTER);
+                assert!(!g.join || g.slices > MAX_CLUSTER || major < 9);
+                assert!(g.slices * g.shares <= multiprocessors as usize || g.shares == 1, "{g:?}");
+                assert!(g.launch_rows >= 4, "{matrices:?} {cols}: {g:?} on {limits:?}");
+                assert!(g.launch_rows <= 16 || g.warps <= 8);
+                for rows in 1..=g.launch_rows {
+                    let room = room(&group, &g, &limits, rows).expect("fits");
+                    assert!(room.shared <= shared as usize && room.stages >= 2);
+                    assert!(g.slices > 1 || !room.workspace);
+                }
+                let cuts: Vec<usize> = (0..=g.shares).map(|i| group.first_tile(i, g.shares)).collect();
+                assert!(cuts[0] == 0 && cuts[g.shares] == group.tiles());
+                assert!(
+                    cuts.windows(2).all(|w| w[0] <= w[1] && w[1] - w[0] <= g.owned * g.slices),
+                    "{cuts:?}"
+                );
+                assert!(group.cost() * g.shares < i32::MAX as usize);
+            }
+        }
+    }
+}

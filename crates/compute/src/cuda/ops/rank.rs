@@ -1,0 +1,86 @@
+//! The best tokens of rows of logits, with their log-probabilities.
+
+use crate::{
+    Error,
+    arena::Arena,
+    cuda::{BOX, Cuda, args::Address, driver::Shape},
+    plan::Buf,
+    rank::Ranked,
+};
+
+/// As in `kernels/rank.cu`.
+const CHUNK: usize = 8192;
+const MAX_CHUNKS: usize = 32;
+const MAX_RANKS: usize = 64;
+const THREADS: u32 = 256;
+
+/// `RankArgs` of `kernels/rank.cu`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct RankArgs {
+    logits: Address,
+    best: Address,
+    sums: Address,
+    ids: Address,
+    logs: Address,
+    bad: Address,
+    rows: i32,
+    vocab: i32,
+    ranks: i32,
+    chunks: i32,
+}
+
+/// The best `ranks` tokens of each of the first `rows` rows; nothing where a logit is not a number.
+pub(crate) fn rank(
+    cuda: &Cuda,
+    arena: &Arena,
+    logits: Buf,
+    rows: usize,
+    ranks: usize,
+) -> Result<Option<Vec<Ranked>>, Error> {
+    let vocab = arena.plan.cols(logits);
+    let chunks = vocab.div_ceil(CHUNK);
+    assert!(chunks <= MAX_CHUNKS && ranks <= MAX_RANKS, "{ranks} ranks of {vocab} tokens");
+    let asked = ranks.clamp(1, vocab);
+    // Everything lies in the outbox: first the scratch, whose words are the largest, then what is read back.
+    let row_bytes = chunks * (8 * asked + 8) + 8 * asked + 4;
+    let step = BOX / row_bytes;
+    let address = arena.data[logits.0 as usize].device().expect("an arena of this device").address();
+    let mut ranked = Vec::with_capacity(rows);
+    for first in (0..rows).step_by(step) {
+        let rows = step.min(rows - first);
+        let best = cuda.outbox.address();
+        let sums = best + (8 * rows * chunks * asked) as u64;
+        let ids = sums + (8 * rows * chunks) as u64;
+        let logs = ids + (4 * rows * asked) as u64;
+        let bad = logs + (4 * rows * asked) as u64;
+        let args = RankArgs {
+            logits: address + (4 * first * vocab) as u64,
+            best,
+            sums,
+            ids,
+            logs,
+            bad,
+            rows: rows as i32,
+            vocab: vocab as i32,
+            ranks: asked as i32,
+            chunks: chunks as i32,
+        };
+        let launch =
+            |kernel, grid| cuda.driver.launch(&cuda.kernels.get(kernel)?, Shape::new(grid, THREADS), &args);
+        launch("rank_chunks", [chunks as u32, rows as u32, 1])?;
+        launch("rank_merge", [rows as u32, 1, 1])?;
+        let mut words = vec![0u32; rows * (2 * asked + 1)];
+        cuda.driver.download(ids, bytemuck::cast_slice_mut(&mut words))?;
+        let (ids, rest) = words.split_at(rows * asked);
+        let (logs, bad) = rest.split_at(rows * asked);
+        if bad.iter().any(|bad| *bad != 0) {
+            return Ok(None);
+        }
+        for (ids, logs) in ids.chunks(asked).zip(logs.chunks(asked)) {
+            let pairs = ids.iter().zip(logs).take(ranks);
+            ranked.push(pairs.map(|(id, log)| (*id, f32::from_bits(*log))).collect());
+        }
+    }
+    Ok(Some(ranked))
+}

@@ -1,0 +1,34 @@
+//! The router's choice of experts, and the visits by expert.
+
+use crate::{
+    Error,
+    cuda::{
+        args::{DECODE_ROWS, RouteArgs},
+        driver::Shape,
+        run::Run,
+    },
+    plan::{Buf, Routing},
+};
+
+pub(crate) fn launch(run: &Run<'_>, logits: Buf, routing: &Routing, scale: f32) -> Result<(), Error> {
+    let &Routing { experts, top_k, ids, weights, order, starts } = routing;
+    assert!(experts <= 512 && top_k <= 32 && top_k <= experts, "{top_k} of {experts} experts");
+    let rows = run.rows();
+    let args = RouteArgs {
+        logits: run.buffer(logits),
+        ids: run.buffer(ids),
+        weights: run.buffer(weights),
+        order: run.buffer(order),
+        starts: run.buffer(starts),
+        rows: rows as i32,
+        experts: experts as i32,
+        top_k: top_k as i32,
+        scale,
+    };
+    if rows <= DECODE_ROWS {
+        // The same choice for a row, and the visits sorted in the same launch.
+        return run.launch("route_few", Shape::new([1, 1, 1], 1024), &args);
+    }
+    run.launch("route", Shape::new([rows.div_ceil(8) as u32, 1, 1], 256), &args)?;
+    run.launch("route_order", Shape::new([experts.div_ceil(8) as u32, 1, 1], 256), &args)
+}

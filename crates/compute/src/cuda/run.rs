@@ -1,0 +1,113 @@
+//! One plan over one pass: each op becomes launches. Nothing here looks at what a pass holds, only at how many rows it
+//! has, so that what is launched can be captured once and replayed.
+
+use super::{
+    args,
+    driver::{DeviceInfo, Driver, Shape},
+    kernels::Kernels,
+    ops,
+    scratch::Scratch,
+    weights::Weights,
+};
+use crate::{
+    Error,
+    arena::Arena,
+    plan::{Buf, Op, Plan, VectorId},
+};
+
+/// What a launch needs to know.
+pub(crate) struct Run<'a> {
+    pub(crate) driver: &'a Driver,
+    pub(crate) kernels: &'a Kernels,
+    pub(crate) limits: &'a DeviceInfo,
+    pub(crate) weights: &'a Weights,
+    pub(crate) scratch: &'a Scratch,
+    pub(crate) arena: &'a Arena,
+    pub(crate) pass: args::Pass,
+    /// States a sequence folds at once in this pass.
+    pub(crate) slots: usize,
+}
+
+impl Run<'_> {
+    pub(crate) fn launch<A: Copy>(&self, kernel: &'static str, shape: Shape, args: &A) -> Result<(), Error> {
+        if shape.grid.contains(&0) {
+            return Ok(());
+        }
+        self.driver.launch(&self.kernels.get(kernel)?, shape, args)
+    }
+
+    pub(crate) fn plan(&self) -> &Plan {
+        &self.arena.plan
+    }
+
+    /// Rows of the pass.
+    pub(crate) fn rows(&self) -> usize {
+        self.pass.rows as usize
+    }
+
+    /// Whether the prompt's kernels are asked for.
+    pub(crate) fn is_prompt(&self) -> bool {
+        self.pass.prompt != 0
+    }
+
+    pub(crate) fn cols(&self, buf: Buf) -> usize {
+        self.plan().cols(buf)
+    }
+
+    /// The address of a buffer.
+    pub(crate) fn buffer(&self, buf: Buf) -> args::Address {
+        self.arena.data[buf.0 as usize].device().expect("an arena of this device").address()
+    }
+
+    /// A buffer that matrices are multiplied with.
+    pub(crate) fn activation(&self, buf: Buf) -> args::Activation {
+        let spec = &self.plan().buffers[buf.0 as usize];
+        let rows = spec.rows(self.arena.capacity(), self.arena.chosen_capacity());
+        let (cols, ld) = (spec.cols, padded(spec.cols));
+        let rounded =
+            self.arena.rounded[buf.0 as usize].device().expect("an activation of this device").address();
+        args::Activation {
+            x: rounded,
+            sums: rounded + (rows * ld * 2) as u64,
+            numbers: self.buffer(buf),
+            cols: cols as i32,
+            ld: ld as i32,
+        }
+    }
+
+    pub(crate) fn vector(&self, id: VectorId) -> args::Address {
+        self.weights.vector(id)
+    }
+
+    /// Launches everything an op is.
+    pub(crate) fn execute(&self, op: &Op) -> Result<(), Error> {
+        match op {
+            Op::Embed { table, out } => ops::embed::launch(self, *table, *out),
+            Op::Norm { .. } => ops::norm::launch(self, op),
+            Op::Load { x, out } => ops::load::launch(self, *x, *out),
+            Op::Matmul { products } => ops::products(self, products),
+            Op::Angles { rotary, out } => ops::angles::launch(self, rotary, *out),
+            Op::Rotate { .. } => ops::rotate::launch(self, op),
+            Op::Attention { .. } => ops::attention::launch(self, op),
+            Op::Convolve { layer, weight, q, v } => ops::convolve::launch(self, *layer, *weight, *q, *v),
+            Op::DeltaNet { .. } => ops::deltanet::launch(self, op),
+            Op::SwiGlu { parts } => {
+                parts.iter().try_for_each(|(gate, up, out)| ops::swiglu::launch(self, *gate, *up, *out))
+            }
+            Op::Route { logits, routing, scale } => ops::route::launch(self, *logits, routing, *scale),
+            Op::Combine { routing, experts, shared, out } => {
+                ops::combine::launch(self, routing, *experts, *shared, *out)
+            }
+        }
+    }
+}
+
+/// Columns of an activation as it is stored.
+pub(crate) fn padded(cols: usize) -> usize {
+    cols.next_multiple_of(256)
+}
+
+/// Bytes of a row of an activation: f16 numbers and, for every 32 of them, their sum in two halves.
+pub(crate) fn activation_bytes(cols: usize) -> usize {
+    padded(cols) * 2 + padded(cols) / 32 * 4
+}

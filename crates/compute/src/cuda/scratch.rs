@@ -1,0 +1,69 @@
+//! Memory that ops use while they run and nobody reads afterwards. It grows; captured graphs know its address, so they
+//! are made again when it does.
+
+use super::driver::{DeviceMemory, Driver};
+use crate::Error;
+use std::sync::Arc;
+
+/// One block for each use.
+pub(crate) struct Scratch {
+    driver: Arc<Driver>,
+    /// Partial results of attention over chunks of keys.
+    pub(crate) attention: DeviceMemory,
+    /// Chunks there is room for.
+    pub(crate) max_chunks: usize,
+    /// States folded within a pass.
+    pub(crate) states: DeviceMemory,
+    /// Partial sums of products.
+    pub(crate) products: DeviceMemory,
+    /// How often an address changed.
+    pub(crate) generation: u64,
+}
+
+impl Scratch {
+    pub(crate) fn new(driver: &Arc<Driver>) -> Result<Self, Error> {
+        let none = || driver.allocate(0, "scratch");
+        Ok(Self {
+            attention: none()?,
+            max_chunks: 0,
+            states: none()?,
+            products: none()?,
+            generation: 0,
+            driver: driver.clone(),
+        })
+    }
+
+    /// Makes room for attention of `bytes` with rows of `chunks` chunks.
+    pub(crate) fn reserve_attention(&mut self, bytes: usize, chunks: usize) -> Result<(), Error> {
+        if bytes > self.attention.len() || chunks > self.max_chunks {
+            self.max_chunks = chunks.max(self.max_chunks);
+            self.attention = grown(&self.driver, &self.attention, bytes)?;
+            self.generation += 1;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn reserve_states(&mut self, bytes: usize) -> Result<(), Error> {
+        if bytes > self.states.len() {
+            self.states = grown(&self.driver, &self.states, bytes)?;
+            self.generation += 1;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn reserve_products(&mut self, bytes: usize) -> Result<(), Error> {
+        if bytes > self.products.len() {
+            self.products = grown(&self.driver, &self.products, bytes)?;
+            self.generation += 1;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.attention.len() + self.states.len() + self.products.len()
+    }
+}
+
+fn grown(driver: &Arc<Driver>, old: &DeviceMemory, bytes: usize) -> Result<DeviceMemory, Error> {
+    driver.allocate_as_is(bytes.max(old.len()).next_multiple_of(1 << 20), "scratch")
+}

@@ -1,0 +1,28 @@
+//! What can go wrong with a backend: memory, drivers, and weights it has no form for.
+
+/// Why a backend could not do what it was asked.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// The device has no room.
+    #[error("the device has no room for {needed} bytes more ({what})")]
+    OutOfMemory {
+        /// Bytes that were asked for.
+        needed: usize,
+        /// What they are for.
+        what: &'static str,
+    },
+    /// There is no device to run on.
+    #[error("{0}")]
+    NoDevice(String),
+    /// The driver refused a call.
+    #[error("CUDA: `{call}` failed: {reason}")]
+    Driver {
+        /// The call.
+        call: &'static str,
+        /// The driver's own words.
+        reason: String,
+    },
+    /// The kernels are not in this build for this device and could not be compiled.
+    #[error("{0}")]
+    Kernels(String),
+}

@@ -1,0 +1,193 @@
+//! Rotation and attention: trees, chains, windows and blocks over committed pages, in both roles.
+
+use super::{Both, Random, chain, run_plan, tree_and_chain};
+use crate::{
+    AttentionShape, Backend, Buf, CommitPath, Error, KvLayout, KvType, Memory, Op, PAGE_TOKENS, PageTable,
+    Pass, Plan, Rotary, Row, SequenceView, VectorId,
+};
+
+/// Norms of queries and keys.
+#[derive(Clone, Copy)]
+struct Norms {
+    q: VectorId,
+    k: VectorId,
+}
+
+fn record(
+    norms: Norms,
+    layout: KvLayout,
+    shape: AttentionShape,
+    window: Option<usize>,
+    causal: bool,
+) -> (Plan, [Buf; 3], Buf) {
+    let mut plan = Plan::new("attention");
+    let cache = plan.cache(layout);
+    let q = plan.numbers("q", shape.heads * shape.query_stride());
+    let k = plan.numbers("k", shape.kv_heads * shape.head_dim);
+    let v = plan.numbers("v", shape.kv_heads * shape.head_dim);
+    let inverse_frequencies = (0..16).map(|i| 1e4f32.powf(-(i as f32) / 16.0)).collect();
+    let rotary = Rotary { inverse_frequencies, magnitude: 1.2 };
+    let angles = plan.numbers("angles", 32);
+    let out = plan.activation("out", shape.heads * shape.head_dim);
+    let (q_norm, k_norm) = (norms.q, norms.k);
+    plan.record(Op::Angles { rotary, out: angles });
+    plan.record(Op::Rotate { q, k, v, shape, q_norm, k_norm, eps: 1e-6, angles, cache, layer: 1 });
+    let scale = 1.0 / (shape.head_dim as f32).sqrt();
+    plan.record(Op::Attention { q, k, v, shape, scale, window, causal, cache, layer: 1, out });
+    (plan, [q, k, v], out)
+}
+
+/// Runs rows from the tip of a state and gives the attended rows; `keep` of them are committed.
+struct Side<'a> {
+    backend: &'a mut dyn Backend,
+    norms: Norms,
+    layout: KvLayout,
+    shape: AttentionShape,
+    pages: Vec<Memory>,
+    committed: usize,
+}
+
+impl Side<'_> {
+    fn pass(
+        &mut self,
+        rows: &[Row],
+        inputs: &[Vec<f32>; 3],
+        (window, causal, prompt): (Option<usize>, bool, bool),
+        keep: usize,
+    ) -> Result<Vec<f32>, Error> {
+        let (plan, bufs, out) = record(self.norms, self.layout, self.shape, window, causal);
+        let inputs: Vec<_> = bufs.into_iter().zip(inputs.iter().cloned()).collect();
+        let end = self.committed + keep;
+        while self.pages.len() * PAGE_TOKENS < end {
+            self.pages.push(self.backend.memory(self.layout.page_bytes())?);
+        }
+        let table = PageTable { first_page: 0, pages: self.pages.iter().collect() };
+        let first = SequenceView { committed: self.committed, caches: vec![table], ..Default::default() };
+        let second = SequenceView { caches: vec![PageTable::default()], ..Default::default() };
+        let sequences = if rows.iter().any(|r| r.sequence == 1) { vec![first, second] } else { vec![first] };
+        let mut pass = Pass::new(rows, &[], sequences);
+        if prompt {
+            pass = pass.as_prompt();
+        }
+        let arena = run_plan(self.backend, plan, &inputs, &pass)?;
+        if keep > 0 {
+            let path: Vec<u32> = (0..keep as u32).collect();
+            let first_page = self.committed / PAGE_TOKENS;
+            let mut pages: Vec<&mut Memory> = self.pages.iter_mut().skip(first_page).collect();
+            let commit = CommitPath { rows: &path, position: self.committed };
+            self.backend.commit_kv(&arena, 0, commit, first_page, &mut pages)?;
+            self.committed = end;
+        }
+        Ok(arena.read(out).into_owned())
+    }
+}
+
+fn inputs(random: &mut Random, shape: &AttentionShape, rows: usize) -> [Vec<f32>; 3] {
+    let widths = [
+        shape.heads * shape.query_stride(),
+        shape.kv_heads * shape.head_dim,
+        shape.kv_heads * shape.head_dim,
+    ];
+    widths.map(|width| random.numbers(rows * width))
+}
+
+/// The same rows of other inputs, from `first` on.
+fn part(inputs: &[Vec<f32>; 3], rows: usize, first: usize, count: usize) -> [Vec<f32>; 3] {
+    std::array::from_fn(|i| {
+        let width = inputs[i].len() / rows;
+        inputs[i][first * width..(first + count) * width].to_vec()
+    })
+}
+
+pub(super) fn run(both: &mut Both<'_>) -> Result<(), Error> {
+    let shapes = [
+        AttentionShape { heads: 6, kv_heads: 2, head_dim: 96, gated: true },
+        AttentionShape { heads: 8, kv_heads: 2, head_dim: 128, gated: false },
+        AttentionShape { heads: 12, kv_heads: 2, head_dim: 256, gated: true },
+    ];
+    for (shape, kind) in shapes.into_iter().flat_map(|s| KvType::ALL.map(|k| (s, k))) {
+        for committed in [0, 30, 130, 700] {
+            check(both, shape, kind, committed)?;
+        }
+    }
+    check(both, shapes[2], KvType::F16, 9000)
+}
+
+fn check(both: &mut Both<'_>, shape: AttentionShape, kind: KvType, committed: usize) -> Result<(), Error> {
+    let layout = KvLayout { kind, layers: 2, heads: shape.kv_heads, head_dim: shape.head_dim };
+    let mut random = Random(3);
+    let (q, k) =
+        (both.vector(&random.numbers(shape.head_dim))?, both.vector(&random.numbers(shape.head_dim))?);
+    let [mut reference, mut device] = [
+        Side {
+            backend: &mut both.reference,
+            norms: Norms { q: q.reference, k: k.reference },
+            layout,
+            shape,
+            pages: Vec::new(),
+            committed: 0,
+        },
+        Side {
+            backend: &mut *both.device,
+            norms: Norms { q: q.device, k: k.device },
+            layout,
+            shape,
+            pages: Vec::new(),
+            committed: 0,
+        },
+    ];
+    let name = format!("attention {kind:?} {} x {}, {committed} before", shape.heads, shape.head_dim);
+    let prompt = (None, true, true);
+    let mut found: Vec<(String, f32, f32)> = Vec::new();
+    // A key on the edge between two codes may fall to either side.
+    let tolerance = if kind == KvType::F16 { 4e-3 } else { 2e-2 };
+    let text = inputs(&mut random, &shape, committed.max(1));
+    let mut at = 0;
+    while at < committed {
+        // The reference takes long texts in few passes, since it decodes every page for every row.
+        let count = 200.min(committed - at);
+        let rows = part(&text, committed, at, count);
+        let is_short = committed < 1000;
+        let expected = if is_short || at + count >= committed {
+            Some(reference.pass(&chain(count), &rows, prompt, count)?)
+        } else {
+            None
+        };
+        let got = device.pass(&chain(count), &rows, prompt, count)?;
+        if let Some(expected) = expected.filter(|_| is_short) {
+            found.push((format!("{name}, prompt from {at}"), super::difference(&expected, &got), tolerance));
+        }
+        at += count;
+    }
+    if committed < 1000 {
+        for (rows, settings, what) in [
+            (tree_and_chain(), (None, true, false), "tree"),
+            (tree_and_chain(), (Some(70), true, false), "tree, window"),
+            (chain(9), (None, false, false), "block"),
+            (chain(16), (Some(5), false, false), "block, window"),
+            (chain(40), (None, true, false), "chain"),
+        ] {
+            let numbers = inputs(&mut Random(5), &shape, rows.len());
+            let expected = reference.pass(&rows, &numbers, settings, 0)?;
+            let got = device.pass(&rows, &numbers, settings, 0)?;
+            found.push((format!("{name}, {what}"), super::difference(&expected, &got), tolerance));
+        }
+    }
+    // A chain in one pass, token by token, and in parts: the same bits.
+    let rows = 40;
+    let numbers = inputs(&mut Random(6), &shape, rows);
+    let settings = (None, true, false);
+    let whole = device.pass(&chain(rows), &numbers, settings, 0)?;
+    let mut parts = Vec::new();
+    for (i, count) in [1, 5, 1, 16, 3, 14].into_iter().enumerate() {
+        let first = [0, 1, 6, 7, 23, 26][i];
+        parts.extend(device.pass(&chain(count), &part(&numbers, rows, first, count), settings, count)?);
+    }
+    let same =
+        whole.iter().zip(&parts).all(|(a, b)| a.to_bits() == b.to_bits()) && whole.len() == parts.len();
+    found.push((format!("{name}, bits of a chain in parts"), if same { 0.0 } else { f32::INFINITY }, 0.0));
+    for (name, worst, tolerance) in found {
+        both.check(&name, worst, tolerance);
+    }
+    Ok(())
+}

@@ -1,0 +1,162 @@
+//! Every op on a device against the reference, on ragged shapes and from buffers full of NaN, and the law that a row has
+//! the same bits in any company. `forerun doctor --selftest` runs it where a device is; it needs no test harness.
+
+mod attention;
+mod deltanet;
+mod experts;
+mod products;
+mod random;
+mod rows;
+
+use crate::{Arena, Backend, Buf, Error, Matrix, MatrixId, Pass, Plan, Row, VectorId, reference::Reference};
+use formats::BlockType;
+pub use random::{Random, random_blocks};
+use std::sync::Arc;
+
+/// What one check found.
+#[derive(Clone, Debug)]
+pub struct Check {
+    /// What was checked.
+    pub name: String,
+    /// The largest difference from the reference, relative to the size of what is expected; NaN where one side has one.
+    pub worst: f32,
+    /// The largest that is allowed.
+    pub tolerance: f32,
+}
+
+impl Check {
+    /// Whether it held.
+    pub fn holds(&self) -> bool {
+        self.worst <= self.tolerance
+    }
+}
+
+/// Runs every check on a device.
+pub fn run(device: &mut dyn Backend, mut seen: impl FnMut(&Check)) -> Result<Vec<Check>, Error> {
+    let mut both = Both { reference: Reference::default(), device, checks: Vec::new(), seen: &mut seen };
+    rows::run(&mut both)?;
+    products::run(&mut both)?;
+    experts::run(&mut both)?;
+    attention::run(&mut both)?;
+    deltanet::run(&mut both)?;
+    Ok(both.checks)
+}
+
+/// A device and the reference, which are given the same weights and plans.
+struct Both<'a> {
+    reference: Reference,
+    device: &'a mut dyn Backend,
+    checks: Vec<Check>,
+    seen: &'a mut dyn FnMut(&Check),
+}
+
+/// A matrix or vector on both.
+#[derive(Clone, Copy)]
+struct Of<T> {
+    reference: T,
+    device: T,
+}
+
+impl Both<'_> {
+    fn vector(&mut self, numbers: &[f32]) -> Result<Of<VectorId>, Error> {
+        Ok(Of { reference: self.reference.vector(numbers)?, device: self.device.vector(numbers)? })
+    }
+
+    fn matrix(
+        &mut self,
+        random: &mut Random,
+        ty: BlockType,
+        [experts, rows, cols]: [usize; 3],
+    ) -> Result<Of<MatrixId>, Error> {
+        let bytes = random_blocks(random, ty, experts * rows * cols);
+        let matrix = Matrix { ty, experts, rows, cols, bytes: &bytes };
+        Ok(Of { reference: self.reference.matrix(matrix)?, device: self.device.matrix(matrix)? })
+    }
+
+    fn table(
+        &mut self,
+        random: &mut Random,
+        ty: BlockType,
+        rows: usize,
+        cols: usize,
+    ) -> Result<Of<MatrixId>, Error> {
+        let bytes = random_blocks(random, ty, rows * cols);
+        let matrix = Matrix { ty, experts: 1, rows, cols, bytes: &bytes };
+        Ok(Of { reference: self.reference.table(matrix)?, device: self.device.table(matrix)? })
+    }
+
+    /// Runs the plan that `record` makes on both, and compares outputs.
+    fn compare<'p>(
+        &mut self,
+        name: &str,
+        record: &dyn Fn(bool) -> (Plan, Vec<(Buf, Vec<f32>)>, Vec<Buf>),
+        passes: [Pass<'p>; 2],
+        tolerance: f32,
+    ) -> Result<(), Error> {
+        let [on_reference, on_device] = &passes;
+        let (plan, inputs, outputs) = record(false);
+        let expected = run_plan(&mut self.reference, plan, &inputs, on_reference)?;
+        let (plan, inputs, _) = record(true);
+        let got = run_plan(self.device, plan, &inputs, on_device)?;
+        let mut worst = 0f32;
+        for out in outputs {
+            let spec = &expected.plan().buffers[out.0 as usize];
+            let count = spec.rows(on_device.rows(), on_device.chosen.len()) * spec.cols;
+            worst = largest(worst, difference(&expected.read(out)[..count], &got.read(out)[..count]));
+        }
+        self.check(name, worst, tolerance);
+        Ok(())
+    }
+
+    fn check(&mut self, name: &str, worst: f32, tolerance: f32) {
+        let check = Check { name: name.into(), worst, tolerance };
+        (self.seen)(&check);
+        self.checks.push(check);
+    }
+
+    /// Notes whether numbers have the same bits.
+    fn check_bits(&mut self, name: &str, a: &[f32], b: &[f32]) {
+        let same = a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.to_bits() == b.to_bits());
+        self.check(name, if same { 0.0 } else { f32::INFINITY }, 0.0);
+    }
+}
+
+/// Runs a plan in an arena of NaN but for the inputs.
+fn run_plan(
+    backend: &mut dyn Backend,
+    plan: Plan,
+    inputs: &[(Buf, Vec<f32>)],
+    pass: &Pass<'_>,
+) -> Result<Arena, Error> {
+    let mut arena = backend.arena(Arc::new(plan), pass.rows(), pass.chosen.len())?;
+    arena.poison();
+    for (buf, numbers) in inputs {
+        arena.write(*buf, numbers);
+    }
+    backend.run(&mut arena, pass)?;
+    backend.finish()?;
+    Ok(arena)
+}
+
+fn largest(a: f32, b: f32) -> f32 {
+    if a.is_nan() || b.is_nan() { f32::NAN } else { a.max(b) }
+}
+
+/// The largest difference, relative to the size of what is expected.
+fn difference(expected: &[f32], got: &[f32]) -> f32 {
+    let size = (expected.iter().map(|x| x * x).sum::<f32>() / expected.len().max(1) as f32).sqrt();
+    let of = |(e, g): (&f32, &f32)| (e - g).abs() / (size + e.abs()).max(f32::MIN_POSITIVE);
+    expected.iter().zip(got).map(of).fold(0.0, largest)
+}
+
+/// Rows that follow each other.
+fn chain(n: usize) -> Vec<Row> {
+    (0..n as u32).map(|i| Row { token: i, sequence: 0, parent: i.checked_sub(1) }).collect()
+}
+
+/// A tree of rows on sequence 0, a chain on sequence 1, interleaved.
+fn tree_and_chain() -> Vec<Row> {
+    let rows = [(0, -1), (1, -1), (0, 0), (0, 0), (1, 1), (0, 3), (0, 2), (1, 4), (0, 5), (0, -1), (0, 8)];
+    rows.map(|(sequence, parent): (u32, i32)| Row { token: 0, sequence, parent: u32::try_from(parent).ok() })
+        .to_vec()
+}

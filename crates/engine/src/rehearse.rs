@@ -1,0 +1,104 @@
+//! Rounds whose outcome is imposed: everything a round does, at its real cost, with an acceptance that somebody chose.
+//! For measuring weights that mean nothing, where no drafted token would ever stand.
+
+use crate::draft::Draft;
+use crate::step::{Engine, Generation};
+use crate::{Error, Row, Sequence};
+use std::time::Instant;
+
+/// Seconds of a rehearsed round, by stage. The device is waited for after each stage only where stages are asked for.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Rehearsed {
+    /// Taking in features, the block pass and its ranking.
+    pub draft_s: f64,
+    /// The pass over all rows, and the draw at each.
+    pub verify_s: f64,
+    /// Making the imposed path part of the sequence.
+    pub commit_s: f64,
+    /// From beginning to end.
+    pub round_s: f64,
+    /// Rows of the verify.
+    pub rows: usize,
+}
+
+impl Engine {
+    /// A text whose sequence holds `prompt`, ready for [`Self::rehearse`].
+    pub fn rehearsal(&mut self, prompt: &[u32]) -> Result<Generation, Error> {
+        let sequence = self.sequence();
+        self.begin(sequence, prompt, prompt, Default::default(), Vec::new(), |_| ())
+    }
+
+    /// A round of `text` as `spec` says, of which `length` tokens are kept whatever the target thinks of them.
+    pub fn rehearse(
+        &mut self,
+        text: &mut Generation,
+        length: usize,
+        by_stage: bool,
+    ) -> Result<Rehearsed, Error> {
+        let begin = Instant::now();
+        let mut laps = vec![begin];
+        let mut lap = |engine: &mut Self| -> Result<(), Error> {
+            if by_stage {
+                engine.backend.finish()?;
+            }
+            laps.push(Instant::now());
+            Ok(())
+        };
+        let (_, draft) = self.propose(text)?;
+        lap(self)?;
+        let rows: Vec<Row> = draft.rows(text.anchor, 0);
+        let all: Vec<u32> = (0..rows.len() as u32).collect();
+        self.model.forward(&mut *self.backend, &rows, &all, &[&text.sequence])?;
+        self.draw_rows(&[(&mut *text, 1)], &rows)?;
+        lap(self)?;
+        let path = deepest(&draft, length);
+        self.commit(0, &mut text.sequence, &rows, &path)?;
+        lap(self)?;
+        self.backend.finish()?;
+        let seconds = |i: usize| (laps[i + 1] - laps[i]).as_secs_f64();
+        Ok(Rehearsed {
+            draft_s: seconds(0),
+            verify_s: seconds(1),
+            commit_s: seconds(2),
+            round_s: begin.elapsed().as_secs_f64(),
+            rows: rows.len(),
+        })
+    }
+
+    /// Seconds of a verify of `count` rows that follow each other, logits and draws included; nothing is committed.
+    pub fn time_verify(&mut self, text: &mut Generation, count: usize) -> Result<f64, Error> {
+        let tokens: Vec<u32> = (0..count as u32).map(|i| i * 37 % self.model.config().vocab as u32).collect();
+        let rows: Vec<Row> = crate::model::chain(&tokens, 0).collect();
+        let all: Vec<u32> = (0..count as u32).collect();
+        self.backend.finish()?;
+        let begin = Instant::now();
+        self.model.forward(&mut *self.backend, &rows, &all, &[&text.sequence])?;
+        self.draw_rows(&[(&mut *text, 1)], &rows)?;
+        self.backend.finish()?;
+        Ok(begin.elapsed().as_secs_f64())
+    }
+
+    /// Seconds of reading `tokens` into an empty sequence, and the sequence.
+    pub fn time_prompt(&mut self, tokens: &[u32]) -> Result<(f64, Sequence), Error> {
+        let mut sequence = self.sequence();
+        self.backend.finish()?;
+        let begin = Instant::now();
+        for chunk in tokens.chunks(self.model.options().max_rows) {
+            self.read(&mut sequence, chunk)?;
+        }
+        self.backend.finish()?;
+        Ok((begin.elapsed().as_secs_f64(), sequence))
+    }
+}
+
+/// The rows of the likeliest path of at most `length` rows, the anchor's first.
+fn deepest(draft: &Draft, length: usize) -> Vec<u32> {
+    let mut path = vec![0];
+    while path.len() < length.max(1) {
+        match draft.children(path[path.len() - 1]).next() {
+            Some((row, _)) => path.push(row),
+            None => break,
+        }
+    }
+    path
+}

@@ -1,0 +1,111 @@
+//! Rows of numbers that wait in the backend's memory: hidden states on their way to a drafter.
+
+use crate::Error;
+use compute::{Arena, Backend, Buf, Memory};
+use std::sync::Arc;
+
+/// Rows there is room for at first.
+const FIRST_ROOM: usize = 64;
+
+/// Rows of `width` numbers, added at the end and taken from the front.
+#[derive(Clone, Debug)]
+pub struct KeptRows {
+    width: usize,
+    first: usize,
+    len: usize,
+    memory: Option<Arc<Memory>>,
+}
+
+impl KeptRows {
+    /// None yet.
+    pub fn new(width: usize) -> Self {
+        Self { width, first: 0, len: 0, memory: None }
+    }
+
+    /// Rows that wait.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether none wait.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        4 * self.width * self.len
+    }
+
+    /// Copies rows of a buffer to the end.
+    pub(crate) fn push(
+        &mut self,
+        backend: &mut dyn Backend,
+        arena: &Arena,
+        buf: Buf,
+        rows: &[u32],
+    ) -> Result<(), Error> {
+        self.make_room(backend, rows.len())?;
+        let at = self.first + self.len;
+        let memory = self.memory.as_mut().and_then(Arc::get_mut).expect("room was made");
+        backend.keep_rows(arena, buf, rows, memory, at)?;
+        self.len += rows.len();
+        Ok(())
+    }
+
+    /// Copies waiting rows from number `at` on to the first rows of a buffer.
+    pub(crate) fn load(
+        &self,
+        backend: &mut dyn Backend,
+        arena: &mut Arena,
+        buf: Buf,
+        at: usize,
+        count: usize,
+    ) -> Result<(), Error> {
+        assert!(at + count <= self.len, "rows {at} to {} of {}", at + count, self.len);
+        match &self.memory {
+            Some(memory) if count > 0 => Ok(backend.load_rows(arena, buf, memory, self.first + at, count)?),
+            _ => Ok(()),
+        }
+    }
+
+    /// Lets go of the first rows.
+    pub(crate) fn take(&mut self, count: usize) {
+        assert!(count <= self.len);
+        self.first += count;
+        self.len -= count;
+        if self.len == 0 {
+            self.first = 0;
+        }
+    }
+
+    /// Memory of its own with room for `more` rows after those there are.
+    fn make_room(&mut self, backend: &dyn Backend, more: usize) -> Result<(), Error> {
+        let row = 4 * self.width;
+        if let Some(memory) = &mut self.memory
+            && (self.first + self.len + more) * row <= memory.len()
+            && Arc::get_mut(memory).is_some()
+        {
+            return Ok(());
+        }
+        let room = (self.len + more).next_power_of_two().max(FIRST_ROOM);
+        let mut fresh = backend.memory(room * row)?;
+        if let Some(old) = &self.memory {
+            fresh.copy_from(0, old, self.first * row, self.len * row)?;
+        }
+        self.memory = Some(Arc::new(fresh));
+        self.first = 0;
+        Ok(())
+    }
+
+    /// The numbers of all rows.
+    fn numbers(&self) -> Vec<f32> {
+        let range = (self.first * self.width, self.len * self.width);
+        self.memory.as_ref().map_or_else(Vec::new, |m| m.read(range.0, range.1).into_owned())
+    }
+}
+
+impl PartialEq for KeptRows {
+    fn eq(&self, other: &Self) -> bool {
+        self.width == other.width && self.numbers() == other.numbers()
+    }
+}

@@ -1,0 +1,320 @@
+//! `forerun bench rounds`: what a round costs at a published shape, without its weights. Random weights, real kernels,
+//! and an acceptance that is imposed, since random drafts never stand; the floor is bytes over measured bandwidth.
+
+use super::cost::{Read, measured_bandwidth};
+use super::statistics::{Interval, interval};
+use crate::model_flags::ModelFlags;
+use anyhow::{Result, bail};
+use checkpoint::TargetConfig;
+use engine::synthetic::{self, Mix};
+use engine::{Engine, Generation, Spec};
+use serde::Serialize;
+use std::io::Write;
+use std::path::PathBuf;
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Shape: qwen3.6-27b, qwen3.6-35b-a3b and others; `list` says which
+    #[arg(long, value_name = "SHAPE", default_value = "qwen3.6-27b")]
+    synthetic: String,
+    /// Types of the target's weights
+    #[arg(long, value_enum, default_value = "q4_k_m")]
+    quant: super::Weights,
+    /// Types of the drafter's weights
+    #[arg(long, value_enum, default_value = "q8_0")]
+    draft_quant: super::Weights,
+    /// Tokens kept of each round, on average; figures that rest on it say so
+    #[arg(long, value_name = "LENGTH", default_value_t = 5.12)]
+    assume_accept: f64,
+    /// Tokens of context before the rounds
+    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1024")]
+    context: Vec<usize>,
+    /// Rows of verifies
+    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1,4,8,16,24,32,64")]
+    rows: Vec<usize>,
+    /// Tokens of the prompts that are read
+    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "512,2048")]
+    prompt: Vec<usize>,
+    /// Budgets of tree rounds
+    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "31")]
+    tree: Vec<usize>,
+    /// Blocks of chain rounds
+    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "16")]
+    chain: Vec<usize>,
+    /// Rounds of each kind
+    #[arg(long, value_name = "N", default_value_t = 200)]
+    rounds: usize,
+    /// Write the figures as JSON to this file
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    #[command(flatten)]
+    model: ModelFlags,
+}
+
+/// One figure.
+#[derive(Clone, Debug, Serialize)]
+struct Figure {
+    what: String,
+    /// Tokens of context when it was taken.
+    context: usize,
+    rows: usize,
+    ms: Interval,
+    /// Bytes of weights and cache it cannot do without, over the measured bandwidth; 0 where it was not worked out.
+    floor_ms: f64,
+    /// Milliseconds of draft, verify, commit, each waited for; only of rounds.
+    stages_ms: Option<[f64; 3]>,
+    /// From the imposed length, or the tokens of a prompt.
+    tokens_per_s: Option<f64>,
+    /// Bytes copied to the device and back, of one of them.
+    bytes_up: u64,
+    bytes_down: u64,
+}
+
+#[derive(Serialize)]
+struct Figures {
+    device: String,
+    shape: String,
+    time: String,
+    command: String,
+    weight_bytes: u64,
+    draft_bytes: u64,
+    bandwidth_gb_s: f64,
+    assumed_accept_length: f64,
+    /// Distinct experts of the last layer that a pass of 16 rows touched.
+    experts_of_16_rows: Option<f64>,
+    figures: Vec<Figure>,
+}
+
+fn mix(weights: super::Weights) -> Mix {
+    match weights {
+        super::Weights::Q4 => Mix::Q4_K_M,
+        super::Weights::Q8 => Mix::Q8_0,
+        super::Weights::Bf16 => Mix::BF16,
+    }
+}
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let Some(config) = synthetic::named(&args.synthetic) else {
+        bail!("unknown shape `{}`: {} expected", args.synthetic, synthetic::NAMES.join(", "));
+    };
+    if !(args.assume_accept.is_finite() && args.assume_accept >= 1.0) {
+        bail!("`--assume-accept {}`: a round keeps at least one token", args.assume_accept);
+    }
+    let config = TargetConfig { mtp: None, ..config };
+    let drafter = synthetic::drafter_for(&args.synthetic);
+    let weights = synthetic::Weights::new(&config, mix(args.quant), 1);
+    let drafter = drafter.map(|d| {
+        let weights = synthetic::Weights::of_drafter(&d, mix(args.draft_quant), 2);
+        (d, weights)
+    });
+    let read = Read::new(&config, &weights.bytes());
+    let draft_bytes: u64 = drafter.iter().flat_map(|(_, w)| w.bytes().into_values()).sum();
+    let head_bytes = weights.bytes().get("output.weight").or(weights.bytes().get("token_embd.weight")).copied();
+    let mut backend = args.model.backend()?;
+    let bandwidth = match backend.read_bandwidth()? {
+        Some(bandwidth) => bandwidth,
+        None => measured_bandwidth(read.by(1) as usize, args.model.cpu()?.threads()),
+    };
+    let device = backend.describe();
+    eprintln!("{device}: {:.0} GB/s; making weights", bandwidth / 1e9);
+    let pair = drafter.as_ref().map(|(d, w)| (d, w as &dyn engine::WeightSource));
+    let engine = Engine::load(backend, (&config, &weights), pair, args.model.kv(), Spec::Off)?;
+    let kv_bytes = {
+        let row = args.model.kv().row_bytes(config.attention.head_dim);
+        config.attention_layers() * 2 * config.attention.kv_heads * row
+    };
+    let mut bench = Bench { engine, args, figures: Vec::new(), vocab: config.vocab };
+    let floor = |rows: usize, context: usize| {
+        (read.by(rows) as f64 + (context * kv_bytes) as f64) / bandwidth * 1e3
+    };
+    let draft_floor = (draft_bytes + head_bytes.unwrap_or(0)) as f64 / bandwidth * 1e3;
+    for &tokens in &args.prompt {
+        bench.prompt(tokens)?;
+    }
+    let mut experts = None;
+    for &context in &args.context {
+        bench.plain(context, floor(1, context))?;
+        let counted = bench.verifies(context, &floor)?;
+        experts = experts.or(counted);
+        if drafter.is_some() {
+            for &block in &args.chain {
+                let spec = Spec::Chain { block, budget: block - 1 };
+                bench.round(context, spec, &format!("chain-{block} round"), block, draft_floor + floor(block, context))?;
+            }
+            for &budget in &args.tree {
+                let spec = Spec::Tree { block: 16, budget };
+                let floor = draft_floor + floor(budget + 1, context);
+                bench.round(context, spec, &format!("tree round, {} rows", budget + 1), budget + 1, floor)?;
+            }
+        }
+    }
+    let figures = Figures {
+        device,
+        shape: args.synthetic.clone(),
+        time: jiff::Timestamp::now().strftime("%Y-%m-%d %H:%M").to_string(),
+        command: std::env::args().collect::<Vec<_>>().join(" "),
+        weight_bytes: read.all(),
+        draft_bytes,
+        bandwidth_gb_s: bandwidth / 1e9,
+        assumed_accept_length: args.assume_accept,
+        experts_of_16_rows: experts,
+        figures: bench.figures,
+    };
+    figures.print()?;
+    if let Some(path) = &args.out {
+        std::fs::write(path, serde_json::to_string_pretty(&figures)?)?;
+    }
+    Ok(())
+}
+
+struct Bench<'a> {
+    engine: Engine,
+    args: &'a Args,
+    figures: Vec<Figure>,
+    vocab: usize,
+}
+
+impl Bench<'_> {
+    fn tokens(&self, count: usize) -> Vec<u32> {
+        (0..count).map(|i| ((100 + i * 7919) % self.vocab.min(200_000)) as u32).collect()
+    }
+
+    fn text(&mut self, context: usize, spec: Spec) -> Result<Generation> {
+        self.engine.set_spec(spec);
+        let prompt = self.tokens(context);
+        Ok(self.engine.rehearsal(&prompt)?)
+    }
+
+    fn push(&mut self, figure: Figure) {
+        let tokens = figure.tokens_per_s.map_or_else(String::new, |t| format!(", {t:.0} tok/s"));
+        eprintln!("{:24} {:8.3} ms, floor {:.3}{tokens}", figure.what, figure.ms.value, figure.floor_ms);
+        self.figures.push(figure);
+    }
+
+    fn prompt(&mut self, tokens: usize) -> Result<()> {
+        self.engine.set_spec(Spec::Off);
+        let prompt = self.tokens(tokens);
+        self.engine.time_prompt(&prompt)?;
+        let mut times = Vec::new();
+        for _ in 0..5 {
+            times.push(self.engine.time_prompt(&prompt)?.0 * 1e3);
+        }
+        let ms = interval(&times);
+        let tokens_per_s = Some(tokens as f64 / ms.value * 1e3);
+        let what = format!("prompt of {tokens}");
+        let none = (0, 0);
+        self.push(figure(what, (0, tokens), ms, 0.0, tokens_per_s, none));
+        Ok(())
+    }
+
+    fn plain(&mut self, context: usize, floor_ms: f64) -> Result<()> {
+        let mut text = self.text(context, Spec::Off)?;
+        let (mut times, mut bytes) = (Vec::new(), (0, 0));
+        for i in 0..self.args.rounds + 5 {
+            let before = self.engine.backend().transferred();
+            let seconds = self.engine.rehearse(&mut text, 1, false)?.round_s;
+            let after = self.engine.backend().transferred();
+            bytes = (after.0 - before.0, after.1 - before.1);
+            if i >= 5 {
+                times.push(seconds * 1e3);
+            }
+        }
+        let ms = interval(&times);
+        let tokens_per_s = Some(1e3 / ms.value);
+        self.push(figure("plain decode".into(), (context, 1), ms, floor_ms, tokens_per_s, bytes));
+        Ok(())
+    }
+
+    /// Verifies by rows; the distinct experts that 16 rows touched, of a mixture.
+    fn verifies(&mut self, context: usize, floor: &dyn Fn(usize, usize) -> f64) -> Result<Option<f64>> {
+        let mut text = self.text(context, Spec::Off)?;
+        let mut experts = None;
+        for &rows in &self.args.rows {
+            let mut times = Vec::new();
+            for i in 0..self.args.rounds / 2 + 3 {
+                let seconds = self.engine.time_verify(&mut text, rows)?;
+                if i >= 3 {
+                    times.push(seconds * 1e3);
+                }
+            }
+            if rows == 16 {
+                experts = self.engine.model().experts_touched(rows).map(|n| n as f64);
+            }
+            let what = format!("verify of {rows} rows");
+            self.push(figure(what, (context, rows), interval(&times), floor(rows, context), None, (0, 0)));
+        }
+        Ok(experts)
+    }
+
+    fn round(&mut self, context: usize, spec: Spec, what: &str, rows: usize, floor_ms: f64) -> Result<()> {
+        let mut text = self.text(context, spec)?;
+        let accept = self.args.assume_accept;
+        // Whole lengths whose mean is the imposed one.
+        let length = |i: usize| ((i + 1) as f64 * accept) as usize - (i as f64 * accept) as usize;
+        let (mut times, mut bytes) = (Vec::new(), (0, 0));
+        for i in 0..self.args.rounds + 5 {
+            let before = self.engine.backend().transferred();
+            let seconds = self.engine.rehearse(&mut text, length(i), false)?.round_s;
+            let after = self.engine.backend().transferred();
+            bytes = (after.0 - before.0, after.1 - before.1);
+            if i >= 5 {
+                times.push(seconds * 1e3);
+            }
+        }
+        let mut stages = [const { Vec::new() }; 3];
+        for i in 0..self.args.rounds / 4 {
+            let r = self.engine.rehearse(&mut text, length(i), true)?;
+            for (list, seconds) in stages.iter_mut().zip([r.draft_s, r.verify_s, r.commit_s]) {
+                list.push(seconds * 1e3);
+            }
+        }
+        let ms = interval(&times);
+        let tokens_per_s = Some(accept / ms.value * 1e3);
+        let mut figure = figure(what.into(), (context, rows), ms, floor_ms, tokens_per_s, bytes);
+        figure.stages_ms = Some(stages.map(|list| interval(&list).value));
+        self.push(figure);
+        Ok(())
+    }
+}
+
+fn figure(
+    what: String,
+    (context, rows): (usize, usize),
+    ms: Interval,
+    floor_ms: f64,
+    tokens_per_s: Option<f64>,
+    (bytes_up, bytes_down): (u64, u64),
+) -> Figure {
+    Figure { what, context, rows, ms, floor_ms, stages_ms: None, tokens_per_s, bytes_up, bytes_down }
+}
+
+impl Figures {
+    fn print(&self) -> Result<()> {
+        let mut out = std::io::stdout().lock();
+        writeln!(out, "{} on {}, {} UTC", self.shape, self.device, self.time)?;
+        writeln!(
+            out,
+            "target {:.2} GB, drafter {:.2} GB, memory read at {:.0} GB/s; acceptance of {} imposed",
+            self.weight_bytes as f64 / 1e9,
+            self.draft_bytes as f64 / 1e9,
+            self.bandwidth_gb_s,
+            self.assumed_accept_length
+        )?;
+        if let Some(experts) = self.experts_of_16_rows {
+            writeln!(out, "experts of the last layer that 16 rows touched: {experts}")?;
+        }
+        writeln!(out, "{:24} {:>7} {:>9} {:>9} {:>6} {:>9}  draft+verify+commit, bytes up/down", "", "context", "ms", "floor ms", "ratio", "tok/s")?;
+        for f in &self.figures {
+            let tokens = f.tokens_per_s.map_or_else(String::new, |t| format!("{t:.0}"));
+            let ratio = if f.floor_ms > 0.0 { format!("{:.2}", f.ms.value / f.floor_ms) } else { String::new() };
+            let stages = f.stages_ms.map_or_else(String::new, |[d, v, c]| format!("{d:.3} + {v:.3} + {c:.3}"));
+            let bytes = if f.bytes_up > 0 { format!("{}/{}", f.bytes_up, f.bytes_down) } else { String::new() };
+            writeln!(
+                out,
+                "{:24} {:>7} {:>9.3} {:>9.3} {:>6} {:>9}  {stages} {bytes}",
+                f.what, f.context, f.ms.value, f.floor_ms, ratio, tokens
+            )?;
+        }
+        Ok(out.flush()?)
+    }
+}
