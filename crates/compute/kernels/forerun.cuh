@@ -127,7 +127,8 @@ static_assert(sizeof(NormArgs) == 88 && sizeof(AttentionArgs) == 224 && sizeof(D
 
 // ------------------------------------------------------------------ activations
 
-__device__ __forceinline__ float clamp_half(float v) { return fminf(fmaxf(v, -65504.f), 65504.f); }
+// A NaN stays one.
+__device__ __forceinline__ float clamp_half(float v) { return v != v ? v : fminf(fmaxf(v, -65504.f), 65504.f); }
 
 // Writes eight columns of a row. Lanes 4i..4i+3 of a warp must call this together, with the four groups of eight of one
 // group of 32 columns in order; `col` is a multiple of 8. A NaN stays one.
@@ -136,7 +137,7 @@ __device__ __forceinline__ void store8(const Activation& a, int row, int col, co
   float sum = 0.f;
 #pragma unroll
   for (int i = 0; i < 8; i++) {
-    h[i] = __float2half_rn(v[i] != v[i] ? v[i] : clamp_half(v[i]));
+    h[i] = __float2half_rn(clamp_half(v[i]));
     sum += __half2float(h[i]);
   }
   const u32 lane = threadIdx.x & 31, group = 0xfu << (lane & 28);
@@ -150,7 +151,7 @@ __device__ __forceinline__ void store8(const Activation& a, int row, int col, co
     const __half high = __float2half_rn(clamp_half(sum));
     __half* s = a.sums + (size_t)row * (a.ld / 16) + (col >> 8) * 16 + ((col >> 5) & 7);
     s[0] = high;
-    s[8] = __float2half_rn(sum - __half2float(high));
+    s[8] = __float2half_rn(clamp_half(sum - __half2float(high)));
   }
 }
 
