@@ -2,19 +2,19 @@
 //! without a file, whether all modes write the same text, and what changed between two runs.
 
 mod compare;
-mod cost;
-mod machine;
+pub(crate) mod cost;
+pub(crate) mod machine;
 mod measure;
 mod modes;
 mod parity;
 mod plot;
-mod progress;
+pub(crate) mod progress;
 mod report;
 mod results;
-mod statistics;
-mod suites;
+pub(crate) mod statistics;
+pub(crate) mod suites;
 mod sweep;
-mod tables;
+pub(crate) mod tables;
 
 use crate::model_flags::{Mode as Pinned, ModelFlags, Running, SamplingFlags};
 use anyhow::{Context, Result, bail};

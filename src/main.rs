@@ -6,6 +6,7 @@ mod answer;
 mod bench;
 mod chat;
 mod convert;
+mod doctor;
 mod draft_flags;
 mod embedded;
 mod explain;
@@ -39,6 +40,8 @@ enum Verb {
     Bench(Box<bench::Args>),
     /// Say what a model file is, how each setting was found, and what looks wrong
     Inspect(inspect::Args),
+    /// Say what this machine can do, and why a drafter's tokens are accepted or not
+    Doctor(Box<doctor::Args>),
     /// Write a drafter as a GGUF that Forerun and llama.cpp load
     Convert(convert::Args),
 }
@@ -50,6 +53,7 @@ fn main() -> ExitCode {
         Verb::Serve(args) => serve::run(&args),
         Verb::Bench(args) => bench::run(&args),
         Verb::Inspect(args) => inspect::run(&args),
+        Verb::Doctor(args) => doctor::run(&args),
         Verb::Convert(args) => convert::run(&args),
     };
     match result {

@@ -1,14 +1,16 @@
 //! Flags that every verb with a running model shares: which model, on what, and how tokens are drawn.
 
+use crate::about;
 use crate::draft_flags::DraftFlags;
 use crate::loading::{self, Loaded};
 use anyhow::{Result, bail};
+use checkpoint::{Drafter, TargetConfig};
 use clap::ValueEnum;
 use compute::{Activations, Cpu, CpuLevel, KvType};
 use engine::sampling::Sampling;
 use engine::{Engine, Spec, WeightSource};
 use std::hash::{BuildHasher, Hasher};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Which model runs where.
 #[derive(clap::Args, Clone, Debug)]
@@ -155,6 +157,11 @@ impl ModelFlags {
     /// Opens the files, without taking weights in.
     pub(crate) fn open(&self) -> Result<Loaded> {
         loading::load(self.model.as_deref(), self.draft.as_deref(), &self.draft_flags.overrides())
+    }
+
+    /// Opens another drafter for that target, under the same overrides.
+    pub(crate) fn open_drafter(&self, path: &Path, target: &TargetConfig) -> Result<Drafter> {
+        Drafter::open(path, &self.draft_flags.overrides(), Some(target)).map_err(about(path))
     }
 
     /// Loads the model.

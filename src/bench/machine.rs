@@ -76,6 +76,11 @@ pub(crate) fn peak_memory() -> u64 {
     field(&file("/proc/self/status"), "VmHWM").parse::<u64>().unwrap_or(0) * 1024
 }
 
+/// Memory that a program may still take, in bytes.
+pub(crate) fn free_memory() -> u64 {
+    field(&file("/proc/meminfo"), "MemAvailable").parse::<u64>().unwrap_or(0) * 1024
+}
+
 /// FNV-1a.
 pub(crate) fn checksum(bytes: impl IntoIterator<Item = u8>) -> u64 {
     let mix = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);

@@ -57,26 +57,43 @@ pub(crate) fn names() -> Vec<String> {
 
 /// The first `count` prompts of the suite of that name.
 pub(crate) fn suite(name: &str, count: usize, text: &TextSide) -> Result<Suite> {
+    suite_as(name, count, text, None)
+}
+
+/// The same, with thinking or without, whatever the prompts say.
+pub(crate) fn suite_as(name: &str, count: usize, text: &TextSide, thinking: Option<bool>) -> Result<Suite> {
     let Some((_, lines)) = SUITES.iter().find(|(n, _)| *n == name) else {
         bail!("unknown suite `{name}`: {} expected", names().join(", "));
     };
-    read(name, lines, count, text)
+    read(name, lines, count, text, thinking)
 }
 
 /// The first `count` prompts of a file of JSON lines; the suite has the file's name.
 pub(crate) fn file(path: &Path, count: usize, text: &TextSide) -> Result<Suite> {
+    file_as(path, count, text, None)
+}
+
+/// The same, with thinking or without, whatever the prompts say.
+pub(crate) fn file_as(path: &Path, count: usize, text: &TextSide, thinking: Option<bool>) -> Result<Suite> {
     let shown = path.display().to_string();
     let lines = std::fs::read_to_string(path).with_context(|| shown.clone())?;
     let name = path.file_stem().map_or_else(|| shown.clone(), |s| s.to_string_lossy().into_owned());
-    read(&name, &lines, count, text).context(shown)
+    read(&name, &lines, count, text, thinking).context(shown)
 }
 
-fn read(name: &str, lines: &str, count: usize, text: &TextSide) -> Result<Suite> {
+fn read(
+    name: &str,
+    lines: &str,
+    count: usize,
+    text: &TextSide,
+    thinking: Option<bool>,
+) -> Result<Suite> {
     let mut prompts = Vec::new();
     let full = lines.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
     for (i, line) in full.take(count) {
         let at = || format!("line {} of `{name}`", i + 1);
-        let line: Line = serde_json::from_str(line).with_context(at)?;
+        let mut line: Line = serde_json::from_str(line).with_context(at)?;
+        line.thinking = thinking.or(line.thinking);
         prompts.push(encode(line, text).with_context(at)?);
     }
     if prompts.is_empty() {

@@ -2,6 +2,7 @@
 
 pub mod dflash;
 pub(crate) mod mtp;
+pub mod probe;
 mod rank;
 mod tree;
 

@@ -1,0 +1,128 @@
+//! How well a drafter guesses tokens that are known: its probabilities of what the target itself went on with, under
+//! any configuration that its weights fit. Nothing is judged and nothing is emitted.
+
+use super::dflash::Dflash;
+use super::rank::rank;
+use crate::model::{Model, Options, WeightSource, chain};
+use crate::sampling::greedy;
+use crate::{Error, Row};
+use checkpoint::{DrafterConfig, TargetConfig};
+use compute::{Backend, KvType};
+
+/// A target whose layers are listened to, for drafters to be tried on.
+pub struct Probe {
+    backend: Box<dyn Backend>,
+    model: Model,
+}
+
+/// A text that the target has read and gone on with.
+pub struct Reading {
+    /// The prompt, then the target's own tokens.
+    pub tokens: Vec<u32>,
+    /// How many of them are the prompt's.
+    pub prompt: usize,
+    /// What the layers left, of all tokens but the last: [tokens, layers, hidden].
+    features: Vec<f32>,
+}
+
+/// What a drafter thinks of one token it was to guess.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Guess {
+    /// Of the right token.
+    pub log_probability: f32,
+    /// Whether that is the token it would have proposed.
+    pub right: bool,
+}
+
+impl Probe {
+    /// Loads a target, without its next-token block, and listens to `layers`.
+    pub fn load(
+        mut backend: Box<dyn Backend>,
+        target: (&TargetConfig, &dyn WeightSource),
+        layers: Vec<usize>,
+        kv: KvType,
+    ) -> Result<Self, Error> {
+        let config = TargetConfig { mtp: None, ..target.0.clone() };
+        let options = Options { kv, taps: layers, ..Options::default() };
+        let model = Model::load(&mut *backend, &config, target.1, options)?;
+        Ok(Self { backend, model })
+    }
+
+    /// Loads a drafter.
+    pub fn drafter(
+        &mut self,
+        config: &DrafterConfig,
+        source: &dyn WeightSource,
+    ) -> Result<Dflash, Error> {
+        Dflash::load(&mut *self.backend, config, source, &self.model)
+    }
+
+    /// The same drafter under another configuration of the same dimensions.
+    pub fn variant(&self, drafter: &Dflash, config: &DrafterConfig) -> Dflash {
+        drafter.variant(&*self.backend, config, &self.model)
+    }
+
+    /// Reads a prompt and goes on greedily for `count` tokens, or up to one of `ends`.
+    pub fn read(&mut self, prompt: &[u32], count: usize, ends: &[u32]) -> Result<Reading, Error> {
+        if prompt.is_empty() {
+            return Err(Error::NothingToRead);
+        }
+        let mut sequence = self.model.sequence();
+        let (mut tokens, mut features) = (prompt.to_vec(), Vec::new());
+        let mut unread = prompt;
+        let mut last;
+        for _ in 0..count {
+            for chunk in unread.chunks(self.model.options().max_rows) {
+                let rows: Vec<Row> = chain(chunk, 0).collect();
+                let path: Vec<u32> = (0..chunk.len() as u32).collect();
+                self.model.forward(&mut *self.backend, &rows, &path[path.len() - 1..], &[&sequence])?;
+                (0..chunk.len()).for_each(|row| features.extend_from_slice(self.model.taps(row)));
+                self.model.commit(&mut *self.backend, 0, &mut sequence, &path)?;
+            }
+            last = [greedy(self.model.logits(0))?];
+            tokens.extend(last);
+            if ends.contains(&last[0]) {
+                break;
+            }
+            unread = &last;
+        }
+        Ok(Reading { tokens, prompt: prompt.len(), features })
+    }
+
+    /// For each anchor (a token of the reading, in ascending order), what the drafter thinks of the tokens after it, as
+    /// many as a block has masks and the text goes on. Nothing where its logits are not numbers.
+    pub fn guesses(
+        &mut self,
+        drafter: &mut Dflash,
+        reading: &Reading,
+        anchors: &[usize],
+    ) -> Option<Vec<Vec<Guess>>> {
+        let listened = &self.model.options().taps;
+        let column = |tap: &usize| listened.iter().position(|l| l == tap).expect("a layer listened to");
+        let columns: Vec<usize> = drafter.config().taps.iter().map(column).collect();
+        let (hidden, width) = (self.model.config().hidden, self.model.config().hidden * listened.len());
+        let block = drafter.config().block;
+        let mut context = drafter.empty_context();
+        let mut read = 0;
+        let mut found = Vec::with_capacity(anchors.len());
+        for &anchor in anchors {
+            assert!(read <= anchor, "anchors ascend");
+            for row in reading.features[read * width..anchor * width].chunks_exact(width) {
+                let taps = columns.iter().flat_map(|c| &row[c * hidden..][..hidden]);
+                context.pending.extend(taps);
+            }
+            read = anchor;
+            drafter.absorb(&mut *self.backend, &mut context);
+            drafter.propose(&mut *self.backend, &context, reading.tokens[anchor], block, 1)?;
+            let right = reading.tokens[anchor + 1..].iter().take(block - 1);
+            let guess = |(i, &token): (usize, &u32)| {
+                let logits = drafter.logits(i);
+                let (best, log) = rank(logits, 1)?[0];
+                let below = logits[best as usize] - logits[token as usize];
+                Some(Guess { log_probability: log - below, right: best == token })
+            };
+            found.push(right.enumerate().map(guess).collect::<Option<Vec<Guess>>>()?);
+        }
+        Some(found)
+    }
+}
