@@ -3,6 +3,7 @@
 
 mod compare;
 pub(crate) mod cost;
+mod http;
 pub(crate) mod machine;
 mod measure;
 mod modes;
@@ -11,6 +12,7 @@ mod plot;
 pub(crate) mod progress;
 mod report;
 mod results;
+mod served;
 pub(crate) mod statistics;
 pub(crate) mod suites;
 mod sweep;
@@ -22,10 +24,12 @@ use clap::{Subcommand, ValueEnum};
 use cost::{Cost, Plan};
 use engine::sampling::Sampling;
 use engine::synthetic::Mix;
+use http::Client;
 use machine::Machine;
 use measure::Asking;
 use modes::{Means, Mode};
 use results::{Results, Settings};
+use served::Served;
 use std::io::Write;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -70,7 +74,7 @@ struct MeasureArgs {
     /// Tokens of an answer at most
     #[arg(long, value_name = "N", default_value_t = 96, value_parser = clap::value_parser!(u32).range(2..))]
     max_tokens: u32,
-    /// Vary one setting: budget=1..64, block=2..16, rows=1,2,4 or context=256..8192; may be given several times
+    /// Vary one setting: budget=1..64, block=2..16, rows=1,2,4, context=256..8192 or slots=1,2,4,8; may be given several times
     #[arg(long, value_name = "AXIS=VALUES")]
     sweep: Vec<Range>,
     /// Measure random weights of a published shape instead of a model
@@ -79,6 +83,21 @@ struct MeasureArgs {
     /// Types of the synthetic weights
     #[arg(long, value_enum, default_value = "q4_k_m", requires = "synthetic")]
     mix: Weights,
+    /// Ask an OpenAI-compatible server instead of loading a model: `http://host:port`
+    #[arg(long, value_name = "URL", conflicts_with_all = ["synthetic", "modes", "model", "draft", "sweep"])]
+    server: Option<String>,
+    /// Requests at a time
+    #[arg(
+        long,
+        value_name = "COUNTS",
+        value_delimiter = ',',
+        requires = "server",
+        default_value = "1,2,4,8,16"
+    )]
+    concurrency: Vec<u16>,
+    /// A file with the key that the server asks for
+    #[arg(long, value_name = "FILE", requires = "server")]
+    api_key_file: Option<PathBuf>,
     /// What memory can deliver, in GB/s, for the floor; measured unless given
     #[arg(long, value_name = "GB/S")]
     bandwidth: Option<f64>,
@@ -128,7 +147,9 @@ fn measured(args: &MeasureArgs) -> Result<()> {
     let machine = Machine::describe(&args.model)?;
     machine.warn();
     let mut results = Results::new(machine);
-    if args.synthetic.is_some() {
+    if let Some(url) = &args.server {
+        results.served = Some(served(args, url)?);
+    } else if args.synthetic.is_some() {
         results.cost = Some(costs(args, &cost::ROWS, &results.machine)?);
     } else {
         answers(args, &mut results)?;
@@ -147,6 +168,35 @@ fn measured(args: &MeasureArgs) -> Result<()> {
         eprintln!("written: {}", folder.join("report.html").display());
     }
     Ok(out.flush()?)
+}
+
+/// The prompts over HTTP.
+fn served(args: &MeasureArgs, url: &str) -> Result<Served> {
+    let key = match &args.api_key_file {
+        Some(path) => {
+            let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
+            let key = text.lines().map(str::trim).find(|l| !l.is_empty() && !l.starts_with('#'));
+            Some(key.with_context(|| format!("{} holds no key", path.display()))?.to_owned())
+        }
+        None => None,
+    };
+    let client = Client::new(url, key)?;
+    let count = args.per_suite.max(1);
+    let suites = match args.prompts.is_empty() {
+        true => args.suite.iter().map(|name| suites::suite_lines(name, count)).collect::<Result<Vec<_>>>()?,
+        false => {
+            args.prompts.iter().map(|path| suites::file_lines(path, count)).collect::<Result<Vec<_>>>()?
+        }
+    };
+    let sampling = args.sampling.over(&Sampling::default());
+    let asking = served::Asking {
+        concurrency: args.concurrency.iter().map(|c| usize::from(*c).max(1)).collect(),
+        repeats: args.repeats.into(),
+        max_tokens: args.max_tokens as usize,
+        temperature: sampling.temperature,
+        seed: sampling.seed,
+    };
+    served::measure(url, &client, &suites, &asking)
 }
 
 /// Suites in all modes, then the sweeps.

@@ -25,7 +25,7 @@ pub(crate) struct Args {
     /// The drafter before it was quantised, to see what that costs
     #[arg(long, value_name = "FILE")]
     draft_source: Option<PathBuf>,
-    /// Tokens of the long prompts; unless given, twice the drafter's window
+    /// Tokens before the chats of a long text; unless given, half more than the drafter's window
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(16..))]
     length: Option<u32>,
     /// How many texts of each kind are looked at

@@ -64,7 +64,9 @@ fn yarn(text: &str) -> Result<YarnFlag, String> {
         let (factor, original_context) = (factor.parse().ok()?, length.parse().ok()?);
         Some(Yarn { factor, beta_fast: 32.0, beta_slow: 1.0, original_context })
     });
-    parsed.map(|yarn| YarnFlag(Some(yarn))).ok_or_else(|| "FACTOR,LENGTH such as 64,4096 expected, or none".to_owned())
+    parsed
+        .map(|yarn| YarnFlag(Some(yarn)))
+        .ok_or_else(|| "FACTOR,LENGTH such as 64,4096 expected, or none".to_owned())
 }
 
 fn theta(text: &str) -> Result<f32, String> {

@@ -1,5 +1,9 @@
 //! `forerun bench`, through the program. No test looks at a time: the machine may be busy.
 
+#[allow(dead_code)]
+#[path = "serve/http.rs"]
+mod http;
+
 use serde_json::{Value, json};
 use std::path::Path;
 use std::process::{Command, Output};
@@ -124,6 +128,67 @@ fn a_shape_has_costs_and_a_floor() {
         refused(&["bench", "--synthetic", "huge"])
             .contains("unknown shape `huge`: tiny, tiny-moe, qwen3.5-0.8b")
     );
+}
+
+#[test]
+fn texts_at_once_are_a_sweep() {
+    let args = ["--suite", "code,complete", "--per-suite", "2", "--repeats", "2", "--max-tokens", "8"];
+    let sweep = ["bench", "--json", "--modes", "off,chain", "--sweep", "slots=1,3"];
+    let found = parsed(&[&sweep[..], &args].concat());
+    let points = found["sweeps"][0]["points"].as_array().unwrap();
+    assert_eq!(found["sweeps"][0]["axis"], "slots");
+    let seen: Vec<_> =
+        points.iter().map(|p| (p["value"].as_u64().unwrap(), p["mode"].as_str().unwrap())).collect();
+    assert_eq!(seen, [(1, "off"), (1, "chain"), (3, "off"), (3, "chain")]);
+    for point in points {
+        assert_eq!(point["different_texts"], 0, "company changes no text: {point}");
+        let length = point["accept_length"]["value"].as_f64().unwrap();
+        assert_eq!(length > 1.0, point["mode"] == "chain", "{point}");
+    }
+    let state = |i: usize| points[i]["state_bytes"].as_u64().unwrap();
+    assert!(state(2) > 2 * state(0), "three texts keep three states");
+}
+
+#[test]
+fn a_server_is_measured_over_http() {
+    let folder = tempfile::tempdir().unwrap();
+    let keys = folder.path().join("keys");
+    std::fs::write(&keys, "# ours\nsecret\n").unwrap();
+    let keys = keys.to_str().unwrap();
+    let server = http::Server::start(&["--slots", "4", "--spec", "chain", "--api-key-file", keys]);
+    let url = format!("http://{}", server.address);
+    let ask = |more: &[&str]| {
+        let small = ["--suite", "code,complete", "--per-suite", "2", "--repeats", "2", "--max-tokens", "12"];
+        [&["bench", "--server", &url, "--concurrency", "1,3"][..], &small, more].concat().join(" ")
+    };
+    let run = |line: &str| forerun(&line.split(' ').collect::<Vec<_>>());
+    let out = folder.path().join("out");
+    let line = ask(&["--json", "--api-key-file", keys, "--out", out.to_str().unwrap()]);
+    let output = run(&line);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let found: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let points = found["served"]["points"].as_array().unwrap();
+    assert_eq!(points.iter().map(|p| p["concurrency"].as_u64().unwrap()).collect::<Vec<_>>(), [1, 3]);
+    for point in points {
+        assert_eq!(point["requests"], 2 * 4, "{point}");
+        for figure in ["tokens_per_s", "answer_tokens_per_s", "first_token_ms", "token_ms"] {
+            assert!(point[figure]["value"].as_f64().unwrap() > 0.0, "{figure}: {point}");
+        }
+        assert!(point["accept_length"].as_f64().unwrap() > 1.0, "the server is ours: {point}");
+        assert!(point["prompt_tokens"].as_f64().unwrap() > 10.0, "{point}");
+        assert!(point["completion_tokens"].as_f64().unwrap() <= 12.0, "{point}");
+    }
+    let read = |name: &str| std::fs::read_to_string(out.join(name)).expect(name);
+    assert_eq!(read("served.csv").lines().count(), 3);
+    assert!(read("report.html").contains("aria-label='Tokens per second by requests at a time'"));
+
+    let refused = |line: &str| {
+        let output = run(line);
+        assert_eq!(output.status.code(), Some(1));
+        String::from_utf8(output.stderr).unwrap()
+    };
+    assert!(refused(&ask(&[])).contains("the server answers 401"), "no key");
+    assert!(refused("bench --server https://127.0.0.1").contains("begins with http://"));
 }
 
 /// A run of a machine that is steady to about 1 %, `slower` times as slow as another.

@@ -2,6 +2,7 @@
 
 use super::plot::{Labels, Series, bars, escape, lines};
 use super::results::{Cell, OVERALL, Results, Sample};
+use super::served::{Load, Served};
 use super::statistics::Interval;
 use super::sweep::{Axis, Sweep};
 use super::tables::{bytes, spread};
@@ -18,6 +19,9 @@ pub(crate) fn write(folder: &Path, results: &Results) -> Result<()> {
     put("results.json", serde_json::to_string(results)? + "\n")?;
     put("cells.csv", cells_csv(results))?;
     put("samples.csv", samples_csv(&results.samples))?;
+    if let Some(served) = &results.served {
+        put("served.csv", served_csv(served))?;
+    }
     put("report.html", page(results))
 }
 
@@ -48,6 +52,32 @@ fn cells_csv(results: &Results) -> String {
     for sweep in &results.sweeps {
         let axis = sweep.axis.name();
         sweep.points.iter().for_each(|p| line(axis, &p.value.to_string(), &p.cell));
+    }
+    csv
+}
+
+fn served_csv(served: &Served) -> String {
+    let mut csv = String::from(
+        "concurrency,requests,tokens_per_s,low,high,answer_tokens_per_s,first_token_ms,token_ms,prompt_tokens,\
+         completion_tokens,accept_length,accepted_per_drafted\n",
+    );
+    let known = |figure: Option<f64>| figure.map_or(String::new(), |f| f.to_string());
+    for p in &served.points {
+        csv += &format!(
+            "{},{},{},{},{},{},{},{},{},{},{},{}\n",
+            p.concurrency,
+            p.requests,
+            p.tokens_per_s.value,
+            p.tokens_per_s.low,
+            p.tokens_per_s.high,
+            p.answer_tokens_per_s.value,
+            p.first_token_ms.value,
+            p.token_ms.value,
+            p.prompt_tokens,
+            p.completion_tokens,
+            known(p.accept_length),
+            known(p.accepted_per_drafted),
+        );
     }
     csv
 }
@@ -125,6 +155,9 @@ fn page(results: &Results) -> String {
     if results.cost.is_some() {
         section(&mut page, "Cost against rows", &rows(results));
     }
+    if let Some(served) = &results.served {
+        section(&mut page, "A server under load", &self::served(served));
+    }
     page
 }
 
@@ -194,6 +227,7 @@ fn swept(sweep: &Sweep) -> (&'static str, String) {
         Axis::Budget => ("Budget sweep", "drafted nodes of a tree", false),
         Axis::Block => ("Block sweep", "rows of a chain's block", false),
         Axis::Context => ("Speed against context", "tokens of prompt", true),
+        Axis::Slots => ("Texts at once", "texts written at once", true),
         Axis::Rows => ("Rows sweep", "rows", true),
     };
     let name = |cell: &Cell| if by_mode { cell.mode.clone() } else { cell.suite.clone() };
@@ -209,6 +243,46 @@ fn swept(sweep: &Sweep) -> (&'static str, String) {
     };
     let all: Vec<Series> = names.iter().map(one).collect();
     (title, lines(&Labels { title, x, y: "tok/s" }, &all))
+}
+
+fn served(served: &Served) -> String {
+    let points = |figure: fn(&Load) -> Interval| {
+        served.points.iter().map(|p| (p.concurrency as f64, Some(figure(p)))).collect::<Vec<_>>()
+    };
+    let x = "requests at a time";
+    let rates = [
+        series("all answers", points(|p| p.tokens_per_s)),
+        series("one answer", points(|p| p.answer_tokens_per_s)),
+    ];
+    let rates = lines(&Labels { title: "Tokens per second by requests at a time", x, y: "tok/s" }, &rates);
+    let first = [series("first token", points(|p| p.first_token_ms))];
+    let first = lines(&Labels { title: "Milliseconds to the first token", x, y: "ms" }, &first);
+    let mut table = String::from(
+        "<div class='wide'><table>\n<tr><th>at a time</th><th>tok/s</th><th>tok/s an answer</th><th>first token ms</th>\
+         <th>ms a token</th><th>accept length</th></tr>\n",
+    );
+    for p in &served.points {
+        let length = p.accept_length.map_or("-".to_owned(), |a| format!("{a:.2}"));
+        table += &format!(
+            "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{length}</td></tr>\n",
+            p.concurrency,
+            spread(&p.tokens_per_s, 0),
+            spread(&p.answer_tokens_per_s, 0),
+            spread(&p.first_token_ms, 1),
+            spread(&p.token_ms, 3),
+        );
+    }
+    format!(
+        "<p>{} at {}: {} prompts ({}), up to {} tokens an answer, temperature {}, {} repeats.</p>\n\
+         <div class='grid2'><div>{rates}</div><div>{first}</div></div>\n{table}</table></div>\n",
+        escape(&served.model),
+        escape(&served.server),
+        served.prompts,
+        escape(&served.suites.join(", ")),
+        served.max_tokens,
+        served.temperature,
+        served.repeats
+    )
 }
 
 fn rows(results: &Results) -> String {

@@ -18,9 +18,8 @@ pub(crate) fn advise(seen: &Examination) -> String {
         );
     }
     if !seen.faults.is_empty() {
-        let join = |part: &dyn Fn(&Fault) -> String| {
-            seen.faults.iter().map(part).collect::<Vec<_>>().join(" and ")
-        };
+        let join =
+            |part: &dyn Fn(&Fault) -> String| seen.faults.iter().map(part).collect::<Vec<_>>().join(" and ");
         return format!(
             "Set {}: {}, and a round emits {:.2} tokens where it could emit {length:.2}.",
             join(&|f| format!("`{}`", f.flag)),

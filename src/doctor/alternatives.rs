@@ -28,10 +28,10 @@ pub(crate) struct Alternative {
     pub(crate) config: DrafterConfig,
 }
 
-/// Bases in use: Llama's, Qwen2's, Qwen3's and Qwen3.5's, and what lies between.
-const THETAS: [f32; 5] = [1e4, 1e5, 1e6, 5e6, 1e7];
-const WINDOWS: [usize; 9] = [32, 64, 128, 256, 512, 1024, 2048, 4096, 8192];
-const YARN_FACTORS: [f32; 5] = [4.0, 8.0, 16.0, 32.0, 64.0];
+/// Bases in use: Llama's, Qwen3's and Qwen3.5's.
+const THETAS: [f32; 3] = [1e4, 1e6, 1e7];
+const WINDOWS: [usize; 8] = [64, 128, 256, 512, 1024, 2048, 4096, 8192];
+const YARN_FACTORS: [f32; 3] = [4.0, 16.0, 64.0];
 const YARN_LENGTHS: [usize; 3] = [512, 4096, 32768];
 /// Mask tokens of published drafters.
 const MASKS: [u32; 3] = [151_669, 248_070, 248_077];
@@ -50,12 +50,16 @@ impl Setting {
     }
 }
 
-/// All that is worth trying, the mask tokens left out.
-pub(crate) fn alternatives(config: &DrafterConfig, target: &TargetConfig) -> Vec<Alternative> {
+/// All that is worth trying on texts of up to `longest` tokens, the mask tokens left out.
+pub(crate) fn alternatives(
+    config: &DrafterConfig,
+    target: &TargetConfig,
+    longest: usize,
+) -> Vec<Alternative> {
     let mut list = taps(config, target.layers.len());
     list.extend(thetas(config, target.attention.rope.theta));
     list.extend(causalities(config));
-    list.extend(windows(config));
+    list.extend(windows(config, longest));
     list.extend(yarns(config));
     list
 }
@@ -73,12 +77,15 @@ pub(crate) fn layers(config: &DrafterConfig, target: &TargetConfig) -> Vec<usize
 }
 
 fn taps(config: &DrafterConfig, layers: usize) -> Vec<Alternative> {
-    let shifted = |by: isize| config.taps.iter().map(|t| t.checked_add_signed(by)).collect::<Option<Vec<_>>>();
+    let shifted =
+        |by: isize| config.taps.iter().map(|t| t.checked_add_signed(by)).collect::<Option<Vec<_>>>();
     let usual = default_taps(layers, config.taps.len());
     let mut lists: Vec<(Vec<usize>, &str)> = Vec::new();
-    for (list, what) in
-        [(shifted(-1), "one lower"), (shifted(1), "one higher"), (Some(usual), "as the reference chooses them")]
-    {
+    for (list, what) in [
+        (shifted(-1), "one lower"),
+        (shifted(1), "one higher"),
+        (Some(usual), "as the reference chooses them"),
+    ] {
         let Some(list) = list else { continue };
         let fits = list.iter().all(|t| *t < layers) && list.is_sorted_by(|a, b| a < b);
         if fits && list != config.taps && !lists.iter().any(|(l, _)| *l == list) {
@@ -123,7 +130,8 @@ fn causalities(config: &DrafterConfig) -> Vec<Alternative> {
     ];
     let mut list: Vec<Alternative> = Vec::new();
     for (name, flag, explicit_causal) in rules {
-        let layer = |l: &DraftLayer| DraftLayer { causal: explicit_causal.unwrap_or(l.window.is_some()), ..*l };
+        let layer =
+            |l: &DraftLayer| DraftLayer { causal: explicit_causal.unwrap_or(l.window.is_some()), ..*l };
         let layers: Vec<DraftLayer> = config.layers.iter().map(layer).collect();
         if layers != config.layers && !list.iter().any(|a| a.config.layers == layers) {
             list.push(Alternative {
@@ -137,7 +145,7 @@ fn causalities(config: &DrafterConfig) -> Vec<Alternative> {
     list
 }
 
-fn windows(config: &DrafterConfig) -> Vec<Alternative> {
+fn windows(config: &DrafterConfig, longest: usize) -> Vec<Alternative> {
     let count = config.layers.len();
     let none_slides = config.layers.iter().all(|l| l.window.is_none());
     let slides = |i: usize, l: &DraftLayer| match none_slides {
@@ -163,7 +171,9 @@ fn windows(config: &DrafterConfig) -> Vec<Alternative> {
             },
         }
     };
-    let all = [None].into_iter().chain(WINDOWS.map(Some)).map(one);
+    // A window that no text reaches beyond is none.
+    let windows = WINDOWS.into_iter().filter(|w| *w < longest).map(Some);
+    let all = [None].into_iter().chain(windows).map(one);
     all.filter(|a| a.config.layers != config.layers).collect()
 }
 

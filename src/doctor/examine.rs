@@ -3,8 +3,8 @@
 //! alone is too blunt to tell neighbours apart.
 
 use super::alternatives::{self, Alternative, Setting};
-use super::texts::Prompts;
-use super::trial::{Acceptance, Gain, Trial, by_counting, trial};
+use super::texts::{self, Prompts};
+use super::trial::{self, Acceptance, Gain, Trial, by_counting};
 use super::{Args, advice, section};
 use crate::bench::progress::Progress;
 use crate::bench::tables::table;
@@ -12,18 +12,20 @@ use crate::loading::Loaded;
 use anyhow::{Context, Result, bail};
 use checkpoint::{DrafterConfig, TargetConfig};
 use engine::draft::dflash::Dflash;
-use engine::draft::probe::{Probe, Reading};
+use engine::draft::probe::{Contexts, Probe, Reading};
 use serde::Serialize;
 use std::io::Write;
 use text::Tokenizer;
 
 /// Tokens that the target goes on with.
-pub(crate) const TOKENS: usize = 64;
+pub(crate) const TOKENS: usize = 40;
 /// Settings that may be wrong at once.
 const MOST_FAULTS: usize = 3;
 /// Texts that alternatives are tried on before the best of each setting are tried on all.
 const FEW: usize = 2;
 const BEST: usize = 2;
+/// A loss on these few beyond which the others are not looked at.
+const HOPELESS: f64 = 0.1;
 
 /// What was seen of a drafter.
 #[derive(Serialize)]
@@ -79,43 +81,54 @@ pub(crate) fn examine(args: &Args) -> Result<Option<Examination>> {
     let Some(drafter) = drafter else { return Ok(None) };
     let config = &drafter.config;
     let context = args.model.ctx.unwrap_or(target.config.context_length).min(target.config.context_length);
-    let prompts = Prompts::gather(args, config, context, &text)?;
+    let prompts = Prompts::gather(args, &text)?;
     let layers = alternatives::layers(config, &target.config);
     let backend = Box::new(args.model.backend()?);
     let mut probe = Probe::load(backend, (&target.config, &target.weights), layers, args.model.kv())?;
     let loaded = probe.drafter(config, &drafter.weights)?;
 
-    let progress = Progress::new(prompts.thinking.len() * 2 + prompts.long.len(), "reading");
-    let mut read = |prompts: &[Vec<u32>]| -> Result<Vec<Reading>> {
-        let one = |prompt: &Vec<u32>| {
-            let reading = probe.read(prompt, TOKENS, text.tokenizer.ends())?;
-            progress.step("reading");
-            Ok(reading)
-        };
-        let readings = prompts.iter().map(one).collect::<Result<Vec<Reading>>>()?;
-        // A text that ends at once has nothing to guess.
-        Ok(readings.into_iter().filter(|r| r.tokens.len() > r.prompt + 1).collect())
+    let progress = Progress::new(prompts.thinking.len() * 2 + usize::from(args.texts), "reading");
+    let mut read = |turns: &[Vec<u32>]| -> Result<Reading> {
+        let reading = probe.read(turns, TOKENS, text.tokenizer.ends())?;
+        progress.step("reading");
+        Ok(reading)
     };
-    let (thinking, not_thinking) = (read(&prompts.thinking)?, read(&prompts.not_thinking)?);
-    let long = read(&prompts.long)?;
+    let mut single = |prompts: &[Vec<u32>]| -> Result<Vec<Reading>> {
+        prompts.iter().map(|prompt| read(std::slice::from_ref(prompt))).collect()
+    };
+    let (thinking, not_thinking) = (single(&prompts.thinking)?, single(&prompts.not_thinking)?);
+    let answered: Vec<&[u32]> =
+        thinking.iter().zip(&not_thinking).flat_map(|(a, b)| [&a.tokens[..], &b.tokens[..]]).collect();
+    let long = texts::long(args, config, context, &prompts, &answered)?;
+    let long = long.iter().map(|turns| read(turns)).collect::<Result<Vec<Reading>>>()?;
     drop(progress);
-    if long.len() < 2 {
+    if long.iter().flat_map(|r| &r.answers).filter(|a| a.len() > 1).count() < 3 {
         bail!("the target ends almost every long text at once: there is nothing to look at");
     }
     let long: Vec<&Reading> = long.iter().collect();
     let all: Vec<&Reading> = thinking.iter().chain(&not_thinking).chain(long.iter().copied()).collect();
 
     let not_numbers = "the drafter's logits are not numbers";
-    let mut search = Search { probe, drafter: loaded, target: &target.config, tokenizer: &text.tokenizer, long };
+    let kept = trial::contexts(&mut probe, &loaded, config, &long);
+    let (target_config, tokenizer) = (&target.config, &text.tokenizer);
+    let mut search = Search {
+        probe,
+        drafter: loaded,
+        target: target_config,
+        tokenizer,
+        long,
+        kept: (config.clone(), kept),
+    };
     let acceptance = search.try_on(config, &all).context(not_numbers)?.acceptance();
-    let base = search.try_on(config, &search.long.clone()).context(not_numbers)?;
-    let (alternatives, faults, mended) = search.run(config, &base)?;
-    let mended_trial = search.try_on(&mended, &search.long.clone()).context(not_numbers)?;
+    let base = search.try_on_long(config, usize::MAX).context(not_numbers)?;
+    let (alternatives, faults, mended) = search.run(config, &base);
+    let mended_trial = search.try_on_long(&mended, usize::MAX).context(not_numbers)?;
     let source = match &args.draft_source {
         Some(path) => {
             let source = args.model.open_drafter(path, &target.config)?;
             let weights = search.probe.drafter(&source.config, &source.weights)?;
-            let tried = trial(&mut search.probe, &weights, &mended, &search.long);
+            let contexts = trial::contexts(&mut search.probe, &weights, &mended, &search.long);
+            let tried = trial::trial(&mut search.probe, &weights, &mended, &search.long, &contexts);
             Some(tried.context("the unquantised drafter's logits are not numbers")?.gain(&mended_trial))
         }
         None => None,
@@ -130,7 +143,7 @@ pub(crate) fn examine(args: &Args) -> Result<Option<Examination>> {
         settings: settings(config),
         chats: thinking.len() + not_thinking.len(),
         long_texts: search.long.len(),
-        longest: search.long.iter().map(|r| r.tokens.len()).max().unwrap_or(0),
+        longest: search.longest(),
         window: config.layers.iter().filter_map(|l| l.window).max(),
         acceptance,
         thinking: with,
@@ -154,25 +167,46 @@ struct Search<'a> {
     target: &'a TargetConfig,
     tokenizer: &'a Tokenizer,
     long: Vec<&'a Reading>,
+    /// What the drafter keeps of the long texts under some configuration.
+    kept: (DrafterConfig, Vec<Contexts>),
 }
 
 impl Search<'_> {
     fn try_on(&mut self, config: &DrafterConfig, readings: &[&Reading]) -> Option<Trial> {
-        trial(&mut self.probe, &self.drafter, config, readings)
+        let contexts = trial::contexts(&mut self.probe, &self.drafter, config, readings);
+        trial::trial(&mut self.probe, &self.drafter, config, readings, &contexts)
+    }
+
+    /// The same on the first `count` long texts, whose contexts may be there already.
+    fn try_on_long(&mut self, config: &DrafterConfig, count: usize) -> Option<Trial> {
+        let context = |c: &DrafterConfig| {
+            (c.taps.clone(), c.rope, c.layers.iter().map(|l| l.window).collect::<Vec<_>>())
+        };
+        let long: Vec<&Reading> = self.long.iter().copied().take(count).collect();
+        match context(config) == context(&self.kept.0) {
+            true => trial::trial(&mut self.probe, &self.drafter, config, &long, &self.kept.1),
+            false => self.try_on(config, &long),
+        }
+    }
+
+    /// Tokens of the longest text.
+    fn longest(&self) -> usize {
+        self.long.iter().map(|r| r.tokens.len()).max().unwrap_or(0)
     }
 
     /// Changes the setting that gains most, again and again, until none does: the first ranking, what was changed, and
     /// the settings at the end.
-    fn run(&mut self, config: &DrafterConfig, base: &Trial) -> Result<(Vec<Ranked>, Vec<Fault>, DrafterConfig)> {
+    fn run(&mut self, config: &DrafterConfig, base: &Trial) -> (Vec<Ranked>, Vec<Fault>, DrafterConfig) {
         let (mut current, mut fitting) = (config.clone(), base.clone());
         let (mut first, mut faults) = (None, Vec::new());
         while faults.len() < MOST_FAULTS {
             let mut found = self.rank(&current, &fitting);
             found.sort_by(|(_, a, _), (_, b, _)| b.log_likelihood.total_cmp(&a.log_likelihood));
-            first.get_or_insert_with(|| found.iter().map(|(_, ranked, _)| ranked.clone()).collect::<Vec<_>>());
-            let Some((alternative, ranked, trial)) = found.into_iter().find(|(_, r, _)| r.gain.is_real()) else {
-                break;
-            };
+            first
+                .get_or_insert_with(|| found.iter().map(|(_, ranked, _)| ranked.clone()).collect::<Vec<_>>());
+            let Some(real) = found.iter().find(|(_, r, _)| r.gain.is_real()) else { break };
+            let best = found.iter().position(|(_, r, _)| r.setting == real.1.setting).unwrap_or(0);
+            let (alternative, ranked, trial) = found.swap_remove(widest(&found, best));
             faults.push(Fault {
                 setting: ranked.setting,
                 what: ranked.setting.fault(),
@@ -181,43 +215,50 @@ impl Search<'_> {
             });
             (current, fitting) = (alternative.config, trial);
         }
-        Ok((first.unwrap_or_default(), faults, current))
+        (first.unwrap_or_default(), faults, current)
     }
 
-    /// The best alternatives of each setting, tried on all long texts.
+    /// The best alternatives of each setting, tried on all long texts unless few of them show that it is no use.
     fn rank(&mut self, config: &DrafterConfig, base: &Trial) -> Vec<(Alternative, Ranked, Trial)> {
-        let mut all = alternatives::alternatives(config, self.target);
+        let mut all = alternatives::alternatives(config, self.target, self.longest());
         all.extend(alternatives::masks(config, self.target.vocab, self.tokenizer));
         let progress = Progress::new(all.len(), "trying");
-        let few: Vec<&Reading> = self.long.iter().copied().take(FEW).collect();
-        let mut screened: Vec<(f64, Alternative)> = Vec::new();
+        self.kept = (config.clone(), trial::contexts(&mut self.probe, &self.drafter, config, &self.long));
+        let mut screened: Vec<(Gain, Alternative, Trial)> = Vec::new();
         for alternative in all {
             progress.step(&alternative.name);
-            if let Some(trial) = self.try_on(&alternative.config, &few) {
-                screened.push((trial.log_likelihood(), alternative));
+            if let Some(trial) = self.try_on_long(&alternative.config, FEW) {
+                screened.push((trial.gain(base), alternative, trial));
             }
         }
-        screened.sort_by(|(a, _), (b, _)| b.total_cmp(a));
-        let mut kept: Vec<Alternative> = Vec::new();
-        for (_, alternative) in screened {
-            if kept.iter().filter(|k| k.setting == alternative.setting).count() < BEST {
-                kept.push(alternative);
+        screened.sort_by(|(a, ..), (b, ..)| b.mean.total_cmp(&a.mean));
+        let mut ranked: Vec<(Alternative, Ranked, Trial)> = Vec::new();
+        for (few, alternative, trial) in screened {
+            let Alternative { setting, name, flag, .. } = alternative.clone();
+            if ranked.iter().filter(|(a, ..)| a.setting == setting).count() == BEST {
+                continue;
             }
-        }
-        let long = self.long.clone();
-        let mut ranked = Vec::new();
-        for alternative in kept {
-            let Some(trial) = self.try_on(&alternative.config, &long) else { continue };
-            let place = Ranked {
-                setting: alternative.setting,
-                name: alternative.name.clone(),
-                flag: alternative.flag.clone(),
-                log_likelihood: trial.log_likelihood(),
-                gain: trial.gain(base),
-            };
-            ranked.push((alternative, place, trial));
+            let promising = few.mean > -HOPELESS;
+            let all = promising.then(|| self.try_on_long(&alternative.config, usize::MAX)).flatten();
+            let trial = all.unwrap_or(trial);
+            let gain = trial.gain(base);
+            let log_likelihood = base.log_likelihood() + gain.mean;
+            ranked.push((alternative, Ranked { setting, name, flag, log_likelihood, gain }, trial));
         }
         ranked
+    }
+}
+
+/// Of windows that fit as well as the best, the widest: texts that a narrower one would do for say nothing against it.
+fn widest(found: &[(Alternative, Ranked, Trial)], best: usize) -> usize {
+    let as_good = |i: &usize| {
+        let (a, _, trial) = &found[*i];
+        a.setting == found[best].0.setting && !found[best].2.gain(trial).is_real()
+    };
+    let window = |i: &usize| found[*i].0.config.layers.iter().filter_map(|l| l.window).max();
+    match found[best].0.setting {
+        Setting::Window => (0..found.len()).filter(as_good).max_by_key(window).unwrap_or(best),
+        _ => best,
     }
 }
 
@@ -252,7 +293,13 @@ impl Examination {
         let mut lines = vec![
             ("model", self.model.clone()),
             ("settings", self.settings.clone()),
-            ("texts", format!("{} chats, {} long ones of up to {} tokens ({beyond})", self.chats, self.long_texts, self.longest)),
+            (
+                "texts",
+                format!(
+                    "{} chats, {} long ones of up to {} tokens ({beyond})",
+                    self.chats, self.long_texts, self.longest
+                ),
+            ),
             ("as set", length(&self.acceptance)),
         ];
         if !self.faults.is_empty() {
@@ -267,7 +314,8 @@ impl Examination {
         section(out, "drafter", &lines)?;
 
         let percent = |shares: &[f64]| shares.iter().map(|s| format!("{:.0}", 100.0 * s)).collect::<Vec<_>>();
-        let numbers: Vec<String> = (1..=self.acceptance.right_by_position.len()).map(|k| k.to_string()).collect();
+        let numbers: Vec<String> =
+            (1..=self.acceptance.right_by_position.len()).map(|k| k.to_string()).collect();
         let header: Vec<&str> = ["position"].into_iter().chain(numbers.iter().map(String::as_str)).collect();
         let row = |name: &str, shares: &[f64]| [vec![name.to_owned()], percent(shares)].concat();
         let rows = vec![

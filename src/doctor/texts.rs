@@ -1,7 +1,8 @@
-//! Texts to look at a drafter with: chats with and without thinking, and texts that go beyond its window, each gone on
-//! with by the target itself.
+//! Texts to look at a drafter with: chats with and without thinking, and conversations that go beyond its window, all
+//! with the target's own answers.
 
 use super::Args;
+use super::examine::TOKENS;
 use crate::bench::suites::{self, Suite};
 use crate::loading::TextSide;
 use anyhow::{Result, bail};
@@ -10,31 +11,23 @@ use std::path::PathBuf;
 
 /// Prompts as tokens.
 pub(crate) struct Prompts {
-    /// The same chats with thinking and without; nothing where the model has no template.
+    /// The same chats with thinking and without.
     pub(crate) thinking: Vec<Vec<u32>>,
     pub(crate) not_thinking: Vec<Vec<u32>>,
-    /// Beyond the window where there is one.
-    pub(crate) long: Vec<Vec<u32>>,
 }
 
 /// Suites whose prompts are chats.
 const CHATS: [&str; 3] = ["code", "math", "plan"];
-/// What a long prompt has at least: angles that are wrong show with distance.
-const LONG: usize = 768;
+/// What stands before the chats at least: angles that are wrong show with distance.
+const LONG: usize = 256;
+/// Chats after it.
+const TURNS: usize = 2;
 
 impl Prompts {
     /// Prompts of `args`, or the repository's own.
-    pub(crate) fn gather(
-        args: &Args,
-        drafter: &DrafterConfig,
-        context: usize,
-        text: &TextSide,
-    ) -> Result<Self> {
+    pub(crate) fn gather(args: &Args, text: &TextSide) -> Result<Self> {
         let count = usize::from(args.texts);
         let chats = |thinking: bool| -> Result<Vec<Vec<u32>>> {
-            if text.template.is_none() && args.prompts.is_empty() {
-                return Ok(Vec::new());
-            }
             let suites: Vec<Suite> = match args.prompts.is_empty() {
                 true => {
                     let each = count.div_ceil(CHATS.len());
@@ -48,34 +41,41 @@ impl Prompts {
             };
             Ok(suites.into_iter().flat_map(|s| s.prompts).collect())
         };
-        let (thinking, not_thinking) = (chats(true)?, chats(false)?);
-        let window = drafter.layers.iter().filter_map(|l| l.window).max().unwrap_or(0);
-        let wanted = args.length.map_or((2 * window).max(LONG), |length| length as usize);
-        let room = context.saturating_sub(super::examine::TOKENS);
-        if room < 16 {
-            bail!("a context of {context} tokens leaves no room to look at the drafter");
-        }
-        let length = wanted.min(room);
-        let own: Vec<Vec<u32>> = thinking.iter().filter(|p| p.len() > length).cloned().collect();
-        let long = match own.is_empty() {
-            true => long(&thinking, count, length, text)?,
-            false => own,
-        };
-        Ok(Self { thinking, not_thinking, long })
+        Ok(Self { thinking: chats(true)?, not_thinking: chats(false)? })
     }
 }
 
-/// Prompts of `length` tokens: text that ends anywhere, and every other one with a chat at its end.
-fn long(chats: &[Vec<u32>], count: usize, length: usize, text: &TextSide) -> Result<Vec<Vec<u32>>> {
-    let source = suites::suite("long", usize::MAX, text)?;
-    let prompt = |i: usize| {
-        let chat: &[u32] = match (i % 2, chats.len()) {
-            (0, n) if n > 0 => &chats[i / 2 % n],
-            _ => &[],
-        };
-        let before = length.saturating_sub(chat.len());
-        let texts = source.prompts.iter().cycle().skip(i).flatten().copied();
-        texts.take(before).chain(chat.iter().copied()).collect()
+/// Chats after as many tokens of other chats with the target's own answers, `answered`, as fill the drafter's window:
+/// [texts][turns].
+pub(crate) fn long(
+    args: &Args,
+    drafter: &DrafterConfig,
+    context: usize,
+    prompts: &Prompts,
+    answered: &[&[u32]],
+) -> Result<Vec<Vec<Vec<u32>>>> {
+    let chats: Vec<&Vec<u32>> =
+        prompts.thinking.iter().zip(&prompts.not_thinking).flat_map(|(a, b)| [a, b]).collect();
+    let most = chats.iter().map(|c| c.len()).max().unwrap_or(0);
+    let window = drafter.layers.iter().filter_map(|l| l.window).max().unwrap_or(0);
+    let wanted = args.length.map_or((window + window / 2).max(LONG), |length| length as usize);
+    let room = context.saturating_sub(TURNS * (most + TOKENS));
+    if room < 16 {
+        bail!("a context of {context} tokens leaves no room to look at the drafter");
+    }
+    let conversation = |i: usize| {
+        let mut before: Vec<u32> = Vec::new();
+        for earlier in answered.iter().cycle().skip(5 * i) {
+            if before.len() >= wanted.min(room) {
+                break;
+            }
+            before.extend(*earlier);
+        }
+        before.truncate(room);
+        let turn = |t: usize| chats[(i * TURNS + t) % chats.len()].clone();
+        let mut turns: Vec<Vec<u32>> = (0..TURNS).map(turn).collect();
+        turns[0] = [&before[..], &turns[0]].concat();
+        turns
     };
-    Ok((0..count).map(prompt).collect())
+    Ok((0..usize::from(args.texts)).map(conversation).collect())
 }

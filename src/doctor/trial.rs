@@ -2,18 +2,18 @@
 
 use checkpoint::DrafterConfig;
 use engine::draft::dflash::Dflash;
-use engine::draft::probe::{Guess, Probe, Reading};
+use engine::draft::probe::{Contexts, Guess, Probe, Reading};
 use serde::Serialize;
 
 /// Tokens from one anchor to the next.
-const STRIDE: usize = 6;
+const STRIDE: usize = 8;
 /// No single token counts for more than this.
-const LEAST: f64 = -20.0;
+const LEAST: f64 = -12.0;
 
 /// What a drafter thinks of some texts.
 #[derive(Clone, Debug)]
 pub(crate) struct Trial {
-    /// By text, anchor and position.
+    /// By answer, anchor and position.
     guesses: Vec<Vec<Vec<Guess>>>,
 }
 
@@ -35,7 +35,7 @@ pub(crate) struct Acceptance {
 /// How much better one trial is than another on the same texts.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(crate) struct Gain {
-    /// Of log-likelihood, mean over texts.
+    /// Of log-likelihood, mean over answers.
     pub(crate) mean: f64,
     /// Its standard error.
     pub(crate) error: f64,
@@ -44,25 +44,43 @@ pub(crate) struct Gain {
 impl Gain {
     /// Too much to be chance, and enough to matter.
     pub(crate) fn is_real(self) -> bool {
-        self.mean > 0.02 && self.mean > 3.0 * self.error
+        self.mean > 0.005 && self.mean > 3.5 * self.error
     }
 }
 
-/// Where a drafter is asked: the target's own tokens, some steps apart, as long as one follows.
-pub(crate) fn anchors(reading: &Reading) -> Vec<usize> {
-    (reading.prompt..reading.tokens.len() - 1).step_by(STRIDE).collect()
+/// Where a drafter is asked, answer by answer: at the target's own tokens, some steps apart, as long as one follows.
+fn anchors(reading: &Reading) -> impl Iterator<Item = Vec<usize>> + '_ {
+    let answers = reading.answers.iter().filter(|a| a.len() > 1);
+    answers.map(|a| (a.start..a.end - 1).step_by(STRIDE).collect())
 }
 
-/// Tries a configuration of a loaded drafter. Nothing where its logits are not numbers.
+/// What a drafter keeps of some readings.
+pub(crate) fn contexts(
+    probe: &mut Probe,
+    drafter: &Dflash,
+    config: &DrafterConfig,
+    readings: &[&Reading],
+) -> Vec<Contexts> {
+    let mut variant = probe.variant(drafter, config);
+    let one = |r: &&Reading| probe.contexts(&mut variant, r, &anchors(r).flatten().collect::<Vec<_>>());
+    readings.iter().map(one).collect()
+}
+
+/// Tries a configuration of a loaded drafter over contexts that it shares. Nothing where its logits are not numbers.
 pub(crate) fn trial(
     probe: &mut Probe,
     drafter: &Dflash,
     config: &DrafterConfig,
     readings: &[&Reading],
+    contexts: &[Contexts],
 ) -> Option<Trial> {
     let mut variant = probe.variant(drafter, config);
-    let one = |reading: &&Reading| probe.guesses(&mut variant, reading, &anchors(reading));
-    Some(Trial { guesses: readings.iter().map(one).collect::<Option<_>>()? })
+    let mut guesses = Vec::new();
+    for (reading, contexts) in readings.iter().zip(contexts) {
+        let mut all = probe.guesses(&mut variant, reading, contexts)?.into_iter();
+        guesses.extend(anchors(reading).map(|anchors| all.by_ref().take(anchors.len()).collect()));
+    }
+    Some(Trial { guesses })
 }
 
 fn mean(numbers: impl IntoIterator<Item = f64>) -> f64 {
@@ -75,18 +93,19 @@ fn log(guess: &Guess) -> f64 {
 }
 
 impl Trial {
-    /// Mean log-likelihood of each text.
-    fn by_text(&self) -> Vec<f64> {
+    /// Mean log-likelihood of each answer.
+    fn by_answer(&self) -> Vec<f64> {
         self.guesses.iter().map(|text| mean(text.iter().flatten().map(log))).collect()
     }
 
     pub(crate) fn log_likelihood(&self) -> f64 {
-        mean(self.by_text())
+        mean(self.by_answer())
     }
 
-    /// Over another trial of the same texts.
+    /// Over another trial of the same texts, or of these and more.
     pub(crate) fn gain(&self, over: &Self) -> Gain {
-        let differences: Vec<f64> = self.by_text().iter().zip(over.by_text()).map(|(a, b)| a - b).collect();
+        let differences: Vec<f64> =
+            self.by_answer().iter().zip(over.by_answer()).map(|(a, b)| a - b).collect();
         let deviation = crate::bench::statistics::deviation(&differences);
         Gain { mean: mean(differences.iter().copied()), error: deviation / (differences.len() as f64).sqrt() }
     }
@@ -119,7 +138,7 @@ pub(crate) fn by_counting(readings: &[&Reading], vocab: usize) -> f64 {
             let count = seen.iter().filter(|t| **t == next).count();
             ((count + 1) as f64 / (seen.len() + vocab) as f64).ln()
         };
-        anchors(reading).into_iter().map(likelihood).collect::<Vec<_>>()
+        anchors(reading).flatten().map(likelihood).collect::<Vec<_>>()
     }))
 }
 
@@ -146,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gain_is_real_if_all_texts_agree() {
+    fn a_gain_is_real_if_all_answers_agree() {
         let base = trial(&[&[(-1.0, true)], &[(-2.0, true)], &[(-3.0, true)], &[(-4.0, true)]]);
         let better = trial(&[&[(-0.9, true)], &[(-1.9, true)], &[(-2.9, true)], &[(-3.9, true)]]);
         let mixed = trial(&[&[(-0.2, true)], &[(-2.6, true)], &[(-2.2, true)], &[(-4.4, true)]]);

@@ -262,18 +262,7 @@ fn record_context(
     let q = plan.numbers("no queries", 0);
     for ((layer, (cache, index)), (k, v)) in layers.iter().zip(places).zip(&rows) {
         let (k_norm, cache, layer) = (layer.k_norm, *cache, *index);
-        plan.record(Op::Rotate {
-            q,
-            k: *k,
-            v: *v,
-            shape,
-            q_norm: k_norm,
-            k_norm,
-            eps,
-            angles,
-            cache,
-            layer,
-        });
+        plan.record(Op::Rotate { q, k: *k, v: *v, shape, q_norm: k_norm, k_norm, eps, angles, cache, layer });
     }
     (plan, features)
 }

@@ -5,9 +5,11 @@ use super::dflash::Dflash;
 use super::rank::rank;
 use crate::model::{Model, Options, WeightSource, chain};
 use crate::sampling::greedy;
+use crate::state::Context;
 use crate::{Error, Row};
 use checkpoint::{DrafterConfig, TargetConfig};
 use compute::{Backend, KvType};
+use std::ops::Range;
 
 /// A target whose layers are listened to, for drafters to be tried on.
 pub struct Probe {
@@ -15,15 +17,18 @@ pub struct Probe {
     model: Model,
 }
 
-/// A text that the target has read and gone on with.
+/// A conversation that the target has read and answered.
 pub struct Reading {
-    /// The prompt, then the target's own tokens.
+    /// Prompts and the target's own tokens in turn.
     pub tokens: Vec<u32>,
-    /// How many of them are the prompt's.
-    pub prompt: usize,
+    /// Which of them are the target's own.
+    pub answers: Vec<Range<usize>>,
     /// What the layers left, of all tokens but the last: [tokens, layers, hidden].
     features: Vec<f32>,
 }
+
+/// What a drafter keeps of a reading at each of some anchors. It follows from taps, windows and angles alone.
+pub struct Contexts(Vec<(usize, Context)>);
 
 /// What a drafter thinks of one token it was to guess.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -49,11 +54,7 @@ impl Probe {
     }
 
     /// Loads a drafter.
-    pub fn drafter(
-        &mut self,
-        config: &DrafterConfig,
-        source: &dyn WeightSource,
-    ) -> Result<Dflash, Error> {
+    pub fn drafter(&mut self, config: &DrafterConfig, source: &dyn WeightSource) -> Result<Dflash, Error> {
         Dflash::load(&mut *self.backend, config, source, &self.model)
     }
 
@@ -62,59 +63,71 @@ impl Probe {
         drafter.variant(&*self.backend, config, &self.model)
     }
 
-    /// Reads a prompt and goes on greedily for `count` tokens, or up to one of `ends`.
-    pub fn read(&mut self, prompt: &[u32], count: usize, ends: &[u32]) -> Result<Reading, Error> {
-        if prompt.is_empty() {
-            return Err(Error::NothingToRead);
-        }
+    /// Reads prompts, and after each goes on greedily for `count` tokens or up to one of `ends`.
+    pub fn read(&mut self, prompts: &[Vec<u32>], count: usize, ends: &[u32]) -> Result<Reading, Error> {
         let mut sequence = self.model.sequence();
-        let (mut tokens, mut features) = (prompt.to_vec(), Vec::new());
-        let mut unread = prompt;
-        let mut last;
-        for _ in 0..count {
-            for chunk in unread.chunks(self.model.options().max_rows) {
-                let rows: Vec<Row> = chain(chunk, 0).collect();
-                let path: Vec<u32> = (0..chunk.len() as u32).collect();
-                self.model.forward(&mut *self.backend, &rows, &path[path.len() - 1..], &[&sequence])?;
-                (0..chunk.len()).for_each(|row| features.extend_from_slice(self.model.taps(row)));
-                self.model.commit(&mut *self.backend, 0, &mut sequence, &path)?;
+        let (mut tokens, mut answers, mut features) = (Vec::new(), Vec::new(), Vec::new());
+        for prompt in prompts {
+            if prompt.is_empty() {
+                return Err(Error::NothingToRead);
             }
-            last = [greedy(self.model.logits(0))?];
-            tokens.extend(last);
-            if ends.contains(&last[0]) {
-                break;
+            tokens.extend(prompt);
+            let start = tokens.len();
+            while tokens.len() < start + count {
+                for chunk in tokens[sequence.committed()..].chunks(self.model.options().max_rows) {
+                    let rows: Vec<Row> = chain(chunk, 0).collect();
+                    let path: Vec<u32> = (0..chunk.len() as u32).collect();
+                    self.model.forward(&mut *self.backend, &rows, &path[path.len() - 1..], &[&sequence])?;
+                    (0..chunk.len()).for_each(|row| features.extend_from_slice(self.model.taps(row)));
+                    self.model.commit(&mut *self.backend, 0, &mut sequence, &path)?;
+                }
+                let next = greedy(self.model.logits(0))?;
+                tokens.push(next);
+                if ends.contains(&next) {
+                    break;
+                }
             }
-            unread = &last;
+            answers.push(start..tokens.len());
         }
-        Ok(Reading { tokens, prompt: prompt.len(), features })
+        Ok(Reading { tokens, answers, features })
     }
 
-    /// For each anchor (a token of the reading, in ascending order), what the drafter thinks of the tokens after it, as
-    /// many as a block has masks and the text goes on. Nothing where its logits are not numbers.
-    pub fn guesses(
-        &mut self,
-        drafter: &mut Dflash,
-        reading: &Reading,
-        anchors: &[usize],
-    ) -> Option<Vec<Vec<Guess>>> {
+    /// Takes a reading in, up to each of `anchors` (tokens of it, in ascending order).
+    pub fn contexts(&mut self, drafter: &mut Dflash, reading: &Reading, anchors: &[usize]) -> Contexts {
         let listened = &self.model.options().taps;
         let column = |tap: &usize| listened.iter().position(|l| l == tap).expect("a layer listened to");
         let columns: Vec<usize> = drafter.config().taps.iter().map(column).collect();
         let (hidden, width) = (self.model.config().hidden, self.model.config().hidden * listened.len());
-        let block = drafter.config().block;
         let mut context = drafter.empty_context();
         let mut read = 0;
-        let mut found = Vec::with_capacity(anchors.len());
+        let mut contexts = Vec::with_capacity(anchors.len());
         for &anchor in anchors {
             assert!(read <= anchor, "anchors ascend");
             for row in reading.features[read * width..anchor * width].chunks_exact(width) {
-                let taps = columns.iter().flat_map(|c| &row[c * hidden..][..hidden]);
-                context.pending.extend(taps);
+                context.pending.extend(columns.iter().flat_map(|c| &row[c * hidden..][..hidden]));
             }
             read = anchor;
             drafter.absorb(&mut *self.backend, &mut context);
-            drafter.propose(&mut *self.backend, &context, reading.tokens[anchor], block, 1)?;
-            let right = reading.tokens[anchor + 1..].iter().take(block - 1);
+            contexts.push((anchor, context.clone()));
+        }
+        Contexts(contexts)
+    }
+
+    /// For each anchor, what the drafter thinks of the tokens after it, as many as a block has masks and the answer goes
+    /// on. Nothing where its logits are not numbers.
+    pub fn guesses(
+        &mut self,
+        drafter: &mut Dflash,
+        reading: &Reading,
+        contexts: &Contexts,
+    ) -> Option<Vec<Vec<Guess>>> {
+        let block = drafter.config().block;
+        let mut found = Vec::with_capacity(contexts.0.len());
+        for (anchor, context) in &contexts.0 {
+            drafter.propose(&mut *self.backend, context, reading.tokens[*anchor], block, 1)?;
+            let end =
+                reading.answers.iter().find(|a| a.contains(anchor)).map_or(reading.tokens.len(), |a| a.end);
+            let right = reading.tokens[anchor + 1..end].iter().take(block - 1);
             let guess = |(i, &token): (usize, &u32)| {
                 let logits = drafter.logits(i);
                 let (best, log) = rank(logits, 1)?[0];
