@@ -7,6 +7,8 @@ mod http;
 pub(crate) mod machine;
 mod measure;
 mod modes;
+mod named;
+mod pages;
 mod parity;
 mod plot;
 pub(crate) mod progress;
@@ -52,6 +54,8 @@ enum Part {
     Parity(Box<parity::Args>),
     /// Say what changed between two runs beyond noise
     Compare(compare::Args),
+    /// Write the tables of a page from the JSON of named runs, or name a run
+    Tables(pages::Args),
 }
 
 #[derive(clap::Args)]
@@ -107,6 +111,9 @@ struct MeasureArgs {
     /// Print the JSON instead of tables
     #[arg(long)]
     json: bool,
+    /// Waste so many percent of every round's time, to see whether `bench compare` notices
+    #[arg(long, value_name = "PERCENT", default_value_t = 0.0, hide = true)]
+    slow_down: f64,
     #[command(flatten)]
     model: ModelFlags,
     #[command(flatten)]
@@ -133,6 +140,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     match &args.part {
         Some(Part::Parity(args)) => parity::run(args),
         Some(Part::Compare(args)) => compare::run(args),
+        Some(Part::Tables(args)) => pages::run(args),
         None => measured(&args.measure),
     }
 }
@@ -205,7 +213,8 @@ fn answers(args: &MeasureArgs, results: &mut Results) -> Result<()> {
     let sampling = args.sampling.over(&Sampling::default());
     let modes = modes(args, &running)?;
     let suites = suites(args, &running)?;
-    let asking = Asking { sampling, max_tokens: args.max_tokens as usize, repeats: args.repeats.into() };
+    let (max_tokens, repeats) = (args.max_tokens as usize, args.repeats.into());
+    let asking = Asking { sampling, max_tokens, repeats, slow_down: args.slow_down };
     results.samples = measure::samples(&mut running, &suites, &modes, &asking)?;
     let settings = Settings {
         model: running.name.clone(),

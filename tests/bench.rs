@@ -245,6 +245,15 @@ fn compare_sees_a_slowdown_and_nothing_else() {
         text.contains("-9.1 [-9.1, -9.1]") && text.ends_with("8 of 14 figures changed beyond noise\n"),
         "{text}"
     );
+    // The same slowdown by a machine that ran at another pace is not the build's.
+    let mut paced = steady(&found, 1.1);
+    for sample in paced["samples"].as_array_mut().unwrap() {
+        sample["pace"] = json!(sample["pace"].as_f64().unwrap() / 1.1);
+    }
+    let paced = put("paced.json", &paced);
+    let text = stdout(&["bench", "compare", &before, &paced]);
+    assert!(text.contains("the machine ran at 0.91 of its earlier pace"), "{text}");
+    assert!(text.ends_with("\n0 of 6 figures changed beyond noise\n"), "{text}");
     let broken = put("broken.json", &json!({"format": 1}));
     assert!(refused(&["bench", "compare", &before, &broken]).contains("broken.json"));
 }

@@ -1,8 +1,10 @@
 //! `forerun bench compare`: what changed between two runs beyond noise. Prompts are compared with themselves; a change
-//! counts when its interval leaves out "none" and it is larger than what either run drifted between its repeats.
+//! counts when its interval leaves out "none" and it is larger than what either run drifted between its repeats. Where
+//! the machine itself ran at another pace, speeds say nothing of the build and only ratios within a run are judged.
 
 use super::cost::Cost;
 use super::results::{Results, Sample, by_prompt, table};
+use super::served::Served;
 use super::statistics::{Estimate, Interval, deviation, median};
 use super::tables;
 use anyhow::{Result, bail};
@@ -33,6 +35,8 @@ struct Change {
     change: Interval,
     /// What a change must exceed, as a share.
     noise: f64,
+    /// Whether the two runs can be compared in this figure.
+    judged: bool,
     changed: bool,
 }
 
@@ -42,14 +46,21 @@ const STEADIEST: f64 = 0.01;
 const UNKNOWN: f64 = 0.05;
 /// What is assumed of costs, which are measured in one go.
 const COST_DRIFT: f64 = 0.03;
+/// Paces this far apart, in logarithm, are not those of one machine.
+const OTHER_PACE: f64 = 0.08;
 /// Standard deviations that 95 % of normal numbers lie within.
 const WITHIN: f64 = 1.96;
 
 pub(crate) fn run(args: &Args) -> Result<()> {
     let (before, after) = (Results::open(&args.before)?, Results::open(&args.after)?);
-    let mut changes = of_answers(&before, &after);
+    let pace = pace(&before, &after);
+    let same_pace = pace.is_none_or(|p| p.ln().abs() < OTHER_PACE);
+    let mut changes = of_answers(&before, &after, same_pace);
     if let (Some(before), Some(after)) = (&before.cost, &after.cost) {
         changes.extend(of_costs(before, after));
+    }
+    if let (Some(before), Some(after)) = (&before.served, &after.served) {
+        changes.extend(of_servers(before, after));
     }
     if changes.is_empty() {
         bail!("the two runs have no figure in common");
@@ -57,7 +68,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let mut out = std::io::stdout().lock();
     let changed: Vec<&Change> = changes.iter().filter(|c| c.changed).collect();
     if args.json {
-        let object = serde_json::json!({"figures": changes.len(), "changed": changed, "all": changes});
+        let object =
+            serde_json::json!({"figures": changes.len(), "pace": pace, "changed": changed, "all": changes});
         writeln!(out, "{object}")?;
         return Ok(());
     }
@@ -68,6 +80,13 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     if before.machine.processor != after.machine.processor || before.machine.threads != after.machine.threads
     {
         writeln!(out, "the machines differ: only ratios can be compared")?;
+    }
+    if let Some(pace) = pace.filter(|_| !same_pace) {
+        writeln!(
+            out,
+            "the machine ran at {pace:.2} of its earlier pace, whatever the build: speeds are not judged, ratios to plain \
+             decoding are"
+        )?;
     }
     let row = |c: &&Change| {
         let percent = |ratio: f64| format!("{:+.1}", 100.0 * (ratio - 1.0));
@@ -85,7 +104,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         let header = ["suite", "mode", "figure", "before", "after", "change %", "noise %"];
         tables::table(&mut out, &header, changed.iter().map(row).collect())?;
     }
-    writeln!(out, "\n{} of {} figures changed beyond noise", changed.len(), changes.len())?;
+    let judged = changes.iter().filter(|c| c.judged).count();
+    writeln!(out, "\n{} of {judged} figures changed beyond noise", changed.len())?;
     Ok(())
 }
 
@@ -116,10 +136,20 @@ fn ratios(samples: &[Sample], suite: &str, mode: &str) -> Vec<Vec<f64>> {
     these.iter().zip(&plain).map(row).collect()
 }
 
-fn of_answers(before: &Results, after: &Results) -> Vec<Change> {
+/// After by before, of the machine's own pace, where both runs have it.
+fn pace(before: &Results, after: &Results) -> Option<f64> {
+    let middle = |results: &Results| {
+        let paces: Vec<f64> = results.samples.iter().filter_map(|s| s.pace).collect();
+        (!paces.is_empty()).then(|| median(paces))
+    };
+    Some(middle(after)? / middle(before)?)
+}
+
+fn of_answers(before: &Results, after: &Results, same_pace: bool) -> Vec<Change> {
     let (Some(a), Some(b)) = (&before.settings, &after.settings) else { return Vec::new() };
     let mut changes = Vec::new();
     for (figure, values) in FIGURES {
+        let judged = same_pace || !figure.ends_with("tok/s");
         let pairs = || a.suites.iter().flat_map(|suite| a.modes.iter().map(move |mode| (suite, mode)));
         let drift = |results: &Results| {
             let cells: Vec<Vec<Vec<f64>>> = pairs().map(|(s, m)| values(&results.samples, s, m)).collect();
@@ -143,7 +173,8 @@ fn of_answers(before: &Results, after: &Results) -> Vec<Change> {
                 after: middle(&y),
                 change,
                 noise,
-                changed: beyond,
+                judged,
+                changed: judged && beyond,
             });
         }
     }
@@ -186,23 +217,33 @@ fn of_costs(before: &Cost, after: &Cost) -> Vec<Change> {
             pairs.push((format!("ms, {} rows", row.rows), row.ms, other.ms));
         }
     }
+    pairs.into_iter().map(|(mode, a, b)| apart(&after.model, mode, "cost", a, b)).collect()
+}
+
+/// Nor have loads of a server.
+fn of_servers(before: &Served, after: &Served) -> Vec<Change> {
+    let mut changes = Vec::new();
+    for a in &before.points {
+        let Some(b) = after.points.iter().find(|b| b.concurrency == a.concurrency) else { continue };
+        let pairs = [
+            ("tok/s", a.tokens_per_s, b.tokens_per_s),
+            ("first token ms", a.first_token_ms, b.first_token_ms),
+            ("ms a token", a.token_ms, b.token_ms),
+        ];
+        let mode = || format!("{} at a time", a.concurrency);
+        changes.extend(pairs.map(|(figure, x, y)| apart(&after.model, mode(), figure, x, y)));
+    }
+    changes
+}
+
+/// A change of a figure that was measured in one go.
+fn apart(suite: &str, mode: String, figure: &'static str, a: Interval, b: Interval) -> Change {
     let noise = WITHIN * COST_DRIFT.hypot(COST_DRIFT);
-    let change = |(mode, a, b): (String, Interval, Interval)| {
-        let change = Interval { value: b.value / a.value, low: b.low / a.high, high: b.high / a.low };
-        let apart = b.low > a.high || b.high < a.low;
-        let changed = apart && change.value.ln().abs() > noise;
-        Change {
-            suite: after.model.clone(),
-            mode,
-            figure: "cost",
-            before: a.value,
-            after: b.value,
-            change,
-            noise,
-            changed,
-        }
-    };
-    pairs.into_iter().map(change).collect()
+    let change = Interval { value: b.value / a.value, low: b.low / a.high, high: b.high / a.low };
+    let lies_apart = b.low > a.high || b.high < a.low;
+    let changed = lies_apart && change.value.ln().abs() > noise;
+    let (before, after) = (a.value, b.value);
+    Change { suite: suite.to_owned(), mode, figure, before, after, change, noise, judged: true, changed }
 }
 
 #[cfg(test)]

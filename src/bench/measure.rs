@@ -1,7 +1,7 @@
 //! Answers that are timed: modes take turns on every prompt, and all prompts again in every repeat, so that whatever
 //! the machine does meanwhile meets all modes alike.
 
-use super::machine::checksum;
+use super::machine::{Pace, checksum};
 use super::modes::Mode;
 use super::progress::Progress;
 use super::results::{Sample, Stages};
@@ -17,6 +17,8 @@ use std::time::Instant;
 /// How answers are asked for.
 #[derive(Clone)]
 pub(crate) struct Asking {
+    /// Percent of its time that is wasted after each round, to see whether `compare` notices.
+    pub(crate) slow_down: f64,
     pub(crate) sampling: Sampling,
     pub(crate) max_tokens: usize,
     pub(crate) repeats: usize,
@@ -29,11 +31,21 @@ pub(crate) fn ask(
     prompt: &[u32],
     sampling: &Sampling,
     max_tokens: usize,
+    slow_down: f64,
 ) -> Result<Answer> {
     running.engine.set_spec(mode.spec);
     let sequence = running.engine.sequence();
     let stop = &AtomicBool::new(false);
-    answer(running, Question { sequence, prompt, sampling, max_tokens, relaxed: None, stop }, |_| Ok(()))
+    answer(running, Question { sequence, prompt, sampling, max_tokens, relaxed: None, stop }, |piece| {
+        if let Some(round) = piece.round.filter(|_| slow_down > 0.0) {
+            let took = round.draft_s + round.verify_s + round.judge_s + round.commit_s;
+            let begin = Instant::now();
+            while begin.elapsed().as_secs_f64() < took * slow_down / 100.0 {
+                std::hint::spin_loop();
+            }
+        }
+        Ok(())
+    })
 }
 
 /// Every prompt in every mode, as often as asked for.
@@ -44,8 +56,10 @@ pub(crate) fn samples(
     asking: &Asking,
 ) -> Result<Vec<Sample>> {
     for mode in modes {
-        ask(running, mode, &suites[0].prompts[0], &asking.sampling, asking.max_tokens)?;
+        ask(running, mode, &suites[0].prompts[0], &asking.sampling, asking.max_tokens, 0.0)?;
     }
+    let pace = Pace::new();
+    pace.measure();
     let prompts: usize = suites.iter().map(|s| s.prompts.len()).sum();
     let progress = Progress::new(asking.repeats * prompts, &suites[0].name);
     let mut samples = Vec::new();
@@ -54,8 +68,11 @@ pub(crate) fn samples(
             for (index, prompt) in suite.prompts.iter().enumerate() {
                 for turn in 0..modes.len() {
                     let mode = &modes[(turn + index + repeat) % modes.len()];
-                    let given = ask(running, mode, prompt, &asking.sampling, asking.max_tokens)?;
-                    samples.push(sample(&suite.name, index, repeat, mode, prompt.len(), &given));
+                    let now = pace.measure();
+                    let Asking { sampling, max_tokens, slow_down, .. } = asking;
+                    let given = ask(running, mode, prompt, sampling, *max_tokens, *slow_down)?;
+                    let sample = sample(&suite.name, index, repeat, mode, prompt.len(), &given);
+                    samples.push(Sample { pace: Some(now), ..sample });
                 }
                 progress.step(&suite.name);
             }
@@ -160,6 +177,7 @@ fn at_once(
         accept_lengths: rounds.iter().map(Round::accept_length).collect(),
         state_bytes: texts.iter().map(|(text, _)| text.sequence().bytes()).sum(),
         text: format!("{:016x}", checksum(ids)),
+        pace: None,
     })
 }
 
@@ -190,5 +208,6 @@ fn sample(
         accept_lengths: given.rounds.iter().map(Round::accept_length).collect(),
         state_bytes: given.sequence.bytes(),
         text: format!("{:016x}", checksum(given.ids.iter().flat_map(|id| id.to_le_bytes()))),
+        pace: None,
     }
 }

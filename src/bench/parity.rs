@@ -162,13 +162,13 @@ fn compare(
     max_tokens: usize,
 ) -> Result<Vec<(String, Difference, f32)>> {
     let plain = Mode { name: "off".to_owned(), spec: engine::Spec::Off };
-    let expected = ask(running, &plain, prompt, sampling, max_tokens)?.ids;
+    let expected = ask(running, &plain, prompt, sampling, max_tokens, 0.0)?.ids;
     let mut differences = Vec::new();
     for mode in modes {
-        let found = ask(running, mode, prompt, sampling, max_tokens)?.ids;
+        let found = ask(running, mode, prompt, sampling, max_tokens, 0.0)?.ids;
         if let Some(difference) = first_difference(&expected, &found) {
             // Plain decoding again, up to the token in question: its logits are those of the last pass.
-            ask(running, &plain, prompt, sampling, difference.step + 1)?;
+            ask(running, &plain, prompt, sampling, difference.step + 1, 0.0)?;
             let logits = running.engine.model().logits(0);
             let logit = |token: Option<u32>| token.map_or(f32::NAN, |t| logits[t as usize]);
             let margin = logit(difference.expected) - logit(difference.found);

@@ -68,6 +68,9 @@ pub(crate) struct Sample {
     pub(crate) state_bytes: usize,
     /// A checksum of the tokens.
     pub(crate) text: String,
+    /// The machine's pace just before, where it was measured.
+    #[serde(default)]
+    pub(crate) pace: Option<f64>,
 }
 
 /// Where the time of rounds goes: in a sample seconds of them all, in a cell milliseconds of one.
