@@ -47,26 +47,31 @@ fn rewritten(folder: &Path, from: &str, without: &[&str], with: impl FnOnce(&mut
 }
 
 /// A fault in the file of a pair's drafter: its name and the flag that mends it.
-fn planted(pair: [&str; 2], without: &[&str], with: impl FnOnce(&mut Entries)) -> (String, String) {
+fn planted(
+    pair: [&str; 2],
+    texts: &str,
+    without: &[&str],
+    with: impl FnOnce(&mut Entries),
+) -> (String, String) {
     let folder = tempfile::tempdir().unwrap();
     let drafter = rewritten(folder.path(), pair[1], without, with);
-    only_fault(&seen(&["--model", pair[0], "--draft", drafter.to_str().unwrap()]))
+    only_fault(&seen(&["--model", pair[0], "--draft", drafter.to_str().unwrap(), "--texts", texts]))
 }
 
 #[test]
 fn shifted_taps_are_found() {
     // Counted from 0 where the dialect counts from 1, which reads one layer lower; and the other way round.
     let key = "dflash.target_layers";
-    let lower = planted(DENSE, &[key], |entries| entries.i32s(key, &[1, 3, 5, 6]));
+    let lower = planted(DENSE, "8", &[key], |entries| entries.i32s(key, &[1, 3, 5, 6]));
     assert_eq!(lower.0, "taps");
     assert!(lower.1.starts_with("Set `--draft-taps 1,3,5,6`: the taps are shifted"), "{}", lower.1);
-    let higher = planted(MOE, &[key], |entries| entries.i32s(key, &[2, 3, 4]));
+    let higher = planted(MOE, "4", &[key], |entries| entries.i32s(key, &[2, 3, 4]));
     assert!(higher.1.starts_with("Set `--draft-taps 0,1,2`: the taps are shifted"), "{}", higher.1);
 }
 
 #[test]
 fn a_wrong_theta_is_found() {
-    let found = only_fault(&seen(&["--draft-rope-theta", "1e6"]));
+    let found = only_fault(&seen(&["--draft-rope-theta", "1e6", "--texts", "4"]));
     assert_eq!(found.0, "theta");
     assert!(found.1.starts_with("Set `--draft-rope-theta 1e7`: the rope theta is wrong"), "{}", found.1);
 }
@@ -74,7 +79,7 @@ fn a_wrong_theta_is_found() {
 #[test]
 fn flipped_causality_is_found() {
     let key = "dflash.attention.causal";
-    let found = planted(DENSE, &[key], |entries| entries.bool(key, true));
+    let found = planted(DENSE, "8", &[key], |entries| entries.bool(key, true));
     assert_eq!(found.0, "causality");
     assert!(found.1.starts_with("Set `--draft-causal false`: the causality of the block"), "{}", found.1);
 }
@@ -82,7 +87,7 @@ fn flipped_causality_is_found() {
 #[test]
 fn a_dropped_window_is_found() {
     let keys = ["dflash.attention.sliding_window", "dflash.attention.sliding_window_pattern"];
-    let found = planted(DENSE, &keys, |_| ());
+    let found = planted(DENSE, "4", &keys, |_| ());
     assert_eq!(found.0, "window");
     assert!(found.1.starts_with("Set `--draft-window 128`: the window is wrong"), "{}", found.1);
 }
@@ -92,7 +97,7 @@ fn dropped_yarn_is_found() {
     let gguf = Gguf::open(MOE[1].as_ref()).unwrap();
     let keys: Vec<&str> =
         gguf.metadata().map(|(key, _)| key).filter(|k| k.contains("rope.scaling")).collect();
-    let found = planted(MOE, &keys, |_| ());
+    let found = planted(MOE, "4", &keys, |_| ());
     assert_eq!(found.0, "yarn");
     assert!(found.1.starts_with("Set `--draft-yarn 64,512`: the YaRN scaling is wrong"), "{}", found.1);
 }
@@ -100,7 +105,7 @@ fn dropped_yarn_is_found() {
 #[test]
 fn a_wrong_mask_token_is_found() {
     let key = "tokenizer.ggml.mask_token_id";
-    let found = planted(DENSE, &[key], |entries| entries.u32(key, 4091));
+    let found = planted(DENSE, "4", &[key], |entries| entries.u32(key, 4091));
     assert_eq!(found.0, "mask_token");
     assert!(found.1.starts_with("Set `--draft-mask-token 4090`: the mask token is wrong"), "{}", found.1);
 }
