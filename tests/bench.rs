@@ -131,6 +131,52 @@ fn a_shape_has_costs_and_a_floor() {
 }
 
 #[test]
+fn the_page_is_what_the_runs_give() {
+    stdout(&["bench", "tables", "--check"]);
+
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (runs, page, results) = (path("runs"), path("page.md"), path("results.json"));
+    let args = [
+        "--suite",
+        "code",
+        "--per-suite",
+        "2",
+        "--repeats",
+        "1",
+        "--max-tokens",
+        "8",
+        "--modes",
+        "off,chain",
+    ];
+    let found = stdout(&[&["bench", "--json", "--sweep", "context=32"][..], &args].concat());
+    std::fs::write(&results, &found).unwrap();
+    let add = ["--add", &results, "--name", "mine", "--command", "forerun bench --quick"];
+    stdout(&[&["bench", "tables", "--runs", &runs][..], &add].concat());
+    let text = "# Page\n\n<!-- table: mine modes -->\n<!-- end -->\nafter\n<!-- table: mine context --><!-- end -->\n";
+    std::fs::write(&page, text).unwrap();
+    let tables = ["bench", "tables", "--runs", &runs, "--page", &page];
+    let check = [&tables[..], &["--check"]].concat();
+    assert!(refused(&check).contains("the tables are not what the runs give"));
+    assert_eq!(std::fs::read_to_string(&page).unwrap(), text, "checking writes nothing");
+    stdout(&tables);
+    stdout(&check);
+    let written = std::fs::read_to_string(&page).unwrap();
+    let found: Value = serde_json::from_str(&found).unwrap();
+    let machine = found["machine"]["processor"].as_str().unwrap();
+    let length = found["cells"][1]["accept_length"]["value"].as_f64().unwrap();
+    for part in [
+        "`forerun bench --quick`; ",
+        machine,
+        "| suite | off, tok/s | chain, times off | AL chain |",
+        "\nafter\n",
+    ] {
+        assert!(written.contains(part), "{part}: {written}");
+    }
+    assert!(written.contains(&format!(" | {length:.1}")), "{length}: {written}");
+}
+
+#[test]
 fn texts_at_once_are_a_sweep() {
     let args = ["--suite", "code,complete", "--per-suite", "2", "--repeats", "2", "--max-tokens", "8"];
     let sweep = ["bench", "--json", "--modes", "off,chain", "--sweep", "slots=1,3"];
@@ -245,14 +291,14 @@ fn compare_sees_a_slowdown_and_nothing_else() {
         text.contains("-9.1 [-9.1, -9.1]") && text.ends_with("8 of 14 figures changed beyond noise\n"),
         "{text}"
     );
-    // The same slowdown by a machine that ran at another pace is not the build's.
-    let mut paced = steady(&found, 1.1);
+    // A slowdown by a machine that ran at another pace is not the build's.
+    let mut paced = steady(&found, 1.5);
     for sample in paced["samples"].as_array_mut().unwrap() {
-        sample["pace"] = json!(sample["pace"].as_f64().unwrap() / 1.1);
+        sample["pace"] = json!(sample["pace"].as_f64().unwrap() / 1.5);
     }
     let paced = put("paced.json", &paced);
     let text = stdout(&["bench", "compare", &before, &paced]);
-    assert!(text.contains("the machine ran at 0.91 of its earlier pace"), "{text}");
+    assert!(text.contains("the machine ran at 0.67 of its earlier pace"), "{text}");
     assert!(text.ends_with("\n0 of 6 figures changed beyond noise\n"), "{text}");
     let broken = put("broken.json", &json!({"format": 1}));
     assert!(refused(&["bench", "compare", &before, &broken]).contains("broken.json"));
