@@ -2,20 +2,24 @@
 //! without a file, whether all modes write the same text, and what changed between two runs.
 
 mod compare;
-mod cost;
-mod machine;
+pub(crate) mod cost;
+mod http;
+pub(crate) mod machine;
 mod measure;
 mod modes;
+mod named;
+mod pages;
 mod parity;
 mod plot;
-mod progress;
+pub(crate) mod progress;
 mod report;
 mod results;
 mod rounds;
-mod statistics;
-mod suites;
+mod served;
+pub(crate) mod statistics;
+pub(crate) mod suites;
 mod sweep;
-mod tables;
+pub(crate) mod tables;
 
 use crate::model_flags::{Mode as Pinned, ModelFlags, Running, SamplingFlags};
 use anyhow::{Context, Result, bail};
@@ -23,10 +27,12 @@ use clap::{Subcommand, ValueEnum};
 use cost::{Cost, Plan};
 use engine::sampling::Sampling;
 use engine::synthetic::Mix;
+use http::Client;
 use machine::Machine;
 use measure::Asking;
 use modes::{Means, Mode};
 use results::{Results, Settings};
+use served::Served;
 use std::io::Write;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -51,6 +57,8 @@ enum Part {
     Compare(compare::Args),
     /// Measure rounds at a published shape, with random weights and an imposed acceptance
     Rounds(Box<rounds::Args>),
+    /// Write the tables of a page from the JSON of named runs, or name a run
+    Tables(pages::Args),
 }
 
 #[derive(clap::Args)]
@@ -73,7 +81,7 @@ struct MeasureArgs {
     /// Tokens of an answer at most
     #[arg(long, value_name = "N", default_value_t = 96, value_parser = clap::value_parser!(u32).range(2..))]
     max_tokens: u32,
-    /// Vary one setting: budget=1..64, block=2..16, rows=1,2,4 or context=256..8192; may be given several times
+    /// Vary one setting: budget=1..64, block=2..16, rows=1,2,4, context=256..8192 or slots=1,2,4,8; may be given several times
     #[arg(long, value_name = "AXIS=VALUES")]
     sweep: Vec<Range>,
     /// Measure random weights of a published shape instead of a model
@@ -82,6 +90,21 @@ struct MeasureArgs {
     /// Types of the synthetic weights
     #[arg(long, value_enum, default_value = "q4_k_m", requires = "synthetic")]
     mix: Weights,
+    /// Ask an OpenAI-compatible server instead of loading a model: `http://host:port`
+    #[arg(long, value_name = "URL", conflicts_with_all = ["synthetic", "modes", "model", "draft", "sweep"])]
+    server: Option<String>,
+    /// Requests at a time
+    #[arg(
+        long,
+        value_name = "COUNTS",
+        value_delimiter = ',',
+        requires = "server",
+        default_value = "1,2,4,8,16"
+    )]
+    concurrency: Vec<u16>,
+    /// A file with the key that the server asks for
+    #[arg(long, value_name = "FILE", requires = "server")]
+    api_key_file: Option<PathBuf>,
     /// What memory can deliver, in GB/s, for the floor; measured unless given
     #[arg(long, value_name = "GB/S")]
     bandwidth: Option<f64>,
@@ -91,6 +114,9 @@ struct MeasureArgs {
     /// Print the JSON instead of tables
     #[arg(long)]
     json: bool,
+    /// Waste so many percent of every round's time, to see whether `bench compare` notices
+    #[arg(long, value_name = "PERCENT", default_value_t = 0.0, hide = true)]
+    slow_down: f64,
     #[command(flatten)]
     model: ModelFlags,
     #[command(flatten)]
@@ -113,11 +139,17 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// Modes side by side unless others are asked for.
 const MODES: [&str; 5] = ["off", "chain", "tree", "mtp", "auto"];
 
+/// Whether a model writes the same text in every mode on its device; see [`parity::of`].
+pub(crate) fn parity_of(model: &ModelFlags) -> Result<()> {
+    parity::of(model)
+}
+
 pub(crate) fn run(args: &Args) -> Result<()> {
     match &args.part {
         Some(Part::Parity(args)) => parity::run(args),
         Some(Part::Compare(args)) => compare::run(args),
         Some(Part::Rounds(args)) => rounds::run(args),
+        Some(Part::Tables(args)) => pages::run(args),
         None => measured(&args.measure),
     }
 }
@@ -132,7 +164,9 @@ fn measured(args: &MeasureArgs) -> Result<()> {
     let machine = Machine::describe(&args.model)?;
     machine.warn();
     let mut results = Results::new(machine);
-    if args.synthetic.is_some() {
+    if let Some(url) = &args.server {
+        results.served = Some(served(args, url)?);
+    } else if args.synthetic.is_some() {
         results.cost = Some(costs(args, &cost::ROWS, &results.machine)?);
     } else {
         answers(args, &mut results)?;
@@ -153,13 +187,43 @@ fn measured(args: &MeasureArgs) -> Result<()> {
     Ok(out.flush()?)
 }
 
+/// The prompts over HTTP.
+fn served(args: &MeasureArgs, url: &str) -> Result<Served> {
+    let key = match &args.api_key_file {
+        Some(path) => {
+            let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
+            let key = text.lines().map(str::trim).find(|l| !l.is_empty() && !l.starts_with('#'));
+            Some(key.with_context(|| format!("{} holds no key", path.display()))?.to_owned())
+        }
+        None => None,
+    };
+    let client = Client::new(url, key)?;
+    let count = args.per_suite.max(1);
+    let suites = match args.prompts.is_empty() {
+        true => args.suite.iter().map(|name| suites::suite_lines(name, count)).collect::<Result<Vec<_>>>()?,
+        false => {
+            args.prompts.iter().map(|path| suites::file_lines(path, count)).collect::<Result<Vec<_>>>()?
+        }
+    };
+    let sampling = args.sampling.over(&Sampling::default());
+    let asking = served::Asking {
+        concurrency: args.concurrency.iter().map(|c| usize::from(*c).max(1)).collect(),
+        repeats: args.repeats.into(),
+        max_tokens: args.max_tokens as usize,
+        temperature: sampling.temperature,
+        seed: sampling.seed,
+    };
+    served::measure(url, &client, &suites, &asking)
+}
+
 /// Suites in all modes, then the sweeps.
 fn answers(args: &MeasureArgs, results: &mut Results) -> Result<()> {
     let mut running = args.model.load()?;
     let sampling = args.sampling.over(&Sampling::default());
     let modes = modes(args, &running)?;
     let suites = suites(args, &running)?;
-    let asking = Asking { sampling, max_tokens: args.max_tokens as usize, repeats: args.repeats.into() };
+    let (max_tokens, repeats) = (args.max_tokens as usize, args.repeats.into());
+    let asking = Asking { sampling, max_tokens, repeats, slow_down: args.slow_down };
     results.samples = measure::samples(&mut running, &suites, &modes, &asking)?;
     let settings = Settings {
         model: running.name.clone(),

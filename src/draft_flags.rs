@@ -1,6 +1,7 @@
 //! `--draft-*`: what the command line can say about a drafter, on every verb that loads one.
 
-use checkpoint::Overrides;
+use checkpoint::{Causality, Overrides, Yarn};
+use formats::BlockType;
 
 /// Overrides of a drafter's metadata.
 #[derive(clap::Args, Clone, Debug)]
@@ -18,15 +19,30 @@ pub(crate) struct DraftFlags {
     /// Window of the drafter's sliding layers; 0 makes every layer full
     #[arg(long, value_name = "TOKENS")]
     draft_window: Option<usize>,
-    /// Whether rows of a block are blind to later rows, for all layers
-    #[arg(long, value_name = "BOOL")]
-    draft_causal: Option<bool>,
+    /// Whether rows of a block are blind to later rows: true or false for all layers, or `sliding`: in those that slide
+    #[arg(long, value_name = "BOOL", value_parser = causality)]
+    draft_causal: Option<Causality>,
+    /// YaRN as `FACTOR,LENGTH`: by how much the context was stretched, and from how many tokens; `none` for none
+    #[arg(long, value_name = "YARN", value_parser = yarn)]
+    draft_yarn: Option<YarnFlag>,
     /// Rows of a block, the anchor included
     #[arg(long, value_name = "ROWS")]
     draft_block: Option<usize>,
+    /// Quantise a drafter of floats to this type while it is loaded: q8_0, q6_k, q5_k, q4_k or q4_0
+    #[arg(long, value_name = "TYPE", value_parser = quantised)]
+    draft_type: Option<BlockType>,
 }
 
+/// What `--draft-yarn` says: nothing inside for plain rotary.
+#[derive(Clone, Copy, Debug)]
+struct YarnFlag(Option<Yarn>);
+
 impl DraftFlags {
+    /// The type a drafter of floats is quantised to.
+    pub(crate) fn quantised(&self) -> Option<BlockType> {
+        self.draft_type
+    }
+
     pub(crate) fn overrides(&self) -> Overrides {
         Overrides {
             rope_theta: self.draft_rope_theta,
@@ -34,9 +50,43 @@ impl DraftFlags {
             taps: self.draft_taps.clone(),
             window: self.draft_window,
             causal: self.draft_causal,
+            yarn: self.draft_yarn.map(|y| y.0),
             block: self.draft_block,
         }
     }
+}
+
+fn quantised(text: &str) -> Result<BlockType, String> {
+    match text {
+        "q8_0" => Ok(BlockType::Q8_0),
+        "q6_k" => Ok(BlockType::Q6_K),
+        "q5_k" => Ok(BlockType::Q5_K),
+        "q4_k" => Ok(BlockType::Q4_K),
+        "q4_0" => Ok(BlockType::Q4_0),
+        _ => Err("q8_0, q6_k, q5_k, q4_k or q4_0 expected".to_owned()),
+    }
+}
+
+fn causality(text: &str) -> Result<Causality, String> {
+    match text {
+        "true" => Ok(Causality::Everywhere),
+        "false" => Ok(Causality::Nowhere),
+        "sliding" => Ok(Causality::Sliding),
+        _ => Err("true, false or sliding expected".to_owned()),
+    }
+}
+
+fn yarn(text: &str) -> Result<YarnFlag, String> {
+    if text == "none" {
+        return Ok(YarnFlag(None));
+    }
+    let parsed = text.split_once(',').and_then(|(factor, length)| {
+        let (factor, original_context) = (factor.parse().ok()?, length.parse().ok()?);
+        Some(Yarn { factor, beta_fast: 32.0, beta_slow: 1.0, original_context })
+    });
+    parsed
+        .map(|yarn| YarnFlag(Some(yarn)))
+        .ok_or_else(|| "FACTOR,LENGTH such as 64,4096 expected, or none".to_owned())
 }
 
 fn theta(text: &str) -> Result<f32, String> {

@@ -17,6 +17,19 @@ pub(crate) struct Loaded {
     pub(crate) text: TextSide,
 }
 
+impl Loaded {
+    /// Bytes of all weights.
+    pub(crate) fn bytes(&self) -> u64 {
+        let weights = [Some(&self.target.weights), self.drafter.as_ref().map(|d| &d.weights)];
+        weights
+            .into_iter()
+            .flatten()
+            .flat_map(|w| w.iter())
+            .map(|w| w.ty.bytes_for(w.elements()).unwrap_or(0) as u64)
+            .sum()
+    }
+}
+
 /// What turns text into tokens and back.
 pub(crate) struct TextSide {
     pub(crate) tokenizer: Tokenizer,

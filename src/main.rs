@@ -7,6 +7,8 @@ mod bench;
 mod chat;
 mod convert;
 mod device;
+mod device_memory;
+mod doctor;
 mod draft_flags;
 mod embedded;
 mod explain;
@@ -14,8 +16,8 @@ mod inspect;
 mod loading;
 mod model_flags;
 mod run;
-mod selftest;
 mod serve;
+mod watched;
 
 use clap::{Parser, Subcommand};
 use std::path::Path;
@@ -41,9 +43,8 @@ enum Verb {
     Bench(Box<bench::Args>),
     /// Say what a model file is, how each setting was found, and what looks wrong
     Inspect(inspect::Args),
-    /// Check every op of a device against the reference
-    #[command(hide = true)]
-    Selftest(selftest::Args),
+    /// Say what this machine can do, and why a drafter's tokens are accepted or not
+    Doctor(Box<doctor::Args>),
     /// Write a drafter as a GGUF that Forerun and llama.cpp load
     Convert(convert::Args),
 }
@@ -55,8 +56,8 @@ fn main() -> ExitCode {
         Verb::Serve(args) => serve::run(&args),
         Verb::Bench(args) => bench::run(&args),
         Verb::Inspect(args) => inspect::run(&args),
+        Verb::Doctor(args) => doctor::run(&args),
         Verb::Convert(args) => convert::run(&args),
-        Verb::Selftest(args) => selftest::run(&args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,15 +1,21 @@
 //! Flags that every verb with a running model shares: which model, on what, and how tokens are drawn.
 
+use crate::about;
 use crate::device::Device;
+use crate::device_memory::{Need, Plan};
 use crate::draft_flags::DraftFlags;
 use crate::loading::{self, Loaded};
+use crate::watched::{self, Watched};
 use anyhow::{Result, bail};
+use checkpoint::{Drafter, TargetConfig};
 use clap::ValueEnum;
 use compute::{Activations, Backend, Cpu, CpuLevel, KvType};
 use engine::sampling::Sampling;
-use engine::{Engine, Spec, WeightSource};
+use engine::{Engine, Requantised, Spec, WeightSource};
+use formats::BlockType;
+use indicatif::ProgressBar;
 use std::hash::{BuildHasher, Hasher};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Which model runs where.
 #[derive(clap::Args, Clone, Debug)]
@@ -122,9 +128,9 @@ impl ModelFlags {
         }
     }
 
-    /// The device the flags name.
-    pub(crate) fn device(&self) -> Result<Device> {
-        Device::parse(&self.device)
+    /// The same model on the processor, with activations as they are.
+    pub(crate) fn on_processor(&self) -> Self {
+        Self { device: "cpu".to_owned(), activations: Rounding::F32, ..self.clone() }
     }
 
     /// The processor as the flags say.
@@ -161,6 +167,11 @@ impl ModelFlags {
         loading::load(self.model.as_deref(), self.draft.as_deref(), &self.draft_flags.overrides())
     }
 
+    /// Opens another drafter for that target, under the same overrides.
+    pub(crate) fn open_drafter(&self, path: &Path, target: &TargetConfig) -> Result<Drafter> {
+        Drafter::open(path, &self.draft_flags.overrides(), Some(target)).map_err(about(path))
+    }
+
     /// Loads the model.
     pub(crate) fn load(&self) -> Result<Running> {
         self.load_with(self.kv())
@@ -168,15 +179,22 @@ impl ModelFlags {
 
     /// Loads the model with a cache of that type, whatever the flag says.
     pub(crate) fn load_with(&self, kv: KvType) -> Result<Running> {
-        let backend = self.backend()?;
-        let Loaded { name, target, drafter, text } = self.open()?;
-        let trained = drafter.as_ref().map(|d| d.config.block);
-        let (mode, spec) = self.spec(trained, target.config.mtp.is_some())?;
-        let weights = |w| w as &dyn WeightSource;
-        let pair = drafter.as_ref().map(|d| (&d.config, weights(&d.weights)));
-        let engine = Engine::load(backend, (&target.config, weights(&target.weights)), pair, kv, spec)?;
-        let limit = target.config.context_length;
-        let context = self.ctx.unwrap_or(limit);
+        let cuda = Device::parse(&self.device)?.open()?;
+        let loaded = self.open()?;
+        let limit = loaded.target.config.context_length;
+        let (mode, spec) = self.spec_for(&loaded)?;
+        let (backend, context): (Box<dyn Backend>, usize) = match cuda {
+            Some(cuda) => {
+                let need = self.need(&loaded, kv, cuda.prompt_rows())?;
+                let context = need.fit(self.ctx, limit, cuda.memory_info()?.0, has_float_drafter(&loaded))?;
+                (Box::new(cuda), context)
+            }
+            None => (Box::new(self.cpu()?), self.ctx.unwrap_or(limit)),
+        };
+        let bar = watched::bar(loaded.bytes());
+        let engine = self.take_in(&loaded, backend, kv, spec, &bar)?;
+        bar.finish_and_clear();
+        let Loaded { name, text, .. } = loaded;
         if context == 0 {
             bail!("`--ctx 0` leaves no room for a prompt");
         }
@@ -186,6 +204,49 @@ impl ModelFlags {
             );
         }
         Ok(Running { name, engine, mode, text, context })
+    }
+
+    /// Takes the weights of opened files into a backend.
+    fn take_in(
+        &self,
+        loaded: &Loaded,
+        backend: Box<dyn Backend>,
+        kv: KvType,
+        spec: Spec,
+        bar: &ProgressBar,
+    ) -> Result<Engine> {
+        let Loaded { target, drafter, .. } = loaded;
+        let target_weights = Watched::new(&target.weights, bar);
+        let draft_weights = drafter.as_ref().map(|d| Watched::new(&d.weights, bar));
+        let quantised = match (self.draft_flags.quantised(), &draft_weights) {
+            (Some(ty), Some(weights)) => Some(Requantised { source: weights, ty }),
+            _ => None,
+        };
+        let source = match (&quantised, &draft_weights) {
+            (Some(quantised), _) => Some(quantised as &dyn WeightSource),
+            (None, weights) => weights.as_ref().map(|w| w as &dyn WeightSource),
+        };
+        let pair = drafter.as_ref().zip(source).map(|(d, source)| (&d.config, source));
+        Ok(Engine::load(backend, (&target.config, &target_weights), pair, kv, spec)?)
+    }
+
+    /// What opened files need of a device that reads prompts in passes of `prompt_rows`.
+    pub(crate) fn need(&self, loaded: &Loaded, kv: KvType, prompt_rows: usize) -> Result<Need> {
+        Need::count(prompt_rows, |ledger| {
+            self.take_in(loaded, Box::new(ledger), kv, Spec::Off, &ProgressBar::hidden())
+        })
+    }
+
+    /// What the model needs of a GPU, at the context asked for or its own.
+    pub(crate) fn plan_memory(&self) -> Result<Plan> {
+        let loaded = self.open()?;
+        let context = self.ctx.unwrap_or(loaded.target.config.context_length);
+        Ok(self.need(&loaded, self.kv(), 256)?.at(context))
+    }
+
+    fn spec_for(&self, loaded: &Loaded) -> Result<(Mode, Spec)> {
+        let trained = loaded.drafter.as_ref().map(|d| d.config.block);
+        self.spec(trained, loaded.target.config.mtp.is_some())
     }
 
     /// How to propose, with a drafter trained for blocks of `trained` rows and perhaps a next-token block at hand.
@@ -221,6 +282,12 @@ impl ModelFlags {
         };
         Ok((mode, spec))
     }
+}
+
+fn has_float_drafter(loaded: &Loaded) -> bool {
+    let is_float = |ty: BlockType| matches!(ty, BlockType::F32 | BlockType::F16 | BlockType::BF16);
+    let matrices = loaded.drafter.iter().flat_map(|d| d.weights.iter()).filter(|w| w.shape.len() > 1);
+    matrices.map(|w| w.ty).any(is_float)
 }
 
 /// How tokens are drawn; the file's recommendation holds where nothing is given.

@@ -1,5 +1,9 @@
 //! `forerun bench`, through the program. No test looks at a time: the machine may be busy.
 
+#[allow(dead_code)]
+#[path = "serve/http.rs"]
+mod http;
+
 use serde_json::{Value, json};
 use std::path::Path;
 use std::process::{Command, Output};
@@ -126,6 +130,113 @@ fn a_shape_has_costs_and_a_floor() {
     );
 }
 
+#[test]
+fn the_page_is_what_the_runs_give() {
+    stdout(&["bench", "tables", "--check"]);
+
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (runs, page, results) = (path("runs"), path("page.md"), path("results.json"));
+    let args = [
+        "--suite",
+        "code",
+        "--per-suite",
+        "2",
+        "--repeats",
+        "1",
+        "--max-tokens",
+        "8",
+        "--modes",
+        "off,chain",
+    ];
+    let found = stdout(&[&["bench", "--json", "--sweep", "context=32"][..], &args].concat());
+    std::fs::write(&results, &found).unwrap();
+    let add = ["--add", &results, "--name", "mine", "--command", "forerun bench --quick"];
+    stdout(&[&["bench", "tables", "--runs", &runs][..], &add].concat());
+    let text = "# Page\n\n<!-- table: mine modes -->\n<!-- end -->\nafter\n<!-- table: mine context --><!-- end -->\n";
+    std::fs::write(&page, text).unwrap();
+    let tables = ["bench", "tables", "--runs", &runs, "--page", &page];
+    let check = [&tables[..], &["--check"]].concat();
+    assert!(refused(&check).contains("the tables are not what the runs give"));
+    assert_eq!(std::fs::read_to_string(&page).unwrap(), text, "checking writes nothing");
+    stdout(&tables);
+    stdout(&check);
+    let written = std::fs::read_to_string(&page).unwrap();
+    let found: Value = serde_json::from_str(&found).unwrap();
+    let machine = found["machine"]["processor"].as_str().unwrap();
+    let length = found["cells"][1]["accept_length"]["value"].as_f64().unwrap();
+    for part in [
+        "`forerun bench --quick`; ",
+        machine,
+        "| suite | off, tok/s | chain, times off | AL chain |",
+        "\nafter\n",
+    ] {
+        assert!(written.contains(part), "{part}: {written}");
+    }
+    assert!(written.contains(&format!(" | {length:.1}")), "{length}: {written}");
+}
+
+#[test]
+fn texts_at_once_are_a_sweep() {
+    let args = ["--suite", "code,complete", "--per-suite", "2", "--repeats", "2", "--max-tokens", "8"];
+    let sweep = ["bench", "--json", "--modes", "off,chain", "--sweep", "slots=1,3"];
+    let found = parsed(&[&sweep[..], &args].concat());
+    let points = found["sweeps"][0]["points"].as_array().unwrap();
+    assert_eq!(found["sweeps"][0]["axis"], "slots");
+    let seen: Vec<_> =
+        points.iter().map(|p| (p["value"].as_u64().unwrap(), p["mode"].as_str().unwrap())).collect();
+    assert_eq!(seen, [(1, "off"), (1, "chain"), (3, "off"), (3, "chain")]);
+    for point in points {
+        assert_eq!(point["different_texts"], 0, "company changes no text: {point}");
+        let length = point["accept_length"]["value"].as_f64().unwrap();
+        assert_eq!(length > 1.0, point["mode"] == "chain", "{point}");
+    }
+    let state = |i: usize| points[i]["state_bytes"].as_u64().unwrap();
+    assert!(state(2) > 2 * state(0), "three texts keep three states");
+}
+
+#[test]
+fn a_server_is_measured_over_http() {
+    let folder = tempfile::tempdir().unwrap();
+    let keys = folder.path().join("keys");
+    std::fs::write(&keys, "# ours\nsecret\n").unwrap();
+    let keys = keys.to_str().unwrap();
+    let server = http::Server::start(&["--slots", "4", "--spec", "chain", "--api-key-file", keys]);
+    let url = format!("http://{}", server.address);
+    let ask = |more: &[&str]| {
+        let small = ["--suite", "code,complete", "--per-suite", "2", "--repeats", "2", "--max-tokens", "12"];
+        [&["bench", "--server", &url, "--concurrency", "1,3"][..], &small, more].concat().join(" ")
+    };
+    let run = |line: &str| forerun(&line.split(' ').collect::<Vec<_>>());
+    let out = folder.path().join("out");
+    let line = ask(&["--json", "--api-key-file", keys, "--out", out.to_str().unwrap()]);
+    let output = run(&line);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let found: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let points = found["served"]["points"].as_array().unwrap();
+    assert_eq!(points.iter().map(|p| p["concurrency"].as_u64().unwrap()).collect::<Vec<_>>(), [1, 3]);
+    for point in points {
+        assert_eq!(point["requests"], 2 * 4, "{point}");
+        for figure in ["tokens_per_s", "answer_tokens_per_s", "first_token_ms", "token_ms"] {
+            assert!(point[figure]["value"].as_f64().unwrap() > 0.0, "{figure}: {point}");
+        }
+        assert!(point["accept_length"].as_f64().unwrap() > 1.0, "the server is ours: {point}");
+        assert!(point["prompt_tokens"].as_f64().unwrap() > 10.0, "{point}");
+        assert!(point["completion_tokens"].as_f64().unwrap() <= 12.0, "{point}");
+    }
+    let read = |name: &str| std::fs::read_to_string(out.join(name)).expect(name);
+    assert_eq!(read("served.csv").lines().count(), 3);
+    assert!(read("report.html").contains("aria-label='Tokens per second by requests at a time'"));
+
+    let refused = |line: &str| {
+        let output = run(line);
+        assert_eq!(output.status.code(), Some(1));
+        String::from_utf8(output.stderr).unwrap()
+    };
+    assert!(refused(&ask(&[])).contains("the server answers 401"), "no key");
+    assert!(refused("bench --server https://127.0.0.1").contains("begins with http://"));
+}
+
 /// A run of a machine that is steady to about 1 %, `slower` times as slow as another.
 fn steady(results: &Value, slower: f64) -> Value {
     let mut results = results.clone();
@@ -180,6 +291,15 @@ fn compare_sees_a_slowdown_and_nothing_else() {
         text.contains("-9.1 [-9.1, -9.1]") && text.ends_with("8 of 14 figures changed beyond noise\n"),
         "{text}"
     );
+    // A slowdown by a machine that ran at another pace is not the build's.
+    let mut paced = steady(&found, 1.5);
+    for sample in paced["samples"].as_array_mut().unwrap() {
+        sample["pace"] = json!(sample["pace"].as_f64().unwrap() / 1.5);
+    }
+    let paced = put("paced.json", &paced);
+    let text = stdout(&["bench", "compare", &before, &paced]);
+    assert!(text.contains("the machine ran at 0.67 of its earlier pace"), "{text}");
+    assert!(text.ends_with("\n0 of 6 figures changed beyond noise\n"), "{text}");
     let broken = put("broken.json", &json!({"format": 1}));
     assert!(refused(&["bench", "compare", &before, &broken]).contains("broken.json"));
 }

@@ -2,7 +2,7 @@
 //! accepted has a configuration that its own tensors fit, with and without flags.
 #![no_main]
 
-use checkpoint::{Drafter, Overrides, Source, drafter};
+use checkpoint::{Causality, Drafter, Overrides, Source, drafter};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
@@ -11,7 +11,8 @@ fuzz_target!(|bytes: &[u8]| {
         mask_token: Some(9),
         taps: None,
         window: Some(32),
-        causal: Some(true),
+        causal: Some(Causality::Everywhere),
+        yarn: None,
         block: Some(8),
     };
     for overrides in [Overrides::default(), said] {

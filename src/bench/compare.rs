@@ -1,8 +1,11 @@
 //! `forerun bench compare`: what changed between two runs beyond noise. Prompts are compared with themselves; a change
-//! counts when its interval leaves out "none" and it is larger than what either run drifted between its repeats.
+//! counts when its interval leaves out "none" and it is larger than what either run drifted between its repeats. Speeds
+//! are those of a prompt's fastest repeat, since whatever else a machine does only ever slows it. Where the machine
+//! itself ran at another pace, speeds say nothing of the build and only ratios within a run are judged.
 
 use super::cost::Cost;
 use super::results::{Results, Sample, by_prompt, table};
+use super::served::Served;
 use super::statistics::{Estimate, Interval, deviation, median};
 use super::tables;
 use anyhow::{Result, bail};
@@ -33,23 +36,33 @@ struct Change {
     change: Interval,
     /// What a change must exceed, as a share.
     noise: f64,
+    /// Whether the two runs can be compared in this figure.
+    judged: bool,
     changed: bool,
 }
 
-/// No machine is steadier than this from run to run.
-const STEADIEST: f64 = 0.01;
+/// No machine is steadier than this from run to run: runs of one build on two shared cores lay 2 % apart from suite
+/// to suite.
+const STEADIEST: f64 = 0.022;
 /// What is assumed of a run that repeated nothing.
 const UNKNOWN: f64 = 0.05;
-/// What is assumed of costs, which are measured in one go.
-const COST_DRIFT: f64 = 0.03;
+/// What is assumed of costs, which are measured in one go, while the machine may be in any mood.
+const COST_DRIFT: f64 = 0.1;
+/// Paces this far apart, in logarithm, are not those of one machine.
+const OTHER_PACE: f64 = 0.2;
 /// Standard deviations that 95 % of normal numbers lie within.
 const WITHIN: f64 = 1.96;
 
 pub(crate) fn run(args: &Args) -> Result<()> {
     let (before, after) = (Results::open(&args.before)?, Results::open(&args.after)?);
-    let mut changes = of_answers(&before, &after);
+    let pace = pace(&before, &after);
+    let same_pace = pace.is_none_or(|p| p.ln().abs() < OTHER_PACE);
+    let mut changes = of_answers(&before, &after, same_pace);
     if let (Some(before), Some(after)) = (&before.cost, &after.cost) {
-        changes.extend(of_costs(before, after));
+        changes.extend(of_costs(before, after, same_pace));
+    }
+    if let (Some(before), Some(after)) = (&before.served, &after.served) {
+        changes.extend(of_servers(before, after));
     }
     if changes.is_empty() {
         bail!("the two runs have no figure in common");
@@ -57,7 +70,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let mut out = std::io::stdout().lock();
     let changed: Vec<&Change> = changes.iter().filter(|c| c.changed).collect();
     if args.json {
-        let object = serde_json::json!({"figures": changes.len(), "changed": changed, "all": changes});
+        let object =
+            serde_json::json!({"figures": changes.len(), "pace": pace, "changed": changed, "all": changes});
         writeln!(out, "{object}")?;
         return Ok(());
     }
@@ -68,6 +82,13 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     if before.machine.processor != after.machine.processor || before.machine.threads != after.machine.threads
     {
         writeln!(out, "the machines differ: only ratios can be compared")?;
+    }
+    if let Some(pace) = pace.filter(|_| !same_pace) {
+        writeln!(
+            out,
+            "the machine ran at {pace:.2} of its earlier pace, whatever the build: speeds are not judged, ratios to plain \
+             decoding are"
+        )?;
     }
     let row = |c: &&Change| {
         let percent = |ratio: f64| format!("{:+.1}", 100.0 * (ratio - 1.0));
@@ -85,22 +106,26 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         let header = ["suite", "mode", "figure", "before", "after", "change %", "noise %"];
         tables::table(&mut out, &header, changed.iter().map(row).collect())?;
     }
-    writeln!(out, "\n{} of {} figures changed beyond noise", changed.len(), changes.len())?;
+    let judged = changes.iter().filter(|c| c.judged).count();
+    writeln!(out, "\n{} of {judged} figures changed beyond noise", changed.len())?;
     Ok(())
 }
+
+const SPEED: &str = "tok/s";
+const PROMPT_SPEED: &str = "prompt tok/s";
 
 /// A figure of samples: its name, and its values by prompt and repeat.
 type Figure = (&'static str, fn(&[Sample], &str, &str) -> Vec<Vec<f64>>);
 
 const FIGURES: [Figure; 4] = [
-    ("tok/s", |samples, suite, mode| table(&by_prompt(samples, suite, mode), Sample::tokens_per_s)),
+    (SPEED, |samples, suite, mode| table(&by_prompt(samples, suite, mode), Sample::tokens_per_s)),
     ("times plain", ratios),
     ("accept length", |samples, suite, mode| {
         let mean =
             |s: &Sample| s.accept_lengths.iter().sum::<usize>() as f64 / s.accept_lengths.len().max(1) as f64;
         table(&by_prompt(samples, suite, mode), mean)
     }),
-    ("prompt tok/s", |samples, suite, mode| {
+    (PROMPT_SPEED, |samples, suite, mode| {
         table(&by_prompt(samples, suite, mode), Sample::prefill_tokens_per_s)
     }),
 ];
@@ -116,14 +141,26 @@ fn ratios(samples: &[Sample], suite: &str, mode: &str) -> Vec<Vec<f64>> {
     these.iter().zip(&plain).map(row).collect()
 }
 
-fn of_answers(before: &Results, after: &Results) -> Vec<Change> {
+/// After by before, of the machine's own pace, where both runs have it.
+fn pace(before: &Results, after: &Results) -> Option<f64> {
+    let middle = |results: &Results| {
+        let paces: Vec<f64> = results.samples.iter().filter_map(|s| s.pace).collect();
+        (!paces.is_empty()).then(|| median(paces))
+    };
+    Some(middle(after)? / middle(before)?)
+}
+
+fn of_answers(before: &Results, after: &Results, same_pace: bool) -> Vec<Change> {
     let (Some(a), Some(b)) = (&before.settings, &after.settings) else { return Vec::new() };
     let mut changes = Vec::new();
     for (figure, values) in FIGURES {
+        let is_speed = figure == SPEED || figure == PROMPT_SPEED;
+        let of_repeats: fn(&[f64]) -> f64 = if is_speed { fastest } else { middle };
+        let judged = same_pace || !is_speed;
         let pairs = || a.suites.iter().flat_map(|suite| a.modes.iter().map(move |mode| (suite, mode)));
         let drift = |results: &Results| {
             let cells: Vec<Vec<Vec<f64>>> = pairs().map(|(s, m)| values(&results.samples, s, m)).collect();
-            drift(&cells)
+            drift(&cells, of_repeats)
         };
         let noise = WITHIN * drift(before).hypot(drift(after));
         for (suite, mode) in pairs().filter(|(s, m)| b.suites.contains(s) && b.modes.contains(m)) {
@@ -132,18 +169,19 @@ fn of_answers(before: &Results, after: &Results) -> Vec<Change> {
             if x.is_empty() || x.len() != y.len() {
                 continue;
             }
-            let change = paired(&x, &y);
+            let change = paired(&x, &y, of_repeats);
             let beyond = change.value.ln().abs() > noise && !(change.low <= 1.0 && 1.0 <= change.high);
-            let middle = |values: &[Vec<f64>]| median(values.iter().map(|v| median(v.iter().copied())));
+            let over_prompts = |values: &[Vec<f64>]| median(values.iter().map(|v| of_repeats(v)));
             changes.push(Change {
                 suite: suite.clone(),
                 mode: mode.clone(),
                 figure,
-                before: middle(&x),
-                after: middle(&y),
+                before: over_prompts(&x),
+                after: over_prompts(&y),
                 change,
                 noise,
-                changed: beyond,
+                judged,
+                changed: judged && beyond,
             });
         }
     }
@@ -151,23 +189,38 @@ fn of_answers(before: &Results, after: &Results) -> Vec<Change> {
 }
 
 /// The median over prompts of after by before, with its interval.
-fn paired(before: &[Vec<f64>], after: &[Vec<f64>]) -> Interval {
-    let middle = |values: &Vec<f64>| median(values.iter().copied());
-    let ratios: Vec<f64> = before.iter().zip(after).map(|(a, b)| middle(b) / middle(a)).collect();
+fn paired(before: &[Vec<f64>], after: &[Vec<f64>], of_repeats: fn(&[f64]) -> f64) -> Interval {
+    let ratios: Vec<f64> = before.iter().zip(after).map(|(a, b)| of_repeats(b) / of_repeats(a)).collect();
     Estimate::of(ratios.len(), 1, |drawn| median(drawn.iter().map(|i| ratios[*i]))).interval()
 }
 
-/// How far a cell's figure lies from repeat to repeat, over all cells: [cells][prompts][repeats]. A whole run may lie
-/// as far off as one of its repeats.
-fn drift(cells: &[Vec<Vec<f64>>]) -> f64 {
+fn middle(repeats: &[f64]) -> f64 {
+    median(repeats.iter().copied())
+}
+
+fn fastest(repeats: &[f64]) -> f64 {
+    repeats.iter().copied().fold(f64::NEG_INFINITY, f64::max)
+}
+
+/// How far a cell's figure hangs on single repeats, over all cells: [cells][prompts][repeats]. By the jackknife: the
+/// figure again and again with one repeat left out.
+fn drift(cells: &[Vec<Vec<f64>>], of_repeats: fn(&[f64]) -> f64) -> f64 {
     let mut squares = Vec::new();
     for prompts in cells {
         let repeats = prompts.iter().map(Vec::len).min().unwrap_or(0);
-        let figure = |r: usize| median(prompts.iter().map(|p| p[r])).ln();
-        let figures: Vec<f64> = (0..repeats).map(figure).filter(|f| f.is_finite()).collect();
-        if figures.len() > 1 {
-            squares.push(deviation(&figures).powi(2));
+        if repeats < 2 {
+            continue;
         }
+        let without = |r: usize| {
+            let rest = |p: &Vec<f64>| {
+                let kept: Vec<f64> = p.iter().enumerate().filter(|(i, _)| *i != r).map(|(_, x)| *x).collect();
+                of_repeats(&kept)
+            };
+            median(prompts.iter().map(rest)).ln()
+        };
+        let figures: Vec<f64> = (0..repeats).map(without).filter(|f| f.is_finite()).collect();
+        let count = figures.len() as f64;
+        squares.push(deviation(&figures).powi(2) * (count - 1.0).powi(2) / count);
     }
     match squares.is_empty() {
         true => UNKNOWN,
@@ -176,7 +229,7 @@ fn drift(cells: &[Vec<Vec<f64>>]) -> f64 {
 }
 
 /// Costs have no prompts: a change counts when the intervals lie apart.
-fn of_costs(before: &Cost, after: &Cost) -> Vec<Change> {
+fn of_costs(before: &Cost, after: &Cost, same_pace: bool) -> Vec<Change> {
     let mut pairs = vec![
         ("prompt tok/s".to_owned(), before.prompt_tokens_per_s, after.prompt_tokens_per_s),
         ("ms a token".to_owned(), before.token_ms, after.token_ms),
@@ -186,23 +239,39 @@ fn of_costs(before: &Cost, after: &Cost) -> Vec<Change> {
             pairs.push((format!("ms, {} rows", row.rows), row.ms, other.ms));
         }
     }
+    pairs.into_iter().map(|(mode, a, b)| apart(&after.model, mode, "cost", (a, b), same_pace)).collect()
+}
+
+/// Nor have loads of a server.
+fn of_servers(before: &Served, after: &Served) -> Vec<Change> {
+    let mut changes = Vec::new();
+    for a in &before.points {
+        let Some(b) = after.points.iter().find(|b| b.concurrency == a.concurrency) else { continue };
+        let pairs = [
+            ("tok/s", a.tokens_per_s, b.tokens_per_s),
+            ("first token ms", a.first_token_ms, b.first_token_ms),
+            ("ms a token", a.token_ms, b.token_ms),
+        ];
+        let mode = || format!("{} at a time", a.concurrency);
+        changes.extend(pairs.map(|(figure, x, y)| apart(&after.model, mode(), figure, (x, y), true)));
+    }
+    changes
+}
+
+/// A change of a figure that was measured in one go.
+fn apart(
+    suite: &str,
+    mode: String,
+    figure: &'static str,
+    (a, b): (Interval, Interval),
+    judged: bool,
+) -> Change {
     let noise = WITHIN * COST_DRIFT.hypot(COST_DRIFT);
-    let change = |(mode, a, b): (String, Interval, Interval)| {
-        let change = Interval { value: b.value / a.value, low: b.low / a.high, high: b.high / a.low };
-        let apart = b.low > a.high || b.high < a.low;
-        let changed = apart && change.value.ln().abs() > noise;
-        Change {
-            suite: after.model.clone(),
-            mode,
-            figure: "cost",
-            before: a.value,
-            after: b.value,
-            change,
-            noise,
-            changed,
-        }
-    };
-    pairs.into_iter().map(change).collect()
+    let change = Interval { value: b.value / a.value, low: b.low / a.high, high: b.high / a.low };
+    let lies_apart = b.low > a.high || b.high < a.low;
+    let changed = judged && lies_apart && change.value.ln().abs() > noise;
+    let (before, after) = (a.value, b.value);
+    Change { suite: suite.to_owned(), mode, figure, before, after, change, noise, judged, changed }
 }
 
 #[cfg(test)]
@@ -213,16 +282,18 @@ mod tests {
     fn drift_is_what_repeats_differ_by() {
         let calm = vec![vec![vec![100.0, 100.0, 100.0]; 4]];
         let shaky = vec![vec![vec![100.0, 120.0, 80.0]; 4]];
-        assert_eq!(drift(&calm), STEADIEST);
-        assert!((0.15..0.25).contains(&drift(&shaky)), "{}", drift(&shaky));
-        assert_eq!(drift(&[vec![vec![100.0]; 4]]), UNKNOWN);
+        assert_eq!(drift(&calm, middle), STEADIEST);
+        assert!((0.1..0.3).contains(&drift(&shaky, middle)), "{}", drift(&shaky, middle));
+        // A repeat that was disturbed says nothing of the fastest.
+        assert_eq!(drift(&[vec![vec![100.0, 100.0, 60.0]; 4]], fastest), STEADIEST);
+        assert_eq!(drift(&[vec![vec![100.0]; 4]], middle), UNKNOWN);
     }
 
     #[test]
     fn a_prompt_is_compared_with_itself() {
         let before: Vec<Vec<f64>> = (1..=9).map(|p| vec![100.0 * f64::from(p)]).collect();
         let after: Vec<Vec<f64>> = before.iter().map(|p| vec![p[0] * 0.9]).collect();
-        let found = paired(&before, &after);
+        let found = paired(&before, &after, middle);
         assert!((found.low - 0.9).abs() < 1e-9 && (found.high - 0.9).abs() < 1e-9, "{found:?}");
     }
 }

@@ -251,7 +251,7 @@ fn repeated(patience: Duration, mut once: impl FnMut() -> Result<f64>) -> Result
 
 /// Bytes per second that so many threads read a block of this size with, over and over: from memory or, where it fits,
 /// from the cache, as a model of this size does.
-pub(super) fn measured_bandwidth(bytes: usize, threads: usize) -> f64 {
+pub(crate) fn measured_bandwidth(bytes: usize, threads: usize) -> f64 {
     let words = (bytes / 8).clamp(1 << 17, 1 << 27) / threads * threads;
     let block: Vec<u64> = (0..words as u64).collect();
     let passes = ((1usize << 30) / (words * 8)).max(2);

@@ -71,9 +71,33 @@ impl Machine {
     }
 }
 
+/// How fast the machine is just now, whatever the build is: gigabytes of a fixed block that one thread sums in a
+/// second. Machines that are shared change their pace by a factor, for minutes.
+pub(crate) struct Pace(Vec<u32>);
+
+impl Pace {
+    pub(crate) fn new() -> Self {
+        Self((0..1 << 18).collect())
+    }
+
+    pub(crate) fn measure(&self) -> f64 {
+        let begin = std::time::Instant::now();
+        let sum =
+            |sums: [u32; 16], words: &[u32; 16]| std::array::from_fn(|i| sums[i].wrapping_mul(31) ^ words[i]);
+        let words = std::hint::black_box(&self.0).as_chunks::<16>().0;
+        std::hint::black_box(words.iter().fold([0; 16], sum));
+        (4 * self.0.len()) as f64 / begin.elapsed().as_secs_f64() / 1e9
+    }
+}
+
 /// The most memory the program has held, in bytes.
 pub(crate) fn peak_memory() -> u64 {
     field(&file("/proc/self/status"), "VmHWM").parse::<u64>().unwrap_or(0) * 1024
+}
+
+/// Memory that a program may still take, in bytes.
+pub(crate) fn free_memory() -> u64 {
+    field(&file("/proc/meminfo"), "MemAvailable").parse::<u64>().unwrap_or(0) * 1024
 }
 
 /// FNV-1a.

@@ -1,7 +1,7 @@
 //! Answers that are timed: modes take turns on every prompt, and all prompts again in every repeat, so that whatever
 //! the machine does meanwhile meets all modes alike.
 
-use super::machine::checksum;
+use super::machine::{Pace, checksum};
 use super::modes::Mode;
 use super::progress::Progress;
 use super::results::{Sample, Stages};
@@ -9,13 +9,16 @@ use super::suites::Suite;
 use crate::answer::{Answer, Question, answer};
 use crate::model_flags::Running;
 use anyhow::{Result, bail};
-use engine::Round;
 use engine::sampling::Sampling;
+use engine::{Generation, Round};
 use std::sync::atomic::AtomicBool;
+use std::time::Instant;
 
 /// How answers are asked for.
 #[derive(Clone)]
 pub(crate) struct Asking {
+    /// Percent of its time that is wasted after each round, to see whether `compare` notices.
+    pub(crate) slow_down: f64,
     pub(crate) sampling: Sampling,
     pub(crate) max_tokens: usize,
     pub(crate) repeats: usize,
@@ -28,11 +31,21 @@ pub(crate) fn ask(
     prompt: &[u32],
     sampling: &Sampling,
     max_tokens: usize,
+    slow_down: f64,
 ) -> Result<Answer> {
     running.engine.set_spec(mode.spec);
     let sequence = running.engine.sequence();
     let stop = &AtomicBool::new(false);
-    answer(running, Question { sequence, prompt, sampling, max_tokens, relaxed: None, stop }, |_| Ok(()))
+    answer(running, Question { sequence, prompt, sampling, max_tokens, relaxed: None, stop }, |piece| {
+        if let Some(round) = piece.round.filter(|_| slow_down > 0.0) {
+            let took = round.draft_s + round.verify_s + round.judge_s + round.commit_s;
+            let begin = Instant::now();
+            while begin.elapsed().as_secs_f64() < took * slow_down / 100.0 {
+                std::hint::spin_loop();
+            }
+        }
+        Ok(())
+    })
 }
 
 /// Every prompt in every mode, as often as asked for.
@@ -43,8 +56,10 @@ pub(crate) fn samples(
     asking: &Asking,
 ) -> Result<Vec<Sample>> {
     for mode in modes {
-        ask(running, mode, &suites[0].prompts[0], &asking.sampling, asking.max_tokens)?;
+        ask(running, mode, &suites[0].prompts[0], &asking.sampling, asking.max_tokens, 0.0)?;
     }
+    let pace = Pace::new();
+    pace.measure();
     let prompts: usize = suites.iter().map(|s| s.prompts.len()).sum();
     let progress = Progress::new(asking.repeats * prompts, &suites[0].name);
     let mut samples = Vec::new();
@@ -53,8 +68,11 @@ pub(crate) fn samples(
             for (index, prompt) in suite.prompts.iter().enumerate() {
                 for turn in 0..modes.len() {
                     let mode = &modes[(turn + index + repeat) % modes.len()];
-                    let given = ask(running, mode, prompt, &asking.sampling, asking.max_tokens)?;
-                    samples.push(sample(&suite.name, index, repeat, mode, prompt.len(), &given));
+                    let now = pace.measure();
+                    let Asking { sampling, max_tokens, slow_down, .. } = asking;
+                    let given = ask(running, mode, prompt, sampling, *max_tokens, *slow_down)?;
+                    let sample = sample(&suite.name, index, repeat, mode, prompt.len(), &given);
+                    samples.push(Sample { pace: Some(now), ..sample });
                 }
                 progress.step(&suite.name);
             }
@@ -66,6 +84,101 @@ pub(crate) fn samples(
         }
     }
     Ok(samples)
+}
+
+/// So many prompts written at once, every round of them in one pass, for each number in `slots`: samples whose suite is
+/// that number, whose tokens and seconds are those of all texts together.
+pub(crate) fn together(
+    running: &mut Running,
+    prompts: &[&[u32]],
+    slots: &[usize],
+    modes: &[Mode],
+    asking: &Asking,
+) -> Result<Vec<Sample>> {
+    let progress = Progress::new(asking.repeats * slots.len(), "slots");
+    let mut samples = Vec::new();
+    for repeat in 0..asking.repeats {
+        for (&count, turn) in slots.iter().zip(0..) {
+            for k in 0..modes.len() {
+                let mode = &modes[(k + turn + repeat) % modes.len()];
+                let these: Vec<&[u32]> = prompts.iter().cycle().take(count).copied().collect();
+                samples.push(at_once(running, mode, &these, repeat, asking)?);
+            }
+            progress.step(&format!("{count} slots"));
+        }
+    }
+    Ok(samples)
+}
+
+fn at_once(
+    running: &mut Running,
+    mode: &Mode,
+    prompts: &[&[u32]],
+    repeat: usize,
+    asking: &Asking,
+) -> Result<Sample> {
+    let Running { engine, text, context, .. } = running;
+    engine.set_spec(mode.spec);
+    let ends = text.tokenizer.ends();
+    let begin = Instant::now();
+    let mut texts: Vec<(Generation, Vec<u32>)> = Vec::new();
+    for prompt in prompts {
+        let sequence = engine.sequence();
+        let text = engine.begin(sequence, prompt, prompt, asking.sampling.clone(), ends.to_vec(), |_| ())?;
+        let first = text.anchor();
+        texts.push((text, vec![first]));
+    }
+    let prefill_s = begin.elapsed().as_secs_f64();
+    let most = |prompt: &[u32]| asking.max_tokens.min(context.saturating_sub(prompt.len())).max(1);
+    let begin = Instant::now();
+    let mut rounds: Vec<Round> = Vec::new();
+    let mut stages = Stages::default();
+    loop {
+        let mut open: Vec<(&mut Generation, &mut Vec<u32>, usize)> = Vec::new();
+        for ((text, ids), prompt) in texts.iter_mut().zip(prompts) {
+            let room = most(prompt).saturating_sub(ids.len());
+            if room > 0 && !ids.last().is_some_and(|id| ends.contains(id)) {
+                open.push((text, ids, room));
+            }
+        }
+        if open.is_empty() {
+            break;
+        }
+        let mut step: Vec<(&mut Generation, usize)> =
+            open.iter_mut().map(|(t, _, room)| (&mut **t, *room)).collect();
+        let found = engine.step_all(&mut step)?;
+        // The texts of a round share its verify.
+        stages.verify += found.first().map_or(0.0, |r| r.verify_s);
+        for ((_, ids, _), round) in open.iter_mut().zip(found) {
+            ids.extend(&round.emitted);
+            stages.draft += round.draft_s;
+            stages.judge += round.judge_s;
+            stages.commit += round.commit_s;
+            rounds.push(round);
+        }
+    }
+    let decode_s = begin.elapsed().as_secs_f64();
+    stages.host = (decode_s - stages.draft - stages.verify - stages.judge - stages.commit).max(0.0);
+    let written: usize = texts.iter().map(|(_, ids)| ids.len()).sum();
+    let ids = texts.iter().flat_map(|(_, ids)| ids.iter().flat_map(|id| id.to_le_bytes()));
+    Ok(Sample {
+        suite: prompts.len().to_string(),
+        prompt: 0,
+        repeat,
+        mode: mode.name.clone(),
+        prompt_tokens: prompts.iter().map(|p| p.len()).sum(),
+        // The first token of each text is its prompt's.
+        tokens: written + 1 - texts.len(),
+        prefill_s,
+        decode_s,
+        stages,
+        drafted: rounds.iter().map(|r| r.drafted).sum(),
+        accepted: rounds.iter().map(|r| r.stood).sum(),
+        accept_lengths: rounds.iter().map(Round::accept_length).collect(),
+        state_bytes: texts.iter().map(|(text, _)| text.sequence().bytes()).sum(),
+        text: format!("{:016x}", checksum(ids)),
+        pace: None,
+    })
 }
 
 fn sample(
@@ -95,5 +208,6 @@ fn sample(
         accept_lengths: given.rounds.iter().map(Round::accept_length).collect(),
         state_bytes: given.sequence.bytes(),
         text: format!("{:016x}", checksum(given.ids.iter().flat_map(|id| id.to_le_bytes()))),
+        pace: None,
     }
 }

@@ -39,12 +39,15 @@ const MODES: [&str; 15] = [
     "chain:4", "chain:8", "chain:16", "tree:1", "tree:8", "tree:15", "tree:16", "tree:22", "tree:40",
     "tree:63", "mtp:1", "mtp:3", "mtp:5", "mtp:7", "auto",
 ];
+/// Logits this close may swap between devices, whose activations round differently.
+const NEAR_TIE: f32 = 0.1;
 const QUICK_MODES: [&str; 4] = ["chain", "tree:22", "mtp:3", "auto"];
 const CACHES: [(KvType, &str); 3] = [(KvType::F16, "f16"), (KvType::Q8_0, "q8_0"), (KvType::Q4_0, "q4_0")];
 
 /// Ways of sampling, with names; the first and the last suffice for a quick look.
 fn ways(quick: bool) -> Vec<(&'static str, Sampling)> {
     let base = Sampling::default();
+    let plain = Sampling { temperature: 0.9, top_k: 50, top_p: 0.95, ..base.clone() };
     let mut ways = vec![
         ("greedy", base.clone()),
         (
@@ -68,6 +71,8 @@ fn ways(quick: bool) -> Vec<(&'static str, Sampling)> {
     if quick {
         ways.drain(1..3);
     }
+    // Draws that depend on nothing but the logits, which a device makes itself.
+    ways.push(("temperature 0.9, no penalties", plain));
     ways
 }
 
@@ -135,6 +140,49 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
+/// A prompt of each suite in every mode, and greedily on the processor beside: what `doctor --selftest` asks.
+pub(crate) fn of(model: &ModelFlags) -> Result<()> {
+    let args = Args {
+        quick: false,
+        suite: Vec::new(),
+        modes: Vec::new(),
+        per_suite: Some(1),
+        seeds: 1,
+        max_tokens: 48,
+        model: model.clone(),
+    };
+    run(&args)?;
+    let (mut device, mut processor) = (model.load()?, model.on_processor().load()?);
+    let plain = Mode { name: "off".to_owned(), spec: engine::Spec::Off };
+    let (mut answers, mut out) = (0, std::io::stdout().lock());
+    for suite in suites(&Args { per_suite: Some(4), ..args }, &device)? {
+        for prompt in &suite.prompts {
+            let sampling = Sampling::default();
+            let found = ask(&mut device, &plain, prompt, &sampling, 64, 0.0)?.ids;
+            let expected = ask(&mut processor, &plain, prompt, &sampling, 64, 0.0)?.ids;
+            answers += 1;
+            let Some(Difference { step, expected, found }) = first_difference(&expected, &found) else {
+                continue;
+            };
+            ask(&mut processor, &plain, prompt, &sampling, step + 1, 0.0)?;
+            let logits = processor.engine.model().logits(0);
+            let logit = |token: Option<u32>| token.map_or(f32::NAN, |t| logits[t as usize]);
+            let margin = logit(expected) - logit(found);
+            writeln!(
+                out,
+                "{}: token {step} differs from the processor's, whose logit is {margin:.4} higher",
+                suite.name
+            )?;
+            // Written so that a margin that is no number fails too.
+            if !(margin.abs() <= NEAR_TIE) {
+                bail!("a difference of {margin} between device and processor is no near tie");
+            }
+        }
+    }
+    writeln!(out, "{answers} greedy answers equal the processor's, or differ at the near ties above")?;
+    Ok(())
+}
+
 fn modes(args: &Args, running: &Running) -> Result<Vec<Mode>> {
     let means = Means::of(running);
     if !args.modes.is_empty() {
@@ -162,13 +210,13 @@ fn compare(
     max_tokens: usize,
 ) -> Result<Vec<(String, Difference, f32)>> {
     let plain = Mode { name: "off".to_owned(), spec: engine::Spec::Off };
-    let expected = ask(running, &plain, prompt, sampling, max_tokens)?.ids;
+    let expected = ask(running, &plain, prompt, sampling, max_tokens, 0.0)?.ids;
     let mut differences = Vec::new();
     for mode in modes {
-        let found = ask(running, mode, prompt, sampling, max_tokens)?.ids;
+        let found = ask(running, mode, prompt, sampling, max_tokens, 0.0)?.ids;
         if let Some(difference) = first_difference(&expected, &found) {
             // Plain decoding again, up to the token in question: its logits are those of the last pass.
-            ask(running, &plain, prompt, sampling, difference.step + 1)?;
+            ask(running, &plain, prompt, sampling, difference.step + 1, 0.0)?;
             let logits = running.engine.model().logits(0);
             let logit = |token: Option<u32>| token.map_or(f32::NAN, |t| logits[t as usize]);
             let margin = logit(difference.expected) - logit(difference.found);

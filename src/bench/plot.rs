@@ -17,13 +17,18 @@ pub(crate) struct Labels<'a> {
     pub(crate) title: &'a str,
     pub(crate) x: &'a str,
     pub(crate) y: &'a str,
+    pub(crate) width: f64,
+    /// A value with a line of its own.
+    pub(crate) mark: Option<f64>,
 }
 
-const WIDTH: f64 = 720.0;
+/// Widths of a plot that has the page to itself, and of one that shares it.
+pub(crate) const WHOLE: f64 = 920.0;
+pub(crate) const HALF: f64 = 450.0;
 const HEIGHT: f64 = 300.0;
 const LEFT: f64 = 60.0;
 const RIGHT: f64 = 16.0;
-const TOP: f64 = 12.0;
+const TOP: f64 = 18.0;
 const BOTTOM: f64 = 44.0;
 /// Colours that the style has.
 const COLOURS: usize = 8;
@@ -31,23 +36,57 @@ const COLOURS: usize = 8;
 /// Bars side by side, group by group.
 pub(crate) fn bars(labels: &Labels<'_>, groups: &[String], series: &[Series]) -> String {
     let mut svg = Canvas::new(labels, series);
-    let slot = (WIDTH - LEFT - RIGHT) / groups.len().max(1) as f64;
+    let slot = (labels.width - LEFT - RIGHT) / groups.len().max(1) as f64;
     let width = slot * 0.8 / series.len().max(1) as f64;
     for (i, group) in groups.iter().enumerate() {
         let left = LEFT + slot * (i as f64 + 0.1);
-        svg.text(left + slot * 0.4, HEIGHT - BOTTOM + 16.0, "middle", group);
+        // Labels that would run into each other are left out.
+        if slot > 22.0 || i % 2 == 0 {
+            svg.text(left + slot * 0.4, HEIGHT - BOTTOM + 16.0, "middle", group);
+        }
         for (k, series) in series.iter().enumerate() {
             let Some((_, Some(found))) = series.points.get(i) else { continue };
             let (x, y) = (left + width * k as f64, svg.y(found.value));
             let (w, h) = (width * 0.9, svg.y(0.0) - y);
             let about = format!("{}, {group}: {}", series.name, short(found.value));
             svg.add(&format!(
-                "<rect class='c{}' x='{x:.1}' y='{y:.1}' width='{w:.1}' height='{h:.1}'><title>{}</title></rect>",
+                "<rect class='c{}' rx='1.5' x='{x:.1}' y='{y:.1}' width='{w:.1}' height='{h:.1}'><title>{}</title></rect>",
                 k % COLOURS,
                 escape(&about)
             ));
             svg.whisker(x + w / 2.0, found, "w");
         }
+    }
+    svg.finish(series)
+}
+
+/// Bars on top of each other, one pile a group.
+pub(crate) fn piles(labels: &Labels<'_>, groups: &[String], series: &[Series]) -> String {
+    let value = |series: &Series, i: usize| series.points.get(i).and_then(|p| p.1).map_or(0.0, |v| v.value);
+    let total = |i: usize| series.iter().map(|s| value(s, i)).sum::<f64>();
+    let exact = |value: f64| Some(Interval { value, low: value, high: value });
+    let highest = Series {
+        name: String::new(),
+        points: (0..groups.len()).map(|i| (0.0, exact(total(i)))).collect(),
+        dashed: false,
+    };
+    let mut svg = Canvas::new(labels, &[highest]);
+    let slot = (labels.width - LEFT - RIGHT) / groups.len().max(1) as f64;
+    for (i, group) in groups.iter().enumerate() {
+        let (left, width) = (LEFT + slot * (i as f64 + 0.25), slot * 0.5);
+        svg.text(left + width / 2.0, HEIGHT - BOTTOM + 16.0, "middle", group);
+        let mut below = 0.0;
+        for (k, series) in series.iter().enumerate() {
+            let (low, high) = (svg.y(below), svg.y(below + value(series, i)));
+            below += value(series, i);
+            let about = escape(&format!("{}, {group}: {}", series.name, short(value(series, i))));
+            svg.add(&format!(
+                "<rect class='c{}' x='{left:.1}' y='{high:.1}' width='{width:.1}' height='{:.1}'><title>{about}</title></rect>",
+                k % COLOURS,
+                low - high
+            ));
+        }
+        svg.text(left + width / 2.0, svg.y(below) - 5.0, "middle", &short(below));
     }
     svg.finish(series)
 }
@@ -63,7 +102,7 @@ pub(crate) fn lines(labels: &Labels<'_>, series: &[Series]) -> String {
         _ => (0.0, 1.0),
     };
     let place = |x: f64| {
-        LEFT + 16.0 + (x.max(1.0).ln() - low) / (high - low).max(1e-9) * (WIDTH - LEFT - RIGHT - 32.0)
+        LEFT + 16.0 + (x.max(1.0).ln() - low) / (high - low).max(1e-9) * (labels.width - LEFT - RIGHT - 32.0)
     };
     let mut free = f64::NEG_INFINITY;
     for tick in ticks.iter().filter(|t| ticks.len() < 16 || (**t as u64).is_power_of_two() || **t == 63.0) {
@@ -101,9 +140,10 @@ impl Canvas {
         let highest =
             series.iter().flat_map(|s| s.points.iter().filter_map(|p| p.1)).map(|i| i.high.max(i.value));
         let (step, top) = ticks(highest.filter(|h| h.is_finite()).fold(0.0, f64::max));
+        let width = labels.width;
         let mut canvas = Self { svg: String::new(), top };
         canvas.add(&format!(
-            "<svg viewBox='0 0 {WIDTH} {HEIGHT}' role='img' aria-label='{0}'><title>{0}</title>",
+            "<svg viewBox='0 0 {width} {HEIGHT}' role='img' aria-label='{0}'><title>{0}</title>",
             escape(labels.title)
         ));
         let mut tick = 0.0;
@@ -111,17 +151,21 @@ impl Canvas {
             let y = canvas.y(tick);
             canvas.add(&format!(
                 "<line class='grid' x1='{LEFT}' x2='{:.1}' y1='{y:.1}' y2='{y:.1}'/>",
-                WIDTH - RIGHT
+                width - RIGHT
             ));
             canvas.text(LEFT - 8.0, y + 4.0, "end", &short(tick));
             tick += step;
         }
-        canvas.text((LEFT + WIDTH - RIGHT) / 2.0, HEIGHT - 8.0, "middle", labels.x);
+        canvas.text((LEFT + width - RIGHT) / 2.0, HEIGHT - 8.0, "middle", labels.x);
         let middle = (TOP + HEIGHT - BOTTOM) / 2.0;
         canvas.add(&format!(
             "<text transform='translate(14 {middle:.1}) rotate(-90)' text-anchor='middle'>{}</text>",
             escape(labels.y)
         ));
+        if let Some(mark) = labels.mark {
+            let (x, y) = (width - RIGHT, canvas.y(mark));
+            canvas.add(&format!("<line class='mark' x1='{LEFT}' x2='{x:.1}' y1='{y:.1}' y2='{y:.1}'/>"));
+        }
         canvas
     }
 
@@ -210,7 +254,7 @@ mod tests {
             Series { name: "a<b".into(), points: vec![(1.0, value(3.0)), (8.0, value(5.0))], dashed: false },
             Series { name: "floor".into(), points: vec![(1.0, value(1.0)), (8.0, None)], dashed: true },
         ];
-        let labels = Labels { title: "x & y", x: "rows", y: "ms" };
+        let labels = Labels { title: "x & y", x: "rows", y: "ms", width: HALF, mark: Some(2.0) };
         let lines = lines(&labels, &series);
         assert_eq!(lines.matches("<circle").count(), 3);
         assert!(lines.contains("x &amp; y") && !lines.contains("a<b"));

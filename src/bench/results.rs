@@ -2,6 +2,7 @@
 
 use super::cost::Cost;
 use super::machine::Machine;
+use super::served::Served;
 use super::statistics::{Estimate, Interval, median};
 use super::sweep::Sweep;
 use anyhow::{Context, Result, bail};
@@ -25,6 +26,9 @@ pub(crate) struct Results {
     pub(crate) cells: Vec<Cell>,
     pub(crate) sweeps: Vec<Sweep>,
     pub(crate) cost: Option<Cost>,
+    /// Of a server that was asked.
+    #[serde(default)]
+    pub(crate) served: Option<Served>,
     pub(crate) samples: Vec<Sample>,
 }
 
@@ -64,6 +68,9 @@ pub(crate) struct Sample {
     pub(crate) state_bytes: usize,
     /// A checksum of the tokens.
     pub(crate) text: String,
+    /// The machine's pace just before, where it was measured.
+    #[serde(default)]
+    pub(crate) pace: Option<f64>,
 }
 
 /// Where the time of rounds goes: in a sample seconds of them all, in a cell milliseconds of one.
@@ -125,6 +132,7 @@ impl Results {
             cells: Vec::new(),
             sweeps: Vec::new(),
             cost: None,
+            served: None,
             samples: Vec::new(),
         }
     }

@@ -109,7 +109,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     });
     let read = Read::new(&config, &weights.bytes());
     let draft_bytes: u64 = drafter.iter().flat_map(|(_, w)| w.bytes().into_values()).sum();
-    let head_bytes = weights.bytes().get("output.weight").or(weights.bytes().get("token_embd.weight")).copied();
+    let head_bytes =
+        weights.bytes().get("output.weight").or(weights.bytes().get("token_embd.weight")).copied();
     let mut backend = args.model.backend()?;
     let bandwidth = match backend.read_bandwidth()? {
         Some(bandwidth) => bandwidth,
@@ -124,9 +125,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         config.attention_layers() * 2 * config.attention.kv_heads * row
     };
     let mut bench = Bench { engine, args, figures: Vec::new(), vocab: config.vocab };
-    let floor = |rows: usize, context: usize| {
-        (read.by(rows) as f64 + (context * kv_bytes) as f64) / bandwidth * 1e3
-    };
+    let floor =
+        |rows: usize, context: usize| (read.by(rows) as f64 + (context * kv_bytes) as f64) / bandwidth * 1e3;
     let draft_floor = (draft_bytes + head_bytes.unwrap_or(0)) as f64 / bandwidth * 1e3;
     for &tokens in &args.prompt {
         bench.prompt(tokens)?;
@@ -139,7 +139,13 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         if drafter.is_some() {
             for &block in &args.chain {
                 let spec = Spec::Chain { block, budget: block - 1 };
-                bench.round(context, spec, &format!("chain-{block} round"), block, draft_floor + floor(block, context))?;
+                bench.round(
+                    context,
+                    spec,
+                    &format!("chain-{block} round"),
+                    block,
+                    draft_floor + floor(block, context),
+                )?;
             }
             for &budget in &args.tree {
                 let spec = Spec::Tree { block: 16, budget };
@@ -303,12 +309,19 @@ impl Figures {
         if let Some(experts) = self.experts_of_16_rows {
             writeln!(out, "experts of the last layer that 16 rows touched: {experts}")?;
         }
-        writeln!(out, "{:24} {:>7} {:>9} {:>9} {:>6} {:>9}  draft+verify+commit, bytes up/down", "", "context", "ms", "floor ms", "ratio", "tok/s")?;
+        writeln!(
+            out,
+            "{:24} {:>7} {:>9} {:>9} {:>6} {:>9}  draft+verify+commit, bytes up/down",
+            "", "context", "ms", "floor ms", "ratio", "tok/s"
+        )?;
         for f in &self.figures {
             let tokens = f.tokens_per_s.map_or_else(String::new, |t| format!("{t:.0}"));
-            let ratio = if f.floor_ms > 0.0 { format!("{:.2}", f.ms.value / f.floor_ms) } else { String::new() };
-            let stages = f.stages_ms.map_or_else(String::new, |[d, v, c]| format!("{d:.3} + {v:.3} + {c:.3}"));
-            let bytes = if f.bytes_up > 0 { format!("{}/{}", f.bytes_up, f.bytes_down) } else { String::new() };
+            let ratio =
+                if f.floor_ms > 0.0 { format!("{:.2}", f.ms.value / f.floor_ms) } else { String::new() };
+            let stages =
+                f.stages_ms.map_or_else(String::new, |[d, v, c]| format!("{d:.3} + {v:.3} + {c:.3}"));
+            let bytes =
+                if f.bytes_up > 0 { format!("{}/{}", f.bytes_up, f.bytes_down) } else { String::new() };
             writeln!(
                 out,
                 "{:24} {:>7} {:>9.3} {:>9.3} {:>6} {:>9}  {stages} {bytes}",

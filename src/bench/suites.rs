@@ -35,19 +35,34 @@ impl Suite {
 }
 
 /// A line of a file: `prompt` (or `question`), or `messages` with `tools`.
-#[derive(Deserialize)]
-struct Line {
+#[derive(Clone, Deserialize)]
+pub(crate) struct Line {
     #[serde(alias = "question")]
-    prompt: Option<String>,
+    pub(crate) prompt: Option<String>,
     system: Option<String>,
     #[serde(default)]
     messages: Vec<Value>,
     #[serde(default)]
-    tools: Vec<Value>,
-    thinking: Option<bool>,
+    pub(crate) tools: Vec<Value>,
+    pub(crate) thinking: Option<bool>,
     /// Continued as it is, without the chat template.
     #[serde(default)]
-    raw: bool,
+    pub(crate) raw: bool,
+}
+
+impl Line {
+    /// The chat that a line stands for.
+    pub(crate) fn all_messages(&self) -> Result<Vec<Value>> {
+        let mut messages = self.messages.clone();
+        if let Some(prompt) = &self.prompt {
+            messages.extend(self.system.as_ref().map(|s| json!({"role": "system", "content": s})));
+            messages.push(json!({"role": "user", "content": prompt}));
+        }
+        if messages.is_empty() {
+            bail!("neither `prompt` nor `messages`");
+        }
+        Ok(messages)
+    }
 }
 
 /// The names of all suites.
@@ -57,47 +72,79 @@ pub(crate) fn names() -> Vec<String> {
 
 /// The first `count` prompts of the suite of that name.
 pub(crate) fn suite(name: &str, count: usize, text: &TextSide) -> Result<Suite> {
+    suite_as(name, count, text, None)
+}
+
+/// The same, with thinking or without, whatever the prompts say.
+pub(crate) fn suite_as(name: &str, count: usize, text: &TextSide, thinking: Option<bool>) -> Result<Suite> {
+    read(name, text_of(name)?, count, text, thinking)
+}
+
+fn text_of(name: &str) -> Result<&'static str> {
     let Some((_, lines)) = SUITES.iter().find(|(n, _)| *n == name) else {
         bail!("unknown suite `{name}`: {} expected", names().join(", "));
     };
-    read(name, lines, count, text)
+    Ok(lines)
+}
+
+/// The first `count` lines of the suite of that name, as they are.
+pub(crate) fn suite_lines(name: &str, count: usize) -> Result<(String, Vec<Line>)> {
+    Ok((name.to_owned(), parse(name, text_of(name)?, count)?))
+}
+
+/// The first `count` lines of a file, as they are.
+pub(crate) fn file_lines(path: &Path, count: usize) -> Result<(String, Vec<Line>)> {
+    let (name, lines) = open(path)?;
+    let lines = parse(&name, &lines, count).with_context(|| path.display().to_string())?;
+    Ok((name, lines))
 }
 
 /// The first `count` prompts of a file of JSON lines; the suite has the file's name.
 pub(crate) fn file(path: &Path, count: usize, text: &TextSide) -> Result<Suite> {
-    let shown = path.display().to_string();
-    let lines = std::fs::read_to_string(path).with_context(|| shown.clone())?;
-    let name = path.file_stem().map_or_else(|| shown.clone(), |s| s.to_string_lossy().into_owned());
-    read(&name, &lines, count, text).context(shown)
+    file_as(path, count, text, None)
 }
 
-fn read(name: &str, lines: &str, count: usize, text: &TextSide) -> Result<Suite> {
-    let mut prompts = Vec::new();
+/// The same, with thinking or without, whatever the prompts say.
+pub(crate) fn file_as(path: &Path, count: usize, text: &TextSide, thinking: Option<bool>) -> Result<Suite> {
+    let (name, lines) = open(path)?;
+    read(&name, &lines, count, text, thinking).with_context(|| path.display().to_string())
+}
+
+/// The name and the text of a file of prompts.
+fn open(path: &Path) -> Result<(String, String)> {
+    let shown = path.display().to_string();
+    let lines = std::fs::read_to_string(path).with_context(|| shown.clone())?;
+    let name = path.file_stem().map_or(shown, |s| s.to_string_lossy().into_owned());
+    Ok((name, lines))
+}
+
+fn parse(name: &str, lines: &str, count: usize) -> Result<Vec<Line>> {
     let full = lines.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
-    for (i, line) in full.take(count) {
-        let at = || format!("line {} of `{name}`", i + 1);
-        let line: Line = serde_json::from_str(line).with_context(at)?;
-        prompts.push(encode(line, text).with_context(at)?);
-    }
-    if prompts.is_empty() {
+    let one = |(i, line): (usize, &str)| {
+        serde_json::from_str(line).with_context(|| format!("line {} of `{name}`", i + 1))
+    };
+    let lines: Vec<Line> = full.take(count).map(one).collect::<Result<_>>()?;
+    if lines.is_empty() {
         bail!("`{name}` has no prompts");
+    }
+    Ok(lines)
+}
+
+fn read(name: &str, lines: &str, count: usize, text: &TextSide, thinking: Option<bool>) -> Result<Suite> {
+    let mut prompts = Vec::new();
+    for (i, mut line) in parse(name, lines, count)?.into_iter().enumerate() {
+        line.thinking = thinking.or(line.thinking);
+        prompts.push(encode(&line, text).with_context(|| format!("line {} of `{name}`", i + 1))?);
     }
     Ok(Suite { name: name.to_owned(), prompts })
 }
 
-fn encode(line: Line, text: &TextSide) -> Result<Vec<u32>> {
+fn encode(line: &Line, text: &TextSide) -> Result<Vec<u32>> {
     let encoded = |rendered: &str| text.tokenizer.encode(rendered, Specials::Parse);
-    let mut messages = line.messages;
-    if let Some(prompt) = line.prompt {
-        if line.raw {
-            return Ok(text.tokenizer.bos().into_iter().chain(encoded(&prompt)).collect());
-        }
-        messages.extend(line.system.map(|s| json!({"role": "system", "content": s})));
-        messages.push(json!({"role": "user", "content": prompt}));
+    if let Some(prompt) = line.prompt.as_ref().filter(|_| line.raw) {
+        return Ok(text.tokenizer.bos().into_iter().chain(encoded(prompt)).collect());
     }
-    if messages.is_empty() {
-        bail!("neither `prompt` nor `messages`");
-    }
+    let messages = line.all_messages()?;
     let template =
         text.template.as_ref().context("the model has no chat template, and the prompt is not `raw`")?;
     let prompt = text::Prompt {

@@ -1,6 +1,6 @@
 //! Sweeps: the same prompts over a range of one setting.
 
-use super::measure::{Asking, samples};
+use super::measure::{Asking, samples, together};
 use super::modes::{Means, Mode};
 use super::results::{Cell, cells};
 use super::suites::{self, Suite};
@@ -22,6 +22,8 @@ pub(crate) enum Axis {
     Rows,
     /// Tokens of the prompt.
     Context,
+    /// Texts written at once.
+    Slots,
 }
 
 impl Axis {
@@ -32,6 +34,7 @@ impl Axis {
             Self::Block => "block",
             Self::Rows => "rows",
             Self::Context => "context",
+            Self::Slots => "slots",
         }
     }
 }
@@ -75,14 +78,16 @@ impl FromStr for Range {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong =
-            || "AXIS=FIRST..LAST or AXIS=N,N,... expected, with budget, block, rows or context".to_owned();
+        let wrong = || {
+            "AXIS=FIRST..LAST or AXIS=N,N,... expected, with budget, block, rows, context or slots".to_owned()
+        };
         let (axis, values) = text.split_once('=').ok_or_else(wrong)?;
         let (axis, low, high) = match axis {
             "budget" => (Axis::Budget, 1, MAX_NODES),
             "block" => (Axis::Block, 2, MAX_NODES + 1),
             "rows" => (Axis::Rows, 1, MAX_NODES + 1),
             "context" => (Axis::Context, 1, usize::MAX),
+            "slots" => (Axis::Slots, 1, MAX_NODES + 1),
             _ => return Err(wrong()),
         };
         let number = |text: &str| text.trim().parse::<usize>().map_err(|_| wrong());
@@ -129,6 +134,15 @@ pub(crate) fn run(
         Axis::Context => {
             let long = contexts(running, &range.values)?;
             let found = measured(running, &long, modes, &Asking { repeats: 2, ..asking.clone() })?;
+            let value = |cell: &Cell| cell.suite.parse::<usize>().ok();
+            found.into_iter().filter_map(|cell| Some(Point { value: value(&cell)?, cell })).collect()
+        }
+        Axis::Slots => {
+            let prompts: Vec<&[u32]> = suites.iter().flat_map(|s| &s.prompts).map(Vec::as_slice).collect();
+            let samples = together(running, &prompts, &range.values, modes, asking)?;
+            let names: Vec<String> = range.values.iter().map(usize::to_string).collect();
+            let modes: Vec<String> = modes.iter().map(|m| m.name.clone()).collect();
+            let found = cells(&samples, &names, &modes);
             let value = |cell: &Cell| cell.suite.parse::<usize>().ok();
             found.into_iter().filter_map(|cell| Some(Point { value: value(&cell)?, cell })).collect()
         }

@@ -2,6 +2,7 @@
 
 use super::cost::Cost;
 use super::results::{Cell, Results};
+use super::served::{Load, Served};
 use super::statistics::Interval;
 use super::sweep::Sweep;
 use std::io::{Result, Write};
@@ -29,6 +30,9 @@ pub(crate) fn print(out: &mut impl Write, results: &Results) -> Result<()> {
     }
     if let Some(cost) = &results.cost {
         self::cost(out, cost)?;
+    }
+    if let Some(served) = &results.served {
+        self::served(out, served)?;
     }
     writeln!(out, "\nmost memory held: {}", bytes(results.peak_memory_bytes as f64))
 }
@@ -123,6 +127,46 @@ fn cost(out: &mut impl Write, cost: &Cost) -> Result<()> {
     });
     let header = ["rows", "verify ms", "single-row passes", "floor ms", "times floor"];
     table(out, &header, rows.collect())
+}
+
+fn served(out: &mut impl Write, served: &Served) -> Result<()> {
+    writeln!(
+        out,
+        "{} at {}, {} prompts ({}), up to {} tokens an answer, temperature {}, {} repeats; medians with 95 % intervals",
+        served.model,
+        served.server,
+        served.prompts,
+        served.suites.join(", "),
+        served.max_tokens,
+        served.temperature,
+        served.repeats
+    )?;
+    let header = [
+        "at a time",
+        "tok/s",
+        "tok/s an answer",
+        "first token ms",
+        "ms a token",
+        "prompt",
+        "answer",
+        "accept length",
+        "acc/drafted",
+    ];
+    let known = |figure: Option<f64>| figure.map_or("-".to_owned(), |f| format!("{f:.2}"));
+    let row = |p: &Load| {
+        vec![
+            p.concurrency.to_string(),
+            spread(&p.tokens_per_s, 0),
+            spread(&p.answer_tokens_per_s, 0),
+            spread(&p.first_token_ms, 1),
+            spread(&p.token_ms, 3),
+            format!("{:.0}", p.prompt_tokens),
+            format!("{:.0}", p.completion_tokens),
+            known(p.accept_length),
+            known(p.accepted_per_drafted),
+        ]
+    };
+    table(out, &header, served.points.iter().map(row).collect())
 }
 
 /// `value [low, high]`

@@ -12,7 +12,8 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// `forerun serve` on a port of its own; ends with the test.
 pub(crate) struct Server {
     pub(crate) child: Child,
-    address: String,
+    /// `host:port`.
+    pub(crate) address: String,
 }
 
 /// What came back.

@@ -23,7 +23,7 @@ mod source;
 pub mod target;
 mod weights;
 
-pub use drafter::{Drafter, DrafterConfig, Overrides};
+pub use drafter::{Causality, Drafter, DrafterConfig, Overrides};
 pub use error::Error;
 pub use json::Json;
 pub use report::{Report, Resolution};

@@ -180,7 +180,7 @@ fn yarn_from_hf(config: &Json, object: &str) -> Result<Yarn, Error> {
 }
 
 impl Yarn {
-    fn checked(self, key: &str) -> Result<Self, Error> {
+    pub(crate) fn checked(self, key: &str) -> Result<Self, Error> {
         let invalid = |value: String, expected: &str| Error::Invalid {
             what: "YaRN scaling",
             value,

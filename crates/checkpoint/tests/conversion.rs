@@ -3,7 +3,7 @@
 mod support;
 
 use checkpoint::convert::{Mix, Progress, convert, tokenizer_of};
-use checkpoint::{Drafter, Error, Overrides, Target};
+use checkpoint::{Causality, Drafter, Error, Overrides, Target};
 use formats::BlockType;
 use formats::gguf::{Entries, Gguf, Overwrite};
 use std::path::Path;
@@ -174,7 +174,7 @@ fn causality_by_rule_stays_a_rule() {
     write(&source, Mix::F16, None, &out);
     assert!(Gguf::open(&out).unwrap().get("dflash.attention.causal").is_none());
     assert_eq!(reopened(&out).config.layers, source.config.layers);
-    let forced = Overrides { causal: Some(true), ..Overrides::default() };
+    let forced = Overrides { causal: Some(Causality::Everywhere), ..Overrides::default() };
     let source = Drafter::open(folder.path(), &forced, None).unwrap();
     let out = folder.path().join("causal.gguf");
     write(&source, Mix::F16, None, &out);

@@ -3,7 +3,7 @@
 mod support;
 
 use checkpoint::drafter::Dialect;
-use checkpoint::{Drafter, Overrides};
+use checkpoint::{Causality, Drafter, Overrides};
 use formats::gguf::{Gguf, Header};
 use serde_json::{Value, json};
 use std::path::Path;
@@ -150,7 +150,7 @@ fn four_forms_of_one_drafter_are_one_drafter() {
     std::fs::create_dir(&prefixed).unwrap();
     write_folder(&prefixed, &dense_config(), "model.");
 
-    let not_causal = Overrides { causal: Some(false), ..plain.clone() };
+    let not_causal = Overrides { causal: Some(Causality::Nowhere), ..plain.clone() };
     let forms = [
         (open(&spiritbuun, &plain, Some(&target)).unwrap(), Dialect::Spiritbuun),
         (open(&lucebox, &not_causal, Some(&target)).unwrap(), Dialect::Lucebox),
@@ -268,6 +268,7 @@ fn a_bare_file_asks_for_all_it_cannot_tell_at_once() {
         taps: Some(vec![1, 5]),
         window: Some(32),
         causal: None,
+        yarn: None,
         block: Some(8),
     };
     let drafter = open(&file, &said, Some(&target)).unwrap();

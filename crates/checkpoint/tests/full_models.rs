@@ -3,7 +3,7 @@
 //! `moe/`. Without it each test says that it was skipped.
 
 use checkpoint::convert::{Mix, Progress, convert, tokenizer_of};
-use checkpoint::{Drafter, Overrides, Target};
+use checkpoint::{Causality, Drafter, Overrides, Target};
 use formats::BlockType;
 use formats::gguf::{Gguf, Overwrite};
 use formats::{blocks, quantize};
@@ -61,7 +61,7 @@ fn four_drafter_files_are_one_drafter() {
         ("draft-bf16.gguf", None),
         ("draft-Q8_0.gguf", None),
         ("draft-Q8_0.spiritbuun.gguf", None),
-        ("draft-Q8_0.lucebox.gguf", Some(false)),
+        ("draft-Q8_0.lucebox.gguf", Some(Causality::Nowhere)),
     ] {
         let other = open(file, causal);
         assert_eq!(

@@ -38,7 +38,7 @@ pub mod synthetic;
 
 pub use compute::Row;
 pub use error::Error;
-pub use model::{Model, Options, Random, Tensor, WeightSource};
+pub use model::{Model, Options, Random, Requantised, Tensor, WeightSource};
 pub use propose::Spec;
 pub use rehearse::Rehearsed;
 pub use sequence::Sequence;

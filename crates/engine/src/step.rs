@@ -145,6 +145,12 @@ impl Engine {
         &self.model
     }
 
+    /// Bytes of the state of a sequence of so many tokens, drafters included.
+    pub fn state_bytes(&self, tokens: usize) -> usize {
+        let dflash = self.dflash.as_ref().map_or(0, |d| d.context_bytes(tokens));
+        self.model.state_bytes(tokens) + dflash
+    }
+
     /// How tokens are proposed.
     pub fn spec(&self) -> Spec {
         self.spec

@@ -10,12 +10,13 @@ mod slots;
 mod variants;
 
 use crate::report::Report;
-use crate::rope::Rope;
+use crate::rope::{Rope, Yarn};
 use crate::weights::Weights;
 use crate::{Error, Source, TargetConfig};
 use serde::Serialize;
 use std::path::Path;
 
+pub use resolve::default_taps;
 pub use slots::slots;
 
 /// Everything about a drafter that shapes its computation.
@@ -95,10 +96,23 @@ pub struct Overrides {
     /// `--draft-window`: the sliding layers' window; 0 makes every layer full. Where the file names no sliding
     /// layer, all but the last slide, as in every published drafter that has windows.
     pub window: Option<usize>,
-    /// `--draft-causal`, for all layers.
-    pub causal: Option<bool>,
+    /// `--draft-causal`
+    pub causal: Option<Causality>,
+    /// `--draft-yarn`; nothing inside for plain rotary.
+    pub yarn: Option<Option<Yarn>>,
     /// `--draft-block`
     pub block: Option<usize>,
+}
+
+/// Which layers of a drafter are causal inside the block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Causality {
+    /// All of them.
+    Everywhere,
+    /// None of them.
+    Nowhere,
+    /// Those that slide, as drafters are trained unless they say otherwise.
+    Sliding,
 }
 
 /// The ways a drafter is written down.

@@ -3,7 +3,7 @@
 
 use super::claims::Claims;
 use super::slots::aliases;
-use super::{Dialect, DraftLayer, DrafterConfig, Overrides};
+use super::{Causality, Dialect, DraftLayer, DrafterConfig, Overrides};
 use crate::error::Need;
 use crate::report::{Claim, Report};
 use crate::rope::{Rope, check_theta};
@@ -84,10 +84,14 @@ pub(super) fn resolve(
         expected: "a token id".into(),
     })?;
     report.note("mask_token", &mask_token, mask.from);
-    let rope = Rope { theta: check_theta(&theta)?, scaling: claims.scaling.value };
+    let scaling = match overrides.yarn {
+        Some(yarn) => Claim::key(yarn.map(|y| y.checked("--draft-yarn")).transpose()?, "--draft-yarn"),
+        None => claims.scaling.clone(),
+    };
+    let rope = Rope { theta: check_theta(&theta)?, scaling: scaling.value };
     check_known_mistake(claims, overrides, &theta)?;
     report.note("rope_theta", &rope.theta, theta.from);
-    report.note("rope_scaling", &rope.scaling, claims.scaling.from.clone());
+    report.note("rope_scaling", &rope.scaling, scaling.from);
     let (explicit_causal, layers) = settle_layers(claims, overrides, windows, report);
     let norm_eps = settle_eps(claims, report)?;
     let context_length = match &claims.context_length {
@@ -115,7 +119,7 @@ pub(super) fn resolve(
 }
 
 /// The layers a drafter of `taps` taps reads in a target of `layers` layers, as the reference chooses them.
-pub(super) fn default_taps(layers: usize, taps: usize) -> Vec<usize> {
+pub fn default_taps(layers: usize, taps: usize) -> Vec<usize> {
     if taps == 1 {
         return vec![layers / 2];
     }
@@ -307,7 +311,13 @@ fn settle_layers(
     windows: Claim<Vec<Option<usize>>>,
     report: &mut Report,
 ) -> (Option<bool>, Vec<DraftLayer>) {
-    let causal = over(overrides.causal, "--draft-causal", &claims.causal);
+    let flag = |value: bool| Some(Claim::key(value, "--draft-causal"));
+    let causal = match overrides.causal {
+        Some(Causality::Everywhere) => flag(true),
+        Some(Causality::Nowhere) => flag(false),
+        Some(Causality::Sliding) => None,
+        None => claims.causal.clone(),
+    };
     let explicit = causal.as_ref().map(|c| c.value);
     let layers: Vec<DraftLayer> = windows
         .value
@@ -330,6 +340,7 @@ fn settle_layers(
         }
         None => {
             let says = match claims.dialect {
+                _ if overrides.causal.is_some() => "`--draft-causal sliding` says",
                 Dialect::Lucebox => "this dialect cannot say",
                 _ => "nothing says otherwise",
             };

@@ -5,6 +5,7 @@
 mod args;
 mod driver;
 mod kernels;
+mod ledger;
 mod nvrtc;
 mod ops;
 mod pack;
@@ -29,9 +30,10 @@ pub use driver::{DeviceInfo, devices, driver_version};
 use driver::{Driver, Graph};
 use kernels::Kernels;
 pub use kernels::{Images, architectures};
+pub use ledger::{Bill, Ledger};
 use run::Run;
 use scratch::Scratch;
-use std::{collections::HashMap, sync::Arc};
+use std::{collections::HashMap, sync::Arc, time::Instant};
 use upload::PassBuffer;
 use weights::Weights;
 
@@ -94,6 +96,12 @@ const BOX: usize = 1 << 20;
 /// Graphs an arena keeps; when there are more, all are made again as they are needed.
 const MAX_GRAPHS: usize = 256;
 
+/// Rows of a prompt that a device with so much memory reads at once. They are kept in every layer until they are
+/// committed: 3.5 MB each at 27B.
+fn prompt_rows(memory: usize) -> usize {
+    if memory > 60 << 30 { 1024 } else { 256 }
+}
+
 impl Cuda {
     /// Opens device number `index`.
     pub fn new(index: usize, images: Images) -> Result<Self, Error> {
@@ -128,6 +136,22 @@ impl Cuda {
     /// Seconds that reading `bytes` of device memory takes, the best of a few: the floor of anything that reads weights.
     pub fn read_seconds(&self, bytes: usize) -> Result<f64, Error> {
         ops::fill::read_seconds(&self.driver, &self.kernels, bytes)
+    }
+
+    /// Seconds that copying `bytes` takes from the host's memory and back, the best of a few.
+    pub fn copy_seconds(&self, bytes: usize) -> Result<(f64, f64), Error> {
+        let (memory, mut host) = (self.driver.allocate(bytes, "a test")?, vec![0u8; bytes]);
+        let mut best = (f64::INFINITY, f64::INFINITY);
+        for _ in 0..4 {
+            let begin = Instant::now();
+            self.driver.upload(memory.address(), &host)?;
+            self.driver.finish()?;
+            best.0 = best.0.min(begin.elapsed().as_secs_f64());
+            let begin = Instant::now();
+            self.driver.download(memory.address(), &mut host)?;
+            best.1 = best.1.min(begin.elapsed().as_secs_f64());
+        }
+        Ok(best)
     }
 
     fn run_on<'a>(&'a self, arena: &'a Arena, pass: args::Pass, slots: usize) -> Run<'a> {
@@ -206,8 +230,7 @@ impl Backend for Cuda {
     }
 
     fn prompt_rows(&self) -> usize {
-        // The rows of a pass are kept in every layer until it is committed: 3.5 MB each at 27B.
-        if self.driver.info().memory > 60 << 30 { 1024 } else { 256 }
+        prompt_rows(self.driver.info().memory)
     }
 
     fn run(&mut self, arena: &mut Arena, pass: &Pass<'_>) -> Result<(), Error> {

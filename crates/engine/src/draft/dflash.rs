@@ -9,8 +9,8 @@ use crate::state::Context;
 use crate::{Error, Row};
 use checkpoint::DrafterConfig;
 use compute::{
-    Arena, AttentionShape, Backend, Buf, CommitPath, Extent, Kind, KvLayout, KvType, MatrixId, Op, Pass,
-    Plan, Product, Ranked, Rotary, Rows, SequenceView, VectorId,
+    Arena, AttentionShape, Backend, Buf, CommitPath, Extent, Kind, KvLayout, KvType, MatrixId, Op,
+    PAGE_TOKENS, Pass, Plan, Product, Ranked, Rotary, Rows, SequenceView, VectorId,
 };
 use std::borrow::Cow;
 
@@ -23,6 +23,7 @@ type Caches = Vec<(KvLayout, Option<usize>)>;
 /// A drafter on a backend.
 pub struct Dflash {
     config: DrafterConfig,
+    parts: Parts,
     caches: Caches,
     context: Arena,
     /// [rows, taps * hidden].
@@ -33,7 +34,17 @@ pub struct Dflash {
     vocab: usize,
 }
 
+/// The weights, which any configuration of the same dimensions can run.
+#[derive(Clone)]
+struct Parts {
+    fc: MatrixId,
+    context_norm: VectorId,
+    layers: Vec<Layer>,
+    output_norm: VectorId,
+}
+
 /// The weights of one layer.
+#[derive(Clone)]
 struct Layer {
     input_norm: VectorId,
     q: MatrixId,
@@ -46,20 +57,19 @@ struct Layer {
     gate: MatrixId,
     up: MatrixId,
     down: MatrixId,
-    /// Which cache, and which layer of it.
-    cache: usize,
-    index: usize,
 }
 
+/// Where a layer keeps its keys and values: which cache, and which layer of it.
+type Places = Vec<(usize, usize)>;
+
 impl Dflash {
-    /// Takes the weights in and records the plans. The target must tap the layers that `config.taps` names.
+    /// Takes the weights in and records the plans. Features are those of the layers that `config.taps` names.
     pub fn load(
         backend: &mut dyn Backend,
         config: &DrafterConfig,
         source: &dyn WeightSource,
         target: &Model,
     ) -> Result<Self, Error> {
-        assert_eq!(target.options().taps, config.taps, "the target taps other layers");
         assert_eq!(target.config().hidden, config.hidden, "the target is of another width");
         let sizes = [
             ("a drafter's width", config.hidden),
@@ -71,19 +81,51 @@ impl Dflash {
                 return Err(Error::Unsupported { what, found, expected: "a multiple of 32" });
             }
         }
-        let mut loader = Loader { backend, source };
-        let (layers, caches) = load_layers(&mut loader, config)?;
-        let (context, features) = record_context(&mut loader, config, &layers, &caches)?;
+        let parts = Parts::load(&mut Loader { backend, source }, config)?;
+        Self::record(backend, config, parts, target)
+    }
+
+    /// The same weights under another configuration: other windows, angles, taps or mask, of the same dimensions.
+    pub(crate) fn variant(
+        &self,
+        backend: &dyn Backend,
+        config: &DrafterConfig,
+        target: &Model,
+    ) -> Result<Self, Error> {
+        let dimensions = |c: &DrafterConfig| {
+            (c.hidden, c.layers.len(), c.q_heads, c.kv_heads, c.head_dim, c.ffn, c.taps.len())
+        };
+        assert_eq!(dimensions(config), dimensions(&self.config), "other dimensions need other weights");
+        Self::record(backend, config, self.parts.clone(), target)
+    }
+
+    fn record(
+        backend: &dyn Backend,
+        config: &DrafterConfig,
+        parts: Parts,
+        target: &Model,
+    ) -> Result<Self, Error> {
+        let (caches, places) = deal(config);
+        let (context, features) = record_context(config, &parts, &caches, &places);
         let vocab = target.config().vocab;
-        let (block, logits) = record_block(&mut loader, config, &layers, &caches, target)?;
-        let context = loader.backend.arena(context.into(), CONTEXT_ROWS, 0)?;
-        let block = loader.backend.arena(block.into(), config.block, config.block)?;
-        Ok(Self { config: config.clone(), caches, context, features, block, logits, vocab })
+        let (block, logits) = record_block(config, &parts, &caches, &places, target);
+        let context = backend.arena(context.into(), CONTEXT_ROWS, 0)?;
+        let block = backend.arena(block.into(), config.block, config.block)?;
+        Ok(Self { config: config.clone(), parts, caches, context, features, block, logits, vocab })
     }
 
     /// The drafter's shape.
     pub fn config(&self) -> &DrafterConfig {
         &self.config
+    }
+
+    /// Bytes of the context of a sequence of so many tokens.
+    pub(crate) fn context_bytes(&self, tokens: usize) -> usize {
+        let bytes = |(layout, window): &(KvLayout, Option<usize>)| {
+            let kept = window.map_or(tokens, |window| tokens.min(window + 2 * PAGE_TOKENS));
+            kept.div_ceil(PAGE_TOKENS) * layout.page_bytes()
+        };
+        self.caches.iter().map(bytes).sum()
     }
 
     /// The context of an empty sequence.
@@ -140,38 +182,50 @@ impl Dflash {
     }
 }
 
-/// Loads the layers and deals them out to caches: one for the full layers, one for the sliding ones.
-fn load_layers(loader: &mut Loader<'_>, config: &DrafterConfig) -> Result<(Vec<Layer>, Caches), Error> {
-    let (hidden, dim, ffn) = (config.hidden, config.head_dim, config.ffn);
-    let (queries, keys) = (config.q_heads * dim, config.kv_heads * dim);
+impl Parts {
+    fn load(loader: &mut Loader<'_>, config: &DrafterConfig) -> Result<Self, Error> {
+        let (hidden, dim, ffn) = (config.hidden, config.head_dim, config.ffn);
+        let (queries, keys) = (config.q_heads * dim, config.kv_heads * dim);
+        let mut layers = Vec::new();
+        for i in 0..config.layers.len() {
+            let named = |part: &str| format!("blk.{i}.{part}.weight");
+            layers.push(Layer {
+                input_norm: loader.vector(&named("attn_norm"), hidden)?,
+                q: loader.matrix(&named("attn_q"), queries, hidden)?,
+                k: loader.matrix(&named("attn_k"), keys, hidden)?,
+                v: loader.matrix(&named("attn_v"), keys, hidden)?,
+                output: loader.matrix(&named("attn_output"), hidden, queries)?,
+                q_norm: loader.vector(&named("attn_q_norm"), dim)?,
+                k_norm: loader.vector(&named("attn_k_norm"), dim)?,
+                ffn_norm: loader.vector(&named("ffn_norm"), hidden)?,
+                gate: loader.matrix(&named("ffn_gate"), ffn, hidden)?,
+                up: loader.matrix(&named("ffn_up"), ffn, hidden)?,
+                down: loader.matrix(&named("ffn_down"), hidden, ffn)?,
+            });
+        }
+        Ok(Self {
+            fc: loader.matrix("fc.weight", hidden, config.taps.len() * hidden)?,
+            context_norm: loader.vector("enc.output_norm.weight", hidden)?,
+            layers,
+            output_norm: loader.vector("output_norm.weight", hidden)?,
+        })
+    }
+}
+
+/// Deals the layers out to caches: one for each window there is, one for the full layers.
+fn deal(config: &DrafterConfig) -> (Caches, Places) {
     let mut caches: Caches = Vec::new();
-    let mut layers = Vec::new();
-    for (i, layer) in config.layers.iter().enumerate() {
+    let mut places = Vec::new();
+    for layer in &config.layers {
         let cache = caches.iter().position(|(_, window)| *window == layer.window).unwrap_or_else(|| {
-            let layout = KvLayout { kind: KvType::F16, layers: 0, heads: config.kv_heads, head_dim: dim };
-            caches.push((layout, layer.window));
+            let (heads, head_dim) = (config.kv_heads, config.head_dim);
+            caches.push((KvLayout { kind: KvType::F16, layers: 0, heads, head_dim }, layer.window));
             caches.len() - 1
         });
-        let index = caches[cache].0.layers;
+        places.push((cache, caches[cache].0.layers));
         caches[cache].0.layers += 1;
-        let named = |part: &str| format!("blk.{i}.{part}.weight");
-        layers.push(Layer {
-            input_norm: loader.vector(&named("attn_norm"), hidden)?,
-            q: loader.matrix(&named("attn_q"), queries, hidden)?,
-            k: loader.matrix(&named("attn_k"), keys, hidden)?,
-            v: loader.matrix(&named("attn_v"), keys, hidden)?,
-            output: loader.matrix(&named("attn_output"), hidden, queries)?,
-            q_norm: loader.vector(&named("attn_q_norm"), dim)?,
-            k_norm: loader.vector(&named("attn_k_norm"), dim)?,
-            ffn_norm: loader.vector(&named("ffn_norm"), hidden)?,
-            gate: loader.matrix(&named("ffn_gate"), ffn, hidden)?,
-            up: loader.matrix(&named("ffn_up"), ffn, hidden)?,
-            down: loader.matrix(&named("ffn_down"), hidden, ffn)?,
-            cache,
-            index,
-        });
     }
-    Ok((layers, caches))
+    (caches, places)
 }
 
 fn product(x: Buf, weight: MatrixId, out: Buf) -> Product {
@@ -193,11 +247,12 @@ fn begin(name: &str, config: &DrafterConfig, caches: &[(KvLayout, Option<usize>)
 
 /// `c = rms(fc . features)`, then keys and values of every layer from the same `c`, without the layer's input norm.
 fn record_context(
-    loader: &mut Loader<'_>,
     config: &DrafterConfig,
-    layers: &[Layer],
+    parts: &Parts,
     caches: &[(KvLayout, Option<usize>)],
-) -> Result<(Plan, Buf), Error> {
+    places: &[(usize, usize)],
+) -> (Plan, Buf) {
+    let layers = &parts.layers;
     let (hidden, eps) = (config.hidden, config.norm_eps);
     let keys = config.kv_heads * config.head_dim;
     let width = config.taps.len() * hidden;
@@ -206,10 +261,9 @@ fn record_context(
     let joined = plan.activation("joined", width);
     let projected = plan.numbers("projected", hidden);
     let normed = plan.activation("context", hidden);
-    let fc = loader.matrix("fc.weight", hidden, width)?;
-    let weight = loader.vector("enc.output_norm.weight", hidden)?;
     plan.record(Op::Load { x: features, out: joined });
-    plan.matmul(joined, fc, projected);
+    plan.matmul(joined, parts.fc, projected);
+    let weight = parts.context_norm;
     plan.record(Op::Norm { x: projected, add: None, weight, eps, out: normed, offset: 0, tap: None });
     let rows: Vec<(Buf, Buf)> = (0..layers.len())
         .map(|i| (plan.numbers(&format!("k {i}"), keys), plan.numbers(&format!("v {i}"), keys)))
@@ -221,32 +275,21 @@ fn record_context(
     let shape =
         AttentionShape { heads: 0, kv_heads: config.kv_heads, head_dim: config.head_dim, gated: false };
     let q = plan.numbers("no queries", 0);
-    for (layer, (k, v)) in layers.iter().zip(&rows) {
-        let Layer { k_norm, cache, index, .. } = *layer;
-        plan.record(Op::Rotate {
-            q,
-            k: *k,
-            v: *v,
-            shape,
-            q_norm: k_norm,
-            k_norm,
-            eps,
-            angles,
-            cache,
-            layer: index,
-        });
+    for ((layer, (cache, index)), (k, v)) in layers.iter().zip(places).zip(&rows) {
+        let (k_norm, cache, layer) = (layer.k_norm, *cache, *index);
+        plan.record(Op::Rotate { q, k: *k, v: *v, shape, q_norm: k_norm, k_norm, eps, angles, cache, layer });
     }
-    Ok((plan, features))
+    (plan, features)
 }
 
 /// The block pass, down to the logits of the chosen rows.
 fn record_block(
-    loader: &mut Loader<'_>,
     config: &DrafterConfig,
-    layers: &[Layer],
+    parts: &Parts,
     caches: &[(KvLayout, Option<usize>)],
+    places: &[(usize, usize)],
     target: &Model,
-) -> Result<(Plan, Buf), Error> {
+) -> (Plan, Buf) {
     let (hidden, dim, ffn, eps) = (config.hidden, config.head_dim, config.ffn, config.norm_eps);
     let (queries, keys) = (config.q_heads * dim, config.kv_heads * dim);
     let (embedding, head) = target.embedding_and_head();
@@ -262,8 +305,8 @@ fn record_block(
     let scale = 1.0 / (dim as f32).sqrt();
     plan.record(Op::Embed { table: embedding, out: x });
     let mut add = None;
-    for (layer, seen) in layers.iter().zip(&config.layers) {
-        let Layer { input_norm, ffn_norm, q_norm, k_norm, cache, index, .. } = *layer;
+    for ((layer, &(cache, index)), seen) in parts.layers.iter().zip(places).zip(&config.layers) {
+        let Layer { input_norm, ffn_norm, q_norm, k_norm, .. } = *layer;
         plan.record(Op::Norm { x, add, weight: input_norm, eps, out: normed, offset: 0, tap: None });
         let products =
             vec![product(normed, layer.q, q), product(normed, layer.k, k), product(normed, layer.v, v)];
@@ -291,11 +334,11 @@ fn record_block(
         plan.matmul(act, layer.down, y);
         add = Some(y);
     }
-    let weight = loader.vector("output_norm.weight", hidden)?;
+    let weight = parts.output_norm;
     plan.record(Op::Norm { x, add, weight, eps, out: normed, offset: 0, tap: None });
     let logits = plan.buffer_of("logits", Kind::Numbers, target.config().vocab, Extent::Chosen);
     plan.record(Op::Matmul {
         products: vec![Product { x: normed, weight: head, out: logits, rows: Rows::Chosen }],
     });
-    Ok((plan, logits))
+    (plan, logits)
 }

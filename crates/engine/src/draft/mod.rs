@@ -2,6 +2,7 @@
 
 pub mod dflash;
 pub(crate) mod mtp;
+pub mod probe;
 mod tree;
 
 pub(crate) use tree::{best_first, chain, ranks_needed};

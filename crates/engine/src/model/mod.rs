@@ -2,6 +2,7 @@
 
 mod mtp;
 mod record;
+mod requantise;
 mod weights;
 
 use crate::state::KeptRows;
@@ -11,10 +12,11 @@ use checkpoint::{
     target::{Ffn, Mixer},
 };
 use compute::{
-    Arena, Backend, Buf, CommitPath, Cpu, Draw, Drawn, Extent, Kind, KvLayout, KvType, MatrixId, Op, Pass,
-    Product, RecurrentLayout, Role, Row, Rows, VectorId,
+    Arena, Backend, Buf, CommitPath, Cpu, Draw, Drawn, Extent, Kind, KvLayout, KvType, MatrixId, Op,
+    PAGE_TOKENS, Pass, Product, RecurrentLayout, Role, Row, Rows, VectorId,
 };
 use record::Recorder;
+pub use requantise::Requantised;
 use std::{borrow::Cow, collections::HashSet, time::Duration};
 pub(crate) use weights::Loader;
 pub use weights::{Random, Tensor, WeightSource};
@@ -167,6 +169,14 @@ impl Model {
     /// The embedding and the LM head, which drafters share.
     pub fn embedding_and_head(&self) -> (MatrixId, MatrixId) {
         (self.embedding, self.head)
+    }
+
+    /// Bytes of the state of a sequence of so many tokens: keys and values, three anchors while one is folded, the tape.
+    pub(crate) fn state_bytes(&self, tokens: usize) -> usize {
+        let pages = tokens.div_ceil(PAGE_TOKENS);
+        let mtp = self.mtp.as_ref().map_or(0, |m| m.layout().page_bytes());
+        let recurrent = 4 * (3 * self.recurrent.anchor_len() + self.recurrent.tape_len());
+        pages * (self.kv.page_bytes() + mtp) + recurrent
     }
 
     /// An empty sequence.

@@ -52,6 +52,16 @@ impl KeptRows {
         Ok(())
     }
 
+    /// Adds rows of the host's numbers.
+    pub(crate) fn push_numbers(&mut self, backend: &dyn Backend, numbers: &[f32]) -> Result<(), Error> {
+        let rows = numbers.len() / self.width;
+        self.make_room(backend, rows)?;
+        let at = (self.first + self.len) * self.width;
+        self.memory.as_mut().and_then(Arc::get_mut).expect("room was made").write(at, numbers);
+        self.len += rows;
+        Ok(())
+    }
+
     /// Copies waiting rows from number `at` on to the first rows of a buffer.
     pub(crate) fn load(
         &self,

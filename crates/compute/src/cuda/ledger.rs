@@ -1,0 +1,138 @@
+//! A backend that holds nothing and counts what the CUDA backend would: loading a model on it is the plan of device
+//! memory, made by the very code that loads it.
+
+use super::{args::DECODE_ROWS, ops, pack, run};
+use crate::{
+    Error,
+    arena::Arena,
+    backend::{Backend, CommitPath, Matrix, RandomMatrix, RecurrentCommit},
+    memory::Memory,
+    pass::Pass,
+    plan::{AttentionShape, MatrixId, Op, Plan, VectorId},
+};
+use formats::BlockType;
+use std::sync::{Arc, Mutex};
+
+/// What was counted.
+#[derive(Clone, Debug, Default)]
+pub struct Bill {
+    /// Bytes of weights as tiles, tables and vectors.
+    pub weights: usize,
+    /// Bytes of the buffers of passes.
+    pub buffers: usize,
+    attention: Vec<AttentionShape>,
+}
+
+impl Bill {
+    /// Bytes of scratch memory at a context of so many tokens.
+    pub fn scratch(&self, context: usize) -> usize {
+        let chunks = ops::attention::chunks(context).next_power_of_two().max(64);
+        let attention = self.attention.iter().map(|s| ops::attention::partial_bytes(DECODE_ROWS, s, chunks));
+        attention.max().unwrap_or(0)
+    }
+}
+
+/// Counts.
+#[derive(Clone, Default)]
+pub struct Ledger {
+    bill: Arc<Mutex<Bill>>,
+    prompt_rows: usize,
+    matrices: u32,
+    vectors: u32,
+}
+
+impl Ledger {
+    /// One for a device that reads prompts in passes of `prompt_rows` rows.
+    pub fn new(prompt_rows: usize) -> Self {
+        Self { prompt_rows, ..Self::default() }
+    }
+
+    /// What was counted so far.
+    pub fn bill(&self) -> Bill {
+        self.bill.lock().expect("nothing panics while counting").clone()
+    }
+
+    fn add_matrix(&mut self, ty: BlockType, experts: usize, rows: usize, cols: usize) -> MatrixId {
+        let bytes = pack::packed_bytes(pack::TileFormat::of(ty), experts, rows, cols);
+        self.bill.lock().expect("nothing panics while counting").weights += bytes;
+        self.matrices += 1;
+        MatrixId(self.matrices - 1)
+    }
+}
+
+impl Backend for Ledger {
+    fn matrix(&mut self, m: Matrix<'_>) -> Result<MatrixId, Error> {
+        Ok(self.add_matrix(m.ty, m.experts, m.rows, m.cols))
+    }
+
+    fn table(&mut self, m: Matrix<'_>) -> Result<MatrixId, Error> {
+        self.bill.lock().expect("nothing panics while counting").weights += m.bytes.len();
+        self.matrices += 1;
+        Ok(MatrixId(self.matrices - 1))
+    }
+
+    fn tied(&mut self, _table: MatrixId, m: Matrix<'_>) -> Result<MatrixId, Error> {
+        self.matrix(m)
+    }
+
+    fn random(&mut self, m: RandomMatrix) -> Result<Option<MatrixId>, Error> {
+        Ok(Some(self.add_matrix(m.ty, m.experts, m.rows, m.cols)))
+    }
+
+    fn vector(&mut self, numbers: &[f32]) -> Result<VectorId, Error> {
+        self.bill.lock().expect("nothing panics while counting").weights += 4 * numbers.len();
+        self.vectors += 1;
+        Ok(VectorId(self.vectors - 1))
+    }
+
+    fn arena(&self, plan: Arc<Plan>, capacity: usize, chosen: usize) -> Result<Arena, Error> {
+        let mut bill = self.bill.lock().expect("nothing panics while counting");
+        for op in &plan.ops {
+            if let Op::Attention { shape, .. } = op
+                && !bill.attention.contains(shape)
+            {
+                bill.attention.push(*shape);
+            }
+        }
+        let count = std::cell::Cell::new(0);
+        let allocate = |len: usize| {
+            count.set(count.get() + len);
+            Ok(Memory::zeroed(0))
+        };
+        let arena = Arena::new(plan, capacity, chosen, run::activation_bytes, allocate)?;
+        bill.buffers += count.get();
+        Ok(arena)
+    }
+
+    fn prompt_rows(&self) -> usize {
+        self.prompt_rows
+    }
+
+    fn run(&mut self, _: &mut Arena, _: &Pass<'_>) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn describe(&self) -> String {
+        "a count of device memory".into()
+    }
+
+    fn commit_kv(
+        &mut self,
+        _: &Arena,
+        _: usize,
+        _: CommitPath<'_>,
+        _: usize,
+        _: &mut [&mut Memory],
+    ) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn commit_recurrent(
+        &mut self,
+        _: &Arena,
+        _: CommitPath<'_>,
+        _: RecurrentCommit<'_>,
+    ) -> Result<(), Error> {
+        Ok(())
+    }
+}

@@ -1,0 +1,176 @@
+//! `forerun bench tables`: the tables of a page, written from the JSON of named runs, so that no figure is typed. A block
+//! `<!-- table: RUN TABLE [COLUMNS] -->` ... `<!-- end -->` is replaced by that table of that run.
+
+use super::named::{Named, Table};
+use super::results::Results;
+use anyhow::{Context, Result, bail};
+use std::path::{Path, PathBuf};
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// The page
+    #[arg(long, value_name = "FILE", default_value = "docs/performance.md")]
+    page: PathBuf,
+    /// The folder with a JSON file for each named run
+    #[arg(long, value_name = "DIR", default_value = "docs/runs")]
+    runs: PathBuf,
+    /// Write nothing; fail where the page is not what the runs give
+    #[arg(long)]
+    check: bool,
+    /// Make a named run of this results.json
+    #[arg(long, value_name = "FILE", requires_all = ["name", "command"], conflicts_with = "check")]
+    add: Option<PathBuf>,
+    /// Its name
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
+    /// The command that made it
+    #[arg(long, value_name = "LINE")]
+    command: Option<String>,
+}
+
+const BEGIN: &str = "<!-- table: ";
+const END: &str = "<!-- end -->";
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    if let (Some(results), Some(name), Some(command)) = (&args.add, &args.name, &args.command) {
+        return add(&args.runs, &Results::open(results)?, name, command);
+    }
+    let shown = || args.page.display().to_string();
+    let page = std::fs::read_to_string(&args.page).with_context(shown)?;
+    let written = written(&page, &args.runs).with_context(shown)?;
+    if page == written {
+        return Ok(());
+    }
+    if args.check {
+        bail!("{}: the tables are not what the runs give; `forerun bench tables` writes them", shown());
+    }
+    std::fs::write(&args.page, written).with_context(shown)
+}
+
+fn add(runs: &Path, results: &Results, name: &str, command: &str) -> Result<()> {
+    check_name(name)?;
+    std::fs::create_dir_all(runs).with_context(|| runs.display().to_string())?;
+    let path = runs.join(format!("{name}.json"));
+    let text = compact(&serde_json::to_value(Named::of(results, command))?);
+    std::fs::write(&path, text).with_context(|| path.display().to_string())
+}
+
+fn check_name(name: &str) -> Result<()> {
+    let fits = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '.' || c == '_';
+    match !name.is_empty() && !name.starts_with('.') && name.chars().all(fits) {
+        true => Ok(()),
+        false => bail!("`{name}` is no name of a run: letters, digits, `-`, `.` and `_` expected"),
+    }
+}
+
+/// JSON that can be read and compared by people: a line for each key, and for each row of a table.
+fn compact(value: &serde_json::Value) -> String {
+    fn put(text: &mut String, value: &serde_json::Value, depth: usize) {
+        let pad = "  ".repeat(depth + 1);
+        let (open, close, lines): (char, char, Vec<(String, &serde_json::Value)>) = match value {
+            serde_json::Value::Object(map) => {
+                let line = |(k, v)| (format!("{}: ", serde_json::Value::from(k as &str)), v);
+                ('{', '}', map.iter().map(|(k, v)| line((k.as_str(), v))).collect())
+            }
+            serde_json::Value::Array(list) if list.iter().any(serde_json::Value::is_array) && depth < 4 => {
+                ('[', ']', list.iter().map(|v| (String::new(), v)).collect())
+            }
+            _ => return text.push_str(&value.to_string()),
+        };
+        text.push(open);
+        for (i, (key, value)) in lines.iter().enumerate() {
+            text.push_str(if i == 0 { "\n" } else { ",\n" });
+            text.push_str(&pad);
+            text.push_str(key);
+            put(text, value, depth + 1);
+        }
+        text.push_str(&format!("\n{}{close}", "  ".repeat(depth)));
+    }
+    let mut text = String::new();
+    put(&mut text, value, 0);
+    text + "\n"
+}
+
+/// The page with its blocks filled.
+fn written(page: &str, runs: &Path) -> Result<String> {
+    let mut out = String::new();
+    let mut rest = page;
+    while let Some(at) = rest.find(BEGIN) {
+        let (before, block) = rest.split_at(at);
+        let (head, body) = block.split_once("-->").context("a block that is not closed by `-->`")?;
+        let wanted = head[BEGIN.len()..].trim();
+        let Some(end) = body.find(END) else { bail!("the block `{wanted}` has no `{END}`") };
+        if body[..end].contains(BEGIN) {
+            bail!("the block `{wanted}` has no `{END}`");
+        }
+        out += &format!("{before}{head}-->\n{}{END}", block_text(wanted, runs)?);
+        rest = &body[end + END.len()..];
+    }
+    Ok(out + rest)
+}
+
+fn block_text(wanted: &str, runs: &Path) -> Result<String> {
+    let mut words = wanted.split_whitespace();
+    let (Some(run), Some(table)) = (words.next(), words.next()) else {
+        bail!("`{wanted}`: a run and a table expected");
+    };
+    check_name(run)?;
+    let named = Named::open(&runs.join(format!("{run}.json")))?;
+    let Some(found) = named.tables.get(table) else {
+        let names: Vec<&str> = named.tables.keys().map(String::as_str).collect();
+        bail!("run `{run}` has no table `{table}`: {} expected", names.join(", "));
+    };
+    let Named { machine, build, date, command, shapes, .. } = &named;
+    let about = [machine, build, &format!("{date} UTC"), shapes];
+    let about: Vec<&str> = about.into_iter().map(String::as_str).filter(|part| !part.is_empty()).collect();
+    Ok(format!("`{command}`; {}:\n\n{}", about.join("; "), markdown(found)))
+}
+
+fn markdown(table: &Table) -> String {
+    let line = |cells: Vec<String>| format!("| {} |\n", cells.join(" | "));
+    let mut text = line(table.columns.clone());
+    text += &format!("|{}\n", "---|".repeat(table.columns.len()));
+    for row in &table.rows {
+        text += &line(row.iter().map(|figure| figure.to_string().replace('|', "\\|")).collect());
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RUN: &str = r#"{"machine": "M", "build": "B", "date": "2026-01-02 03:04", "command": "c", "shapes": "s",
+        "tables": {"t": {"columns": ["x", "y"], "rows": [["a", 1.5], ["b", [1234.4, 1200, 1300]]]}}}"#;
+
+    #[test]
+    fn blocks_are_filled_and_the_rest_is_left() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("run.json"), RUN).unwrap();
+        let page = "before\n<!-- table: run t -->\nold\n<!-- end -->\nafter\n";
+        let once = written(page, folder.path()).unwrap();
+        assert_eq!(
+            once,
+            "before\n<!-- table: run t -->\n`c`; M; B; 2026-01-02 03:04 UTC; s:\n\n| x | y |\n|---|---|\n| a | 1.50 |\n\
+             | b | 1234 [1200, 1300] |\n<!-- end -->\nafter\n"
+        );
+        assert_eq!(written(&once, folder.path()).unwrap(), once, "filling twice changes nothing");
+        for wrong in [
+            "<!-- table: run t -->\n",
+            "<!-- table: run -->\n<!-- end -->",
+            "<!-- table: run u -->\n<!-- end -->",
+            "<!-- table: ../run t -->\n<!-- end -->",
+            "<!-- table: other t -->\n<!-- end -->",
+        ] {
+            assert!(written(wrong, folder.path()).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_run_reads_as_it_was_written() {
+        let value: serde_json::Value = serde_json::from_str(RUN).unwrap();
+        let text = compact(&value);
+        assert_eq!(serde_json::from_str::<serde_json::Value>(&text).unwrap(), value);
+        assert!(text.contains("\n        [\"a\",1.5],\n"), "{text}");
+    }
+}

@@ -1,0 +1,106 @@
+//! `forerun doctor`: what this machine can do, and why a drafter's tokens are accepted or not. Ends with one sentence of
+//! advice.
+
+mod advice;
+mod alternatives;
+mod device;
+mod examine;
+mod machine;
+mod texts;
+mod trial;
+
+use crate::device_memory::Plan;
+use crate::model_flags::ModelFlags;
+use anyhow::Result;
+use device::Devices;
+use examine::Examination;
+use machine::Machine;
+use serde::Serialize;
+use std::io::Write;
+use std::path::PathBuf;
+
+/// Arguments of `forerun doctor`.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Prompts of your own to look at acceptance with, one JSON object a line with `prompt` or `messages`
+    #[arg(long, value_name = "FILE")]
+    prompts: Vec<PathBuf>,
+    /// The drafter before it was quantised, to see what that costs
+    #[arg(long, value_name = "FILE")]
+    draft_source: Option<PathBuf>,
+    /// Tokens before the chats of a long text; unless given, half more than the drafter's window
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(16..))]
+    length: Option<u32>,
+    /// How many texts of each kind are looked at
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(4..=1024))]
+    texts: u16,
+    /// Check every op of the GPU against the reference, twice, and the model in every mode
+    #[arg(long, conflicts_with_all = ["prompts", "draft_source", "json"])]
+    selftest: bool,
+    /// With the kernels that a card without ones of its own would use
+    #[arg(long, requires = "selftest")]
+    ptx: bool,
+    /// The ops only, and once
+    #[arg(long, requires = "selftest")]
+    once: bool,
+    /// Print every check
+    #[arg(short, long, requires = "selftest")]
+    verbose: bool,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    model: ModelFlags,
+}
+
+/// Everything that was seen.
+#[derive(Serialize)]
+struct Findings {
+    machine: Machine,
+    gpu: Devices,
+    /// What the model needs of the first card.
+    device_memory: Option<Plan>,
+    /// Nothing where there is no drafter.
+    drafter: Option<Examination>,
+    advice: String,
+}
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    if args.selftest {
+        return device::selftest(args);
+    }
+    let machine = Machine::look(&args.model)?;
+    let gpu = Devices::look();
+    let device_memory = match compute::cuda::devices() {
+        Ok(count) if count > 0 => Some(args.model.plan_memory()?),
+        _ => None,
+    };
+    let drafter = examine::examine(args)?;
+    let advice = match &drafter {
+        Some(drafter) => drafter.advice.clone(),
+        None => "Nothing to advise: give a drafter with `--draft FILE` to have it looked at.".to_owned(),
+    };
+    let findings = Findings { machine, gpu, device_memory, drafter, advice };
+    let mut out = std::io::stdout().lock();
+    if args.json {
+        writeln!(out, "{}", serde_json::to_string(&findings)?)?;
+    } else {
+        findings.machine.print(&mut out)?;
+        findings.gpu.print(&mut out)?;
+        if let Some(plan) = &findings.device_memory {
+            section(&mut out, "", &[("model", plan.line())])?;
+        }
+        if let Some(drafter) = &findings.drafter {
+            drafter.print(&mut out)?;
+        }
+        writeln!(out, "\n{}", findings.advice)?;
+    }
+    Ok(out.flush()?)
+}
+
+/// A heading with what follows from it, one line each.
+fn section(out: &mut impl Write, title: &str, lines: &[(&str, String)]) -> std::io::Result<()> {
+    writeln!(out, "{title}")?;
+    let width = lines.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
+    lines.iter().try_for_each(|(name, value)| writeln!(out, "  {name:<width$}  {value}"))
+}
