@@ -31,7 +31,7 @@ use driver::{Driver, Graph};
 use kernels::Kernels;
 pub use kernels::{Images, architectures};
 pub use ledger::{Bill, Ledger};
-use run::Run;
+use run::{Fusion, Run};
 use scratch::Scratch;
 use std::{collections::HashMap, sync::Arc, time::Instant};
 use upload::PassBuffer;
@@ -43,6 +43,7 @@ pub struct Cuda {
     kernels: Kernels,
     weights: Weights,
     scratch: Scratch,
+    fusion: Fusion,
     /// For what a call sends beside a pass: paths of commits, settings of draws.
     inbox: DeviceMemory,
     /// For what a call reads back.
@@ -108,9 +109,17 @@ impl Cuda {
         let driver = Driver::open(index)?;
         let kernels = Kernels::load(&driver, images)?;
         let scratch = Scratch::new(&driver)?;
+        let fusion = Fusion::new(&driver)?;
         let inbox = driver.allocate(BOX, "messages")?;
         let outbox = driver.allocate(BOX, "messages")?;
-        Ok(Self { kernels, scratch, weights: Weights::default(), inbox, outbox, driver })
+        Ok(Self { kernels, scratch, fusion, weights: Weights::default(), inbox, outbox, driver })
+    }
+
+    /// Whether a product does the norm or swiglu after it in the same launch, which is the default. The bits are the same
+    /// either way.
+    pub fn set_fusion(&mut self, is_on: bool) {
+        self.fusion.is_on = is_on;
+        self.scratch.generation += 1; // graphs are made again
     }
 
     /// The device.
@@ -161,6 +170,7 @@ impl Cuda {
             limits: self.driver.info(),
             weights: &self.weights,
             scratch: &self.scratch,
+            fusion: &self.fusion,
             arena,
             pass,
             slots,
@@ -364,7 +374,7 @@ impl Cuda {
         }
         buffer.upload(&self.driver, pass)?;
         let run = self.run_on(arena, buffer.args(pass), pass.slots);
-        let launch = || plan.ops.iter().try_for_each(|op| run.execute(op));
+        let launch = || run.execute_all(&plan.ops);
         if !is_small {
             return launch();
         }
