@@ -5,8 +5,13 @@
 //   o_n =                        e^{G_n} S^T q_n + sum_i e^{G_n - G_i} (k_i . q_n) d_i + (k_n . q_n) d_n
 //   out = rms(o) * norm * silu(z), per head
 //
-// No state is written; keys, d and the gates stay for the commit. Value head h uses key head h % key_heads. Three
-// kernels, launched in this order:
+// No state is written; keys, d and the gates stay for the commit. Value head h uses key head h % key_heads.
+//
+// A decode pass that folds no states, on a device with clusters, is one launch:
+//
+// deltanet_decode    all of it from the convolution on, see there. The convolution is not launched then.
+//
+// Others are three, in this order, after convolve:
 //
 // deltanet_products  gates [rows][value_heads], and products [rows][key_heads][key, query][TAPE_TOKENS] of each row's
 //                    key and query with the keys since its anchor, its own last.
@@ -24,6 +29,7 @@
 // budget: deltanet_products 128
 // budget: deltanet 128
 // budget: deltanet_gate 64
+// budget: deltanet_decode 128
 #include "fold.cuh"
 
 constexpr int GROUP = 16;           // rows whose products with the state are taken together
@@ -321,17 +327,19 @@ __device__ __forceinline__ void through_state(Shared& shared) {
 }
 
 // d of rows BEGIN to END of the group, a column a lane: each needs those before it.
-template <int BEGIN, int END>
-__device__ __forceinline__ void solve(const Shared& shared, float (&d)[GROUP]) {
+template <int BEGIN, int END, class S>
+__device__ __forceinline__ void solve(const S& shared, float (&d)[GROUP]) {
   const int lane = threadIdx.x & 31;
 #pragma unroll
   for (int n = BEGIN; n < END; n++) {
     const float2 known = shared.sums[n][lane];
     const u32 ancestors = shared.ancestors[n];
+    float weights[GROUP];  // whatever lies there where the row is no ancestor
+#pragma unroll
+    for (int j = 0; j < n; j += 4) *(float4*)(weights + j) = *(const float4*)&shared.key_weights[n][j];
     float sum = known.x;
 #pragma unroll
-    for (int j = 0; j < n; j++)
-      if (ancestors >> j & 1) sum = __fmaf_rn(shared.key_weights[n][j], d[j], sum);
+    for (int j = 0; j < n; j++) sum = ancestors >> j & 1 ? __fmaf_rn(weights[j], d[j], sum) : sum;
     d[n] = __fmul_rn(shared.beta[n], __fsub_rn(known.y, sum));
   }
 }
@@ -540,4 +548,535 @@ extern "C" __global__ void __launch_bounds__(128) deltanet_gate(const __grid_con
 #pragma unroll
   for (int i = 0; i < 8; i++) y[i] = o[i] * factor * norm[i] * (z[i] * sigmoid(z[i]));
   if (active) store8(a.out, row, column, y);
+}
+
+// ------------------------------------------------------------------ decoding in one launch
+
+// Convolution, products, deltas, outputs, norm and gate of passes of up to DECODE_ROWS rows that fold no states. Grid
+// (dim / 32, value_heads, sequences), 256 threads, clusters of dim / 32: the slices of a head. Dynamic shared memory
+// 79984 + 656 rows of the pass: DecodeShared, then keys [rows][KEY_STRIDE] and deltas [rows][SLICE] of the sequence's
+// rows, and what seven keys more would take. Every block takes the convolution of its key head's query and key for itself; the blocks of a cluster share the
+// products of keys, row by row, and each other's sums of squares. Numbers and orders are those of the kernels above.
+//
+// Floor as theirs: states, 0.7 us at 27B. Limited by latency: the loads, some ten barriers, and the rows of a group,
+// which need each other's deltas.
+
+constexpr int RECENT = 48;               // rows since an anchor, 47 at most, and the row itself
+constexpr int KEY_STRIDE = MAX_DIM + 4;  // four rows side by side lie in different banks
+constexpr int TAPS = 4;
+constexpr int PARTS = 16;                // sums of squares of eight columns each
+
+struct DecodeArgs {
+  DeltaNetArgs net;
+  const float* inputs;  // [rows][channels]
+  const float* weight;  // [TAPS][channels]
+};
+static_assert(sizeof(DecodeArgs) == 312, "as in src/cuda/ops/deltanet.rs");
+
+// Rows of the sequence are numbered in the order of step_rows: parents come before their children.
+struct DecodeShared {
+  // First each warp's keys of the state and entries 4 w to 4 w + 3 of the tape's keys, then products with the state.
+  union {
+    float partial[WARPS][VECTORS][SLICE];
+    struct {
+      float state[WARP_KEYS][SLICE];
+      float tape_keys[4][MAX_DIM];
+    } loaded[WARPS];
+  };
+  float more_tape_keys[RECENT - 32][MAX_DIM];  // from entry 32 on
+  float queries[GROUP][KEY_STRIDE];
+  float earlier[RECENT][SLICE];          // deltas on the tape since the step's anchor
+  float4 weights[WARPS][RECENT];         // products with the rows on the lists of rows w and w + 8, then their weights
+  float key_weights[GROUP][GROUP], query_weights[GROUP][GROUP];  // of rows inside the group
+  float2 sums[GROUP][SLICE];             // what is known of the sum for d, and v; then outputs
+  float gate[GROUP][SLICE];              // silu(z)
+  float squares[GROUP][PARTS];           // from all blocks of the cluster
+  u32 ancestors[GROUP];                  // rows inside the group that precede a row, a bit each
+  float beta[GROUP], decay[GROUP], own[GROUP];  // as in Shared
+  float tape_gates[RECENT];
+  float gates[DECODE_ROWS];
+  int rows[DECODE_ROWS];                 // of the pass
+  int taps[DECODE_ROWS][TAPS];           // the last one is the row itself
+  int counts[DECODE_ROWS];
+  u8 number[DECODE_ROWS];                // of a row of the pass
+  u8 recent[DECODE_ROWS][RECENT];        // the numbers of the rows since the anchor, behind those on the tape
+};
+static_assert(sizeof(DecodeShared) == 76288, "as launched");
+
+__device__ __forceinline__ void prefetch_line(const float* from) {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(from));
+#endif
+}
+
+// Without clusters these serve a single slice.
+// clusters begin
+__device__ __forceinline__ void cluster_arrive() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+#endif
+}
+__device__ __forceinline__ void cluster_wait() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+#else
+  __syncthreads();
+#endif
+}
+// Writes to that place in the shared memory of a block of the cluster.
+__device__ __forceinline__ void send(float* to, int rank, float value) {
+#if __CUDA_ARCH__ >= 900
+  u32 address;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"((u32)__cvta_generic_to_shared(to)), "r"(rank));
+  asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(address), "f"(value) : "memory");
+#else
+  *to = value;
+#endif
+}
+// clusters end
+
+__device__ __forceinline__ float silu(float x) { return x / (1.f + expf(-x)); }
+
+// Where an input of the convolution lies, or nothing before the text.
+__device__ __forceinline__ const float* input_of(const DecodeArgs& args, const float* tape, int tap) {
+  const RecurrentLayout& l = args.net.layout;
+  if (tap >= 0) return args.inputs + (size_t)tap * l.channels;
+  return tap < -1 ? tape + l.tape_inputs + (-2 - tap) % l.kernel * l.channels : nullptr;
+}
+
+// Queries (even warps) or keys (odd ones) of the group's rows, into shared memory.
+__device__ __forceinline__ void convolve_heads(const DecodeArgs& args, DecodeShared& shared, float* keys,
+                                               const Block& b, int local, int count) {
+  const RecurrentLayout& l = args.net.layout;
+  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, kind = warp & 1;
+  const bool active = 4 * lane < l.dim;
+  const int channel = (kind * l.key_heads + b.key_head) * l.dim + 4 * lane;
+  const float4 zero = make_float4(0.f, 0.f, 0.f, 0.f);
+  float4 weight[TAPS];
+#pragma unroll
+  for (int j = 0; j < TAPS; j++)
+    weight[j] = active ? *(const float4*)(args.weight + (size_t)j * l.channels + channel) : zero;
+  for (int begin = warp / 2; begin < count; begin += WARPS) {
+    float4 x[2][TAPS];
+#pragma unroll
+    for (int k = 0; k < 2; k++) {
+      const int n = begin + k * WARPS / 2;
+#pragma unroll
+      for (int j = 0; j < TAPS; j++) {
+        x[k][j] = zero;
+        if (n < count && active) {
+          const float* from = input_of(args, b.tape, shared.taps[local + n][j]);
+          if (from) x[k][j] = *(const float4*)(from + channel);
+        }
+      }
+    }
+#pragma unroll
+    for (int k = 0; k < 2; k++) {
+      const int n = begin + k * WARPS / 2;
+      if (n >= count) break;
+      float4 y = zero;
+#pragma unroll
+      for (int j = 0; j < TAPS; j++) {
+        y.x = __fmaf_rn(x[k][j].x, weight[j].x, y.x);
+        y.y = __fmaf_rn(x[k][j].y, weight[j].y, y.y);
+        y.z = __fmaf_rn(x[k][j].z, weight[j].z, y.z);
+        y.w = __fmaf_rn(x[k][j].w, weight[j].w, y.w);
+      }
+      if (active) y = make_float4(silu(y.x), silu(y.y), silu(y.z), silu(y.w));
+      float squares = __fmaf_rn(y.w, y.w, __fmaf_rn(y.z, y.z, __fmaf_rn(y.y, y.y, __fmul_rn(y.x, y.x))));
+#pragma unroll
+      for (int step = 16; step > 0; step /= 2) squares += __shfl_xor_sync(ALL_LANES, squares, step);
+      const float factor = (kind == 0 ? 1.f / sqrtf((float)l.dim) : 1.f) / sqrtf(squares + 1e-6f);
+      y = make_float4(y.x * factor, y.y * factor, y.z * factor, y.w * factor);
+      *(float4*)((kind == 0 ? shared.queries[n] : keys + (local + n) * KEY_STRIDE) + 4 * lane) = y;
+      // One of the blocks that share the key keeps it for the commit.
+      if (kind == 1 && active && b.head < l.key_heads && n % gridDim.x == blockIdx.x) {
+        const size_t at = ((size_t)shared.rows[local + n] * l.key_heads + b.key_head) * l.dim;
+        *(float4*)((float*)args.net.keys + at + 4 * lane) = y;
+      }
+    }
+  }
+}
+
+// Products of the block's share of the group's rows with the keys on their lists, to all blocks of the cluster. Eight
+// lanes share a key; a warp has entries 4 w to 4 w + 3 of the lists, and those 32 further on.
+__device__ __forceinline__ void share_products(const DeltaNetArgs& a, DecodeShared& shared, const float* keys,
+                                               int tape_rows, int local, int count) {
+  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, part = lane & 7, slices = gridDim.x;
+  for (int n = blockIdx.x; n < count; n += slices) {
+    const int listed = shared.counts[local + n];
+    if (4 * warp > listed) continue;
+    const float* own = keys + (local + n) * KEY_STRIDE + 4 * part;
+    float4 key[MAX_DIM / 32], query[MAX_DIM / 32];
+#pragma unroll
+    for (int c = 0; c < MAX_DIM / 32; c++) {
+      key[c] = *(const float4*)(own + 32 * c);
+      query[c] = *(const float4*)&shared.queries[n][4 * part + 32 * c];
+    }
+#pragma unroll
+    for (int k = 0; k < 2; k++) {
+      const int i = 32 * k + 4 * warp + lane / 8;
+      if (32 * k + 4 * warp > listed) break;
+      const float* from = own;
+      if (i < tape_rows) {
+        from = (k ? shared.more_tape_keys[i - 32] : shared.loaded[warp].tape_keys[lane / 8]) + 4 * part;
+      } else if (i < listed) {
+        from = keys + shared.recent[local + n][i] * KEY_STRIDE + 4 * part;
+      }
+      float2 dot = make_float2(0.f, 0.f);
+#pragma unroll
+      for (int c = 0; c < MAX_DIM / 32; c++) {
+        float4 x = make_float4(0.f, 0.f, 0.f, 0.f);
+        if (32 * c < a.layout.dim) x = *(const float4*)(from + 32 * c);
+        dot.x = __fmaf_rn(x.x, key[c].x, dot.x);
+        dot.y = __fmaf_rn(x.x, query[c].x, dot.y);
+        dot.x = __fmaf_rn(x.y, key[c].y, dot.x);
+        dot.y = __fmaf_rn(x.y, query[c].y, dot.y);
+        dot.x = __fmaf_rn(x.z, key[c].z, dot.x);
+        dot.y = __fmaf_rn(x.z, query[c].z, dot.y);
+        dot.x = __fmaf_rn(x.w, key[c].w, dot.x);
+        dot.y = __fmaf_rn(x.w, query[c].w, dot.y);
+      }
+      // Lanes 0 to 3 of the eight add up the product with the key, the others that with the query.
+      const bool second = part >= 4;
+      const float other = __shfl_xor_sync(ALL_LANES, second ? dot.x : dot.y, 4);
+      float sum = __fadd_rn(second ? dot.y : dot.x, other);
+      sum = __fadd_rn(sum, __shfl_xor_sync(ALL_LANES, sum, 2));
+      sum = __fadd_rn(sum, __shfl_xor_sync(ALL_LANES, sum, 1));
+      if (i <= listed && (part & 3) < slices)
+        send((float*)&shared.weights[n % WARPS][i] + n / WARPS * 2 + second, part & 3, sum);
+    }
+  }
+}
+
+// Products with the state, as through_state above, from keys and queries that lie row by row.
+template <int HALVES>
+__device__ __forceinline__ void through_decode_state(DecodeShared& shared, const float* keys) {
+  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, group = lane / 8;
+  // The lane has vectors group, group + 4, ...: keys if group is even, else queries.
+  // Of rows that the group has not, what lies there gives what nobody reads.
+  const float* x = (group & 1 ? shared.queries[0] : keys) + group / 2 * KEY_STRIDE + warp * WARP_KEYS;
+  float4 sums[HALVES][4];
+#pragma unroll
+  for (int half = 0; half < HALVES; half++)
+#pragma unroll
+    for (int v = 0; v < 4; v++) sums[half][v] = make_float4(0.f, 0.f, 0.f, 0.f);
+  constexpr int UNROLL = HALVES == 1 ? 4 : 1;  // more does not fit the registers
+#pragma unroll UNROLL
+  for (int k = 0; k < WARP_KEYS; k += 4) {
+    float4 state[4];
+#pragma unroll
+    for (int j = 0; j < 4; j++) state[j] = *(const float4*)&shared.loaded[warp].state[k + j][tile_column()];
+#pragma unroll
+    for (int half = 0; half < HALVES; half++)
+#pragma unroll
+      for (int v = 0; v < 4; v++) {
+        const float4 y = *(const float4*)(x + (8 * half + 2 * v) * KEY_STRIDE + k);
+        fma4(sums[half][v], y.x, state[0]);
+        fma4(sums[half][v], y.y, state[1]);
+        fma4(sums[half][v], y.z, state[2]);
+        fma4(sums[half][v], y.w, state[3]);
+      }
+  }
+  __syncwarp();
+#pragma unroll
+  for (int half = 0; half < HALVES; half++)
+#pragma unroll
+    for (int v = 0; v < 4; v++)
+      *(float4*)&shared.partial[warp][half * GROUP + 4 * v + group][tile_column()] = sums[half][v];
+}
+
+// Turns the products of row n of the group into weights. Gives the number of entries of its list outside the group.
+__device__ __forceinline__ int weigh_decode(DecodeShared& shared, int n, int tape_rows, int local) {
+  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+  const int listed = shared.counts[local + n];
+  float2* const products = (float2*)shared.weights[warp] + n / WARPS;
+  float gates[2], sums[2];
+  float2 product[2];
+  int number[2];  // of the entry's row; -1 on the tape
+#pragma unroll
+  for (int k = 0; k < 2; k++) {
+    const int i = lane + 32 * k;
+    gates[k] = 0.f;
+    product[k] = make_float2(0.f, 0.f);
+    number[k] = -1;
+    if (i <= listed) {
+      if (i >= tape_rows) number[k] = i < listed ? shared.recent[local + n][i] : local + n;
+      gates[k] = i < tape_rows ? shared.tape_gates[i] : shared.gates[number[k]];
+      product[k] = products[2 * i];
+    }
+  }
+  sums[0] = sum_to_lane(gates[0]);
+  sums[1] = __fadd_rn(__shfl_sync(ALL_LANES, sums[0], 31), sum_to_lane(gates[1]));
+  const float total = __shfl_sync(ALL_LANES, listed < 32 ? sums[0] : sums[1], listed & 31);
+  const float own = __shfl_sync(ALL_LANES, listed < 32 ? product[0].y : product[1].y, listed & 31);
+  u32 ancestors = 0;
+  int outside = 0;
+#pragma unroll
+  for (int k = 0; k < 2; k++) {
+    const int i = lane + 32 * k;
+    const bool before = i < listed && number[k] < local;
+    const float decay = expf(__fsub_rn(total, sums[k]));
+    const float2 weight = make_float2(__fmul_rn(product[k].x, decay), __fmul_rn(product[k].y, decay));
+    if (before) products[2 * i] = weight;
+    if (i < listed && !before) {
+      shared.key_weights[n][number[k] - local] = weight.x;
+      shared.query_weights[n][number[k] - local] = weight.y;
+      ancestors |= 1u << (number[k] - local);
+    }
+    outside += __popc(__ballot_sync(ALL_LANES, before));
+  }
+  ancestors = __reduce_or_sync(ALL_LANES, ancestors);
+  if (lane == 0) {
+    shared.ancestors[n] = ancestors;
+    shared.decay[n] = expf(total);
+    shared.own[n] = own;
+  }
+  return outside;
+}
+
+extern "C" __global__ void __launch_bounds__(FOLD_THREADS, 2) deltanet_decode(
+    const __grid_constant__ DecodeArgs args) {
+  launch_dependents();
+  cluster_arrive();  // waited for before the first write to another block
+  const DeltaNetArgs& a = args.net;
+  const RecurrentLayout& l = a.layout;
+  DecodeShared& shared = *(DecodeShared*)shared_bytes;
+  float* const keys = (float*)(shared_bytes + sizeof(DecodeShared));
+  float* const deltas = keys + a.pass.rows * KEY_STRIDE;
+  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+  const Sequence& sequence = a.pass.sequences[blockIdx.z];
+  Block b;
+  b.head = blockIdx.y;
+  b.key_head = b.head % l.key_heads;
+  b.column = blockIdx.x * SLICE;
+  b.tape = sequence.tape + (size_t)a.layer * l.tape_layer;
+  const int first_step = sequence.first_step, end_step = first_step + sequence.steps, rows = sequence.rows;
+  const int first_row = rows ? a.pass.steps[first_step].first_row : 0;
+
+  // The pass was there before the first kernel began, so were weights; states and tape are only brought nearer.
+  for (int i = threadIdx.x; i < rows; i += FOLD_THREADS) {
+    const int row = a.pass.step_rows[first_row + i];
+    shared.rows[i] = row;
+    shared.number[row] = i;
+    shared.counts[i] = a.pass.recent_count[row];
+#pragma unroll
+    for (int j = 0; j < TAPS; j++) shared.taps[i][j] = j < TAPS - 1 ? a.pass.taps[row * 3 + j] : row;
+  }
+  for (int s = first_step; s < end_step; s++) {
+    const Step& step = a.pass.steps[s];
+    const StateView state = state_of(a, b, step.source, 0);
+    if (state.at && threadIdx.x < l.dim) prefetch_line(state.at + (size_t)threadIdx.x * state.stride);
+    const int i = threadIdx.x / 4, position = step.position + i;
+    if (s == first_step && position < sequence.committed && i < RECENT) {
+      const Earlier earlier{a, b};
+      const int tap = -2 - position, piece = threadIdx.x & 3;
+      if (piece * SLICE < l.dim) prefetch_line(earlier.key(tap) + piece * SLICE);
+      if (piece == 0) prefetch_line(earlier.delta(tap));
+    }
+  }
+  if (threadIdx.x < 12 * TAPS) {
+    const int kind = threadIdx.x / (4 * TAPS), piece = threadIdx.x % 4 * SLICE;
+    const int channel = kind < 2 ? (kind * l.key_heads + b.key_head) * l.dim : (2 * l.key_heads + b.head) * l.dim;
+    if (piece < l.dim) prefetch_line(args.weight + (size_t)(threadIdx.x / 4 % TAPS) * l.channels + channel + piece);
+  }
+  const float norm = a.norm[b.column + lane];
+  shared.squares[threadIdx.x / PARTS][threadIdx.x % PARTS] = 0.f;
+  __syncthreads();
+  for (int i = warp; i < rows; i += WARPS)
+    for (int j = lane; j < shared.counts[i]; j += 32) {
+      const int tap = a.pass.recent[shared.rows[i] * TAPE_TOKENS + j];
+      shared.recent[i][j] = tap >= 0 ? shared.number[tap] : 0;
+    }
+  cluster_wait();
+  wait_for_inputs();
+
+  for (int s = first_step; s < end_step; s++) {
+    const Step step = a.pass.steps[s];
+    const StateView state = state_of(a, b, step.source, 0);
+    const bool multiplies = state.at && warp * WARP_KEYS < l.dim;
+    const int tape_rows = max(0, sequence.committed - step.position);
+    for (int begin = 0; begin < step.rows; begin += GROUP) {
+      const int local = step.first_row - first_row + begin, count = min(GROUP, step.rows - begin);
+      // Addresses are worked out anew for each group: kept from one to the next they would not fit the registers.
+      keep_here(b.head);
+      keep_here(b.key_head);
+      keep_here(b.column);
+      const Earlier earlier{a, b};
+
+      // Loads first: states and deltas into shared memory, keys of the tape for the block's share of the products.
+      if (multiplies) {
+#pragma unroll
+        for (int k = lane / 8; k < WARP_KEYS; k += 4) {
+          const float* from = state.at + (size_t)(warp * WARP_KEYS + k) * state.stride;
+          copy16(&shared.loaded[warp].state[k][tile_column()], from + tile_column());
+        }
+      }
+      for (int i = threadIdx.x / 8; i < tape_rows; i += FOLD_THREADS / 8)
+        copy16(&shared.earlier[i][tile_column()], earlier.delta(-2 - step.position - i) + tile_column());
+#pragma unroll
+      for (int k = 0; k < RECENT; k += 32) {
+        const int i = k + 4 * warp + lane / 8;
+        float* to = k ? shared.more_tape_keys[(i - 32) % 16] : shared.loaded[warp].tape_keys[lane / 8];
+        if (i < tape_rows && (int)blockIdx.x < count)
+          for (int c = 4 * (lane & 7); c < l.dim; c += 32) copy16(to + c, earlier.key(-2 - step.position - i) + c);
+      }
+      if ((int)threadIdx.x < tape_rows) shared.tape_gates[threadIdx.x] = earlier.gate(-2 - step.position - threadIdx.x);
+      const int gated = (int)threadIdx.x - 64;
+      if (gated >= 0 && gated < count) {
+        const int at = shared.rows[local + gated] * l.value_heads + b.head;
+        const float x = a.alpha[at] + a.dt_bias[b.head];
+        // softplus, which is its argument where e^-x no longer counts
+        const float softplus = x > 20.f ? x : log1pf(expf(x));
+        const float gate = softplus * a.decay[b.head];
+        shared.gates[local + gated] = gate;
+        shared.beta[gated] = sigmoid(a.beta[at]);
+        if (blockIdx.x == 0) a.gates[at] = gate;
+      }
+      // The warp's own rows of the group, a column a lane.
+#pragma unroll
+      for (int k = 0; k < 2; k++) {
+        const int n = warp + k * WARPS;
+        if (n >= count) continue;
+        const float z = a.z[(shared.rows[local + n] * l.value_heads + b.head) * l.dim + b.column + lane];
+        const int channel = (2 * l.key_heads + b.head) * l.dim + b.column + lane;
+        float x[TAPS], w[TAPS], y = 0.f;
+#pragma unroll
+        for (int j = 0; j < TAPS; j++) {
+          const float* from = input_of(args, b.tape, shared.taps[local + n][j]);
+          x[j] = from ? from[channel] : 0.f;
+          w[j] = args.weight[(size_t)j * l.channels + channel];
+        }
+#pragma unroll
+        for (int j = 0; j < TAPS; j++) y = __fmaf_rn(x[j], w[j], y);
+        shared.sums[n][lane].y = silu(y);
+        shared.gate[n][lane] = z * sigmoid(z);
+      }
+      convolve_heads(args, shared, keys, b, local, count);
+      wait_for_copies();
+      __syncthreads();
+
+      share_products(a, shared, keys, tape_rows, local, count);
+      cluster_arrive();
+      __syncwarp();
+      if (multiplies) {
+        if (count > GROUP / 2) {
+          through_decode_state<2>(shared, keys + local * KEY_STRIDE);
+        } else {
+          through_decode_state<1>(shared, keys + local * KEY_STRIDE);
+        }
+      }
+      cluster_wait();
+      int outside[2] = {0, 0};
+#pragma unroll
+      for (int k = 0; k < 2; k++)
+        if (warp + k * WARPS < count) outside[k] = weigh_decode(shared, warp + k * WARPS, tape_rows, local);
+      __syncthreads();
+
+      // What the state and the rows outside the group give, a column a lane: [row][key, query].
+      float sums[2][2] = {};
+      if (state.at) {
+        const int parts = l.dim / WARP_KEYS;
+#pragma unroll
+        for (int k = 0; k < 2; k++) {
+          if (warp + k * WARPS >= count) continue;
+          const int vector = 2 * (warp + k * WARPS);
+#pragma unroll
+          for (int w = 0; w < WARPS; w++) {
+            if (w >= parts) break;
+            sums[k][0] = __fadd_rn(sums[k][0], shared.partial[w][vector][lane]);
+            sums[k][1] = __fadd_rn(sums[k][1], shared.partial[w][vector + 1][lane]);
+          }
+          const float decay = shared.decay[warp + k * WARPS];
+          sums[k][0] = __fmul_rn(sums[k][0], decay);
+          sums[k][1] = __fmul_rn(sums[k][1], decay);
+        }
+      }
+      if (warp < count) {
+#pragma unroll 8
+        for (int i = 0; i < tape_rows; i++) {
+          const float delta = shared.earlier[i][lane];
+          const float4 w = shared.weights[warp][i];  // of a second row that is not there: anything, and not used
+          sums[0][0] = __fmaf_rn(w.x, delta, sums[0][0]);
+          sums[0][1] = __fmaf_rn(w.y, delta, sums[0][1]);
+          sums[1][0] = __fmaf_rn(w.z, delta, sums[1][0]);
+          sums[1][1] = __fmaf_rn(w.w, delta, sums[1][1]);
+        }
+      }
+#pragma unroll
+      for (int k = 0; k < 2; k++) {
+        const int n = warp + k * WARPS;
+        const float2* weights = (const float2*)shared.weights[warp] + k;
+        for (int i = tape_rows; i < outside[k]; i++) {
+          const float delta = deltas[shared.recent[local + n][i] * SLICE + lane];
+          const float2 w = weights[2 * i];
+          sums[k][0] = __fmaf_rn(w.x, delta, sums[k][0]);
+          sums[k][1] = __fmaf_rn(w.y, delta, sums[k][1]);
+        }
+        shared.sums[n][lane].x = sums[k][0];
+      }
+      __syncthreads();
+
+      float* const group_deltas = deltas + local * SLICE + lane;
+      if (warp == 0) {
+        float d[GROUP];
+        solve<0, GROUP / 2>(shared, d);
+#pragma unroll
+        for (int n = 0; n < GROUP / 2; n++)
+          if (n < count) group_deltas[n * SLICE] = d[n];
+        if (count > GROUP / 2) {
+          solve<GROUP / 2, GROUP>(shared, d);
+#pragma unroll
+          for (int n = GROUP / 2; n < GROUP; n++)
+            if (n < count) group_deltas[n * SLICE] = d[n];
+        }
+      }
+      __syncthreads();
+
+      float out[2] = {};
+#pragma unroll
+      for (int k = 0; k < 2; k++) {
+        const int n = warp + k * WARPS;
+        if (n >= count) continue;
+        const u32 ancestors = shared.ancestors[n];
+        float sum = sums[k][1];
+#pragma unroll
+        for (int j = 0; j < GROUP - 1; j++)
+          if (ancestors >> j & 1) sum = __fmaf_rn(shared.query_weights[n][j], group_deltas[j * SLICE], sum);
+        const float delta = group_deltas[n * SLICE];
+        a.deltas[(shared.rows[local + n] * l.value_heads + b.head) * l.dim + b.column + lane] = delta;
+        out[k] = __fmaf_rn(shared.own[n], delta, sum);
+        float squares = 0.f;
+#pragma unroll
+        for (int j = 0; j < 8; j++) {
+          const float x = __shfl_sync(ALL_LANES, out[k], (lane & 24) + j);
+          squares = __fmaf_rn(x, x, squares);
+        }
+        if ((lane & 7) < (int)gridDim.x) send(&shared.squares[n][4 * blockIdx.x + lane / 8], lane & 7, squares);
+      }
+      cluster_arrive();
+      cluster_wait();
+
+#pragma unroll
+      for (int k = 0; k < 2; k++) {
+        const int n = warp + k * WARPS;
+        if (n >= count) continue;
+        float squares = shared.squares[n][lane % PARTS];
+#pragma unroll
+        for (int step = 8; step > 0; step /= 2) squares = __fadd_rn(squares, __shfl_xor_sync(ALL_LANES, squares, step));
+        const float factor = 1.f / sqrtf(squares / (float)l.dim + a.eps);
+        ((float*)shared.sums[n])[lane] = out[k] * factor * norm * shared.gate[n][lane];
+      }
+      __syncwarp();
+      // Four lanes have a row, eight columns each.
+      const int n = warp + lane / 4 * WARPS;
+      if (lane < 8 && n < count) {
+        float y[8];
+        *(float4*)y = *(const float4*)((const float*)shared.sums[n] + 8 * (lane & 3));
+        *(float4*)(y + 4) = *(const float4*)((const float*)shared.sums[n] + 8 * (lane & 3) + 4);
+        store8(a.out, shared.rows[local + n], b.head * l.dim + b.column + 8 * (lane & 3), y);
+      }
+      __syncwarp();
+    }
+  }
 }

@@ -43,7 +43,7 @@ struct MatmulProduct {
   int rows, out_stride, format, first_tile;
 };
 enum EpilogueKind { EPILOGUE_NONE = 0, EPILOGUE_NORM = 1, EPILOGUE_SWIGLU = 2 };
-constexpr int NORM_CHUNKS = 4;  // a norm of at most 8 * NORM_CHUNKS columns a thread
+constexpr int NORM_CHUNKS = 3;  // a norm of at most 8 * NORM_CHUNKS columns a thread
 
 struct MatmulArgs {
   MatmulProduct products[MAX_PRODUCTS];
@@ -58,7 +58,7 @@ struct MatmulArgs {
   int join;       // no clusters: matmul_join adds the slices
   u32* counter;   // where blocks meet before the epilogue
   int epilogue;   // EpilogueKind
-  union {         // over all rows; this launch does its own
+  union {         // over all rows: the last launch of a product does it, when the others have ended
     NormArgs norm;
     SwiGluArgs swiglu;
   };
@@ -129,33 +129,33 @@ __device__ __forceinline__ void join4(const MatmulArgs& a, int tile, int n, int 
   write4(p, a.first_row + n, row, v);
 }
 
-// What follows the product, for the rows of this launch. `memory`: shared, no longer in use for anything else.
+// What follows the product. `memory`: shared, no longer in use for anything else.
 __device__ __forceinline__ void epilogue(const MatmulArgs& a, u8* memory) {
-  const int blocks = a.slices * a.shares, end = a.first_row + a.rows;
+  const int blocks = a.slices * a.shares;
   __syncthreads();
   u32 before = 0;
   if (threadIdx.x == 0) before = grid_arrive(a.counter, blocks);
   if (a.epilogue == EPILOGUE_NORM) {
-    int row = a.first_row + blockIdx.x;
-    if (row >= end) return;  // room for the next kernel's block
+    int row = blockIdx.x;
+    if (row >= a.norm.rows) return;  // room for the next kernel's block
     // Only `add` is of this product: the rest is read while other blocks arrive.
     float x[NORM_CHUNKS][8], weight[NORM_CHUNKS][8];
     read_columns(a.norm.weight, a.norm.cols, weight);
     read_columns(a.norm.x + (size_t)row * a.norm.cols, a.norm.cols, x);
     if (threadIdx.x == 0) grid_wait(a.counter, before);
     __syncthreads();
-    while (row < end) {
+    while (row < a.norm.rows) {
       norm_row(a.norm, row, x, weight, (float*)memory);
       row += blocks;
-      if (row < end) read_columns(a.norm.x + (size_t)row * a.norm.cols, a.norm.cols, x);
+      if (row < a.norm.rows) read_columns(a.norm.x + (size_t)row * a.norm.cols, a.norm.cols, x);
       __syncthreads();
     }
   } else {
     if (threadIdx.x == 0) grid_wait(a.counter, before);
     __syncthreads();
     const int groups = a.swiglu.out.cols >> 3;  // a multiple of 4
-    for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < a.rows * groups; i += blocks * blockDim.x)
-      swiglu8(a.swiglu, a.first_row + i / groups, i % groups * 8);
+    for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < a.swiglu.rows * groups; i += blocks * blockDim.x)
+      swiglu8(a.swiglu, i / groups, i % groups * 8);
   }
 }
 

@@ -115,8 +115,8 @@ impl Cuda {
         Ok(Self { kernels, scratch, fusion, weights: Weights::default(), inbox, outbox, driver })
     }
 
-    /// Whether a product does the norm or swiglu after it in the same launch, which is the default. The bits are the same
-    /// either way.
+    /// Whether a product does the norm or swiglu after it in the same launch, which is the default. The bits are the
+    /// same either way.
     pub fn set_fusion(&mut self, is_on: bool) {
         self.fusion.is_on = is_on;
         self.scratch.generation += 1; // graphs are made again

@@ -1,5 +1,6 @@
-//! The convolution of Gated DeltaNet layers.
+//! The convolution of Gated DeltaNet layers, where `deltanet` does not take it along.
 
+use super::deltanet;
 use crate::{
     Error,
     cuda::{
@@ -22,6 +23,9 @@ pub(super) fn row_blocks(rows: usize) -> u32 {
 pub(crate) fn launch(run: &Run<'_>, layer: usize, weight: VectorId, q: Buf, v: Buf) -> Result<(), Error> {
     let (layout, kept) = run.plan().recurrent_layer(layer);
     assert!(layout.kernel == CONV_REACH + 1, "a convolution of {} taps", layout.kernel);
+    if deltanet::is_fused(run) {
+        return Ok(());
+    }
     assert!(layout.dim.is_multiple_of(32) && layout.dim <= 128, "heads of {}", layout.dim);
     let args = ConvolveArgs {
         pass: run.pass,

@@ -1,20 +1,52 @@
-//! Gated DeltaNet: products of keys, then deltas and outputs, then norm and gate.
+//! Gated DeltaNet. Decode passes take the convolution and everything after it in one launch; prompts and passes that
+//! fold states take products of keys, then deltas and outputs, then norm and gate.
 
 use super::convolve::row_blocks;
 use crate::{
     Error, RecurrentLayout,
-    cuda::{args::DeltaNetArgs, driver::Shape, run::Run},
+    cuda::{
+        args::{Address, DECODE_ROWS, DeltaNetArgs},
+        driver::Shape,
+        run::Run,
+    },
     plan::Op,
 };
+use std::sync::atomic::Ordering;
 
 /// Value columns of a block.
 const SLICE: usize = 32;
 /// Bytes of `Shared` in `kernels/deltanet.cu`.
 const SHARED: u32 = 73984;
+/// Bytes that `deltanet_decode` takes, and those for each row of the pass.
+const DECODE_SHARED: (u32, u32) = (79984, 656);
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct DecodeArgs {
+    net: DeltaNetArgs,
+    inputs: Address,
+    weight: Address,
+}
+
+// As `kernels/deltanet.cu` asserts it.
+const _: () = assert!(size_of::<DecodeArgs>() == 312);
 
 /// Bytes of scratch for states folded in a pass.
 pub(crate) fn state_bytes(layout: &RecurrentLayout, sequences: usize, slots: usize) -> usize {
     4 * sequences * layout.value_heads * slots * layout.dim * layout.dim
+}
+
+fn decode_shared(run: &Run<'_>) -> u32 {
+    DECODE_SHARED.0 + DECODE_SHARED.1 * run.rows() as u32
+}
+
+/// Whether a layer is one launch, the convolution included. It needs clusters, which images for older cards do not use.
+pub(super) fn is_fused(run: &Run<'_>) -> bool {
+    !run.is_prompt()
+        && run.slots == 0
+        && run.rows() <= DECODE_ROWS
+        && run.driver.overlap.load(Ordering::Relaxed)
+        && decode_shared(run) <= run.limits.shared
 }
 
 pub(crate) fn launch(run: &Run<'_>, op: &Op) -> Result<(), Error> {
@@ -45,9 +77,25 @@ pub(crate) fn launch(run: &Run<'_>, op: &Op) -> Result<(), Error> {
         eps,
     };
     let (heads, sequences) = (layout.value_heads as u32, run.pass.sequence_count as u32);
+    let slices = (layout.dim / SLICE) as u32;
+    if is_fused(run) {
+        let of_layer = |op: &Op| match op {
+            Op::Convolve { layer: other, weight, .. } if *other == layer => Some(*weight),
+            _ => None,
+        };
+        let weight = run.plan().ops.iter().find_map(of_layer).expect("the layer's convolution");
+        let args = DecodeArgs { net: args, inputs: run.buffer(kept.inputs), weight: run.vector(weight) };
+        let shape = Shape {
+            grid: [slices, heads, sequences],
+            block: 256,
+            shared: decode_shared(run),
+            cluster: slices,
+        };
+        return run.launch("deltanet_decode", shape, &args);
+    }
     let grid = [layout.key_heads as u32, row_blocks(run.rows()), 1];
     run.launch("deltanet_products", Shape::new(grid, 128), &args)?;
-    let grid = [(layout.dim / SLICE) as u32, heads, sequences];
+    let grid = [slices, heads, sequences];
     run.launch("deltanet", Shape { shared: SHARED, ..Shape::new(grid, 256) }, &args)?;
     // Sixteen lanes have a head, so that the last block of 128 threads may have fewer than eight.
     let grid = [heads.div_ceil(8), run.rows() as u32, 1];

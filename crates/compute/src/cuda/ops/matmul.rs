@@ -22,7 +22,7 @@ const DIRECT: i32 = 8;
 /// with more slices or half the warps; with 16, launches of up to 16 rows are fastest.
 const FULL_ROWS: usize = 16;
 /// Groups of eight columns a thread has of a norm that follows a product, at most.
-const NORM_CHUNKS: usize = 4;
+const NORM_CHUNKS: usize = 3;
 /// Blocks of a cluster, at most.
 const MAX_CLUSTER: usize = 8;
 
@@ -310,15 +310,10 @@ pub(crate) fn launch_with(run: &Run<'_>, products: &[Product], next: &Op) -> Res
         }
         _ => return Ok(false),
     };
-    let rows = run.rows();
-    for count in [rows.min(g.launch_rows), rows % g.launch_rows] {
-        if count == 0 {
-            continue;
-        }
-        let (kernel, shape, _) = shape_of(&group, &g, run.limits, count);
-        if g.join || !run.runs_at_once(kernel, shape)? {
-            return Ok(false);
-        }
+    let last = (run.rows() - 1) % g.launch_rows + 1;
+    let (kernel, shape, _) = shape_of(&group, &g, run.limits, last);
+    if g.join || !run.runs_at_once(kernel, shape)? {
+        return Ok(false);
     }
     launch_group(run, products, kind, after)?;
     Ok(true)
@@ -407,7 +402,8 @@ fn launch_group(run: &Run<'_>, products: &[Product], epilogue: i32, after: After
             with_sums: i32::from(group.matrices.iter().any(has_mins)),
             join: i32::from(g.join),
             counter: run.counter(),
-            epilogue,
+            // The last launch does what follows for all rows: the others have ended when it has its inputs.
+            epilogue: if first + count == rows { epilogue } else { 0 },
             after,
         };
         run.launch(kernel, shape, &args)?;
