@@ -19,6 +19,7 @@ pub(crate) mod statistics;
 pub(crate) mod suites;
 mod sweep;
 pub(crate) mod tables;
+mod versus;
 
 use crate::model_flags::{Mode as Pinned, ModelFlags, Running, SamplingFlags};
 use anyhow::{Context, Result, bail};
@@ -54,6 +55,8 @@ enum Part {
     Parity(Box<parity::Args>),
     /// Say what changed between two runs beyond noise
     Compare(compare::Args),
+    /// Run two builds in turns and say in what they differ
+    Versus(versus::Args),
     /// Write the tables of a page from the JSON of named runs, or name a run
     Tables(pages::Args),
 }
@@ -140,6 +143,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     match &args.part {
         Some(Part::Parity(args)) => parity::run(args),
         Some(Part::Compare(args)) => compare::run(args),
+        Some(Part::Versus(args)) => versus::run(args),
         Some(Part::Tables(args)) => pages::run(args),
         None => measured(&args.measure),
     }

@@ -305,6 +305,25 @@ fn compare_sees_a_slowdown_and_nothing_else() {
 }
 
 #[test]
+fn turns_show_a_slowdown() {
+    let program = env!("CARGO_BIN_EXE_forerun");
+    let small = "bench --suite code --per-suite 3 --max-tokens 24 --modes off --threads 1 --seed 1";
+    let before = format!("{program} {small}");
+    // So large that a busy machine cannot hide it.
+    let after = format!("{before} --slow-down 200");
+    let found = parsed(&["bench", "versus", &before, &after, "--times", "5", "--json"]);
+    let speed = found["all"].as_array().unwrap().iter().find(|c| c["figure"] == "tok/s").unwrap();
+    assert_eq!(
+        found["changed"].as_array().unwrap().iter().filter(|c| c["figure"] == "tok/s").count(),
+        1,
+        "{speed}"
+    );
+    let change = speed["change"]["value"].as_f64().unwrap();
+    assert!((0.2..0.5).contains(&change), "a third: {change}");
+    assert!(refused(&["bench", "versus", "false", "false"]).contains("`false` failed"));
+}
+
+#[test]
 fn prompts_of_ones_own_are_read() {
     let folder = tempfile::tempdir().unwrap();
     let own = folder.path().join("own.jsonl");
