@@ -20,6 +20,7 @@ pub(crate) mod statistics;
 pub(crate) mod suites;
 mod sweep;
 pub(crate) mod tables;
+mod versus;
 
 use crate::model_flags::{Mode as Pinned, ModelFlags, Running, SamplingFlags};
 use anyhow::{Context, Result, bail};
@@ -57,6 +58,8 @@ enum Part {
     Compare(compare::Args),
     /// Measure rounds at a published shape, with random weights and an imposed acceptance
     Rounds(Box<rounds::Args>),
+    /// Run two builds in turns and say in what they differ
+    Versus(versus::Args),
     /// Write the tables of a page from the JSON of named runs, or name a run
     Tables(pages::Args),
 }
@@ -149,6 +152,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         Some(Part::Parity(args)) => parity::run(args),
         Some(Part::Compare(args)) => compare::run(args),
         Some(Part::Rounds(args)) => rounds::run(args),
+        Some(Part::Versus(args)) => versus::run(args),
         Some(Part::Tables(args)) => pages::run(args),
         None => measured(&args.measure),
     }

@@ -105,7 +105,10 @@ impl Named {
             ));
         }
         Self {
-            machine: format!("{}, {} threads, {}", machine.processor, machine.threads, machine.level),
+            machine: format!(
+                "{}, {} threads, {}, load {:.1} before",
+                machine.processor, machine.threads, machine.level, machine.load
+            ),
             build: format!("{} {}, program {}", machine.version, machine.profile, machine.program),
             date: machine.time.clone(),
             command: command.to_owned(),
