@@ -167,7 +167,12 @@ fn translate(fields: &Fields<'_>) -> Result<Map<String, Value>, ApiError> {
     if let Some(choice) = fields.object("tool_choice")? {
         match choice.string("type")? {
             Some(kind @ ("auto" | "none")) => body.insert("tool_choice".into(), json!(kind)),
-            _ => return Err(choice.wrong("type", "`auto` or `none`")),
+            Some("any") => body.insert("tool_choice".into(), json!("required")),
+            Some("tool") => {
+                let function = json!({"name": choice.required("name")?});
+                body.insert("tool_choice".into(), json!({"type": "function", "function": function}))
+            }
+            _ => return Err(choice.wrong("type", "`auto`, `any`, `tool` or `none`")),
         };
         let one = choice.bool("disable_parallel_tool_use")?.unwrap_or(false);
         body.insert("parallel_tool_calls".into(), json!(!one));
@@ -394,7 +399,7 @@ mod tests {
             (json!({"max_tokens": 1, "system": 3, "messages": []}), "system"),
             (json!({"max_tokens": 1, "thinking": {"type": "much"}, "messages": []}), "thinking.type"),
             (json!({"max_tokens": 1, "messages": [], "tools": [{"name": "f"}]}), "tools[0].input_schema"),
-            (json!({"max_tokens": 1, "messages": [], "tool_choice": {"type": "any"}}), "tool_choice.type"),
+            (json!({"max_tokens": 1, "messages": [], "tool_choice": {"type": "all"}}), "tool_choice.type"),
             (json!({"max_tokens": 1, "messages": [{"role": "system", "content": "x"}]}), "messages[0].role"),
             (json!({"max_tokens": 1, "messages": [{"role": "user"}]}), "messages[0].content"),
             (content("user", json!({"type": "image"})), "messages[0].content[0]"),

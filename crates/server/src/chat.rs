@@ -5,10 +5,11 @@ use crate::fields::Fields;
 use crate::job::{Job, Outcome};
 use crate::router::{Body, Shared, unix_time};
 use crate::settings::{Settings, random};
+use crate::shape::{self, Tools};
 use crate::speech::{Message, Speech, delta};
 use crate::sse::{self, Chunks, Whole};
 use crate::totals::Totals;
-use crate::{logprobs, messages};
+use crate::{guard, logprobs, messages};
 use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
@@ -16,9 +17,6 @@ use engine::sampling::Likelihood;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 use text::{Prompt, Specials, TemplateError, Tokenizer};
-
-/// Tools on offer at most.
-const MAX_TOOLS: usize = 128;
 
 /// A request that was understood.
 pub(crate) struct Chat {
@@ -68,17 +66,32 @@ pub(crate) async fn complete(State(shared): State<Arc<Shared>>, body: Body) -> R
 pub(crate) fn read(body: &Map<String, Value>, shared: &Shared) -> Result<Chat, ApiError> {
     let fields = Fields::of(body);
     let settings = Settings::read(&fields, &shared.limits)?;
-    refuse_what_is_missing(&fields)?;
-    let tools = read_tools(&fields)?;
-    let parallel = fields.bool("parallel_tool_calls")?.unwrap_or(true);
-    let prompt = render(&fields, tools, shared)?;
-    let tokens = shared.tokenizer.encode(&prompt, Specials::Parse);
-    let job = settings.job(tokens, "messages", 0, &shared.limits)?;
-    Ok(Chat { settings, job, speech: Speech::new(&prompt, tools, parallel) })
+    let tools = Tools::read(&fields)?;
+    let prompt = render(&fields, tools.offered, shared)?;
+    let speech = Speech::new(&prompt.text, tools.offered, tools.parallel);
+    let mut job = settings.job(prompt.tokens(shared), "messages", 0, &shared.limits)?;
+    job.grammar = shape::grammar(&fields, &tools, speech.is_thinking(), shared)?;
+    Ok(Chat { settings, job, speech })
 }
 
 /// The text that the model goes on from.
-pub(crate) fn render(fields: &Fields<'_>, tools: &[Value], shared: &Shared) -> Result<String, ApiError> {
+pub(crate) struct Rendered {
+    text: String,
+    /// Stands inside what looks like a control token in the messages and is none.
+    mark: Option<char>,
+}
+
+impl Rendered {
+    pub(crate) fn tokens(&self, shared: &Shared) -> Vec<u32> {
+        match self.mark {
+            Some(mark) => shared.tokenizer.encode_marked(&self.text, mark),
+            None => shared.tokenizer.encode(&self.text, Specials::Parse),
+        }
+    }
+}
+
+/// Renders the messages of a request, with `tools` on offer.
+pub(crate) fn render(fields: &Fields<'_>, tools: &[Value], shared: &Shared) -> Result<Rendered, ApiError> {
     let Some(template) = &shared.template else {
         let message = "the model has no chat template: use /v1/completions";
         return Err(ApiError::field("messages", message));
@@ -101,48 +114,17 @@ pub(crate) fn render(fields: &Fields<'_>, tools: &[Value], shared: &Shared) -> R
         let others = variables.entries().filter(|(name, _)| !own.contains(&name.as_str()));
         extra.extend(others.map(|(name, value)| (name.clone(), value.clone())));
     }
-    let prompt = Prompt { messages: &messages, tools, enable_thinking: thinking, extra, ..Prompt::default() };
-    template.render(&prompt).map_err(|error| match error {
+    let mut said = json!([messages, tools, extra]);
+    let mark = guard::mark(&mut said, &shared.tokenizer)?;
+    let part = |i: usize| said[i].as_array().map(Vec::as_slice).unwrap_or_default();
+    let extra = said[2].as_object().cloned().unwrap_or_default();
+    let (messages, tools) = (part(0), part(1));
+    let prompt = Prompt { messages, tools, enable_thinking: thinking, extra, ..Prompt::default() };
+    let text = template.render(&prompt).map_err(|error| match error {
         TemplateError::Thread(_) => ApiError::Internal(error.to_string()),
         error => ApiError::field("messages", error.to_string()),
-    })
-}
-
-/// The tools on offer; none where none is to be called.
-fn read_tools<'a>(fields: &Fields<'a>) -> Result<&'a [Value], ApiError> {
-    let tools = fields.array("tools")?.unwrap_or_default();
-    if tools.len() > MAX_TOOLS {
-        return Err(fields.wrong("tools", &format!("at most {MAX_TOOLS}")));
-    }
-    for (i, tool) in tools.iter().enumerate() {
-        let tool = Fields::within(tool, format!("tools[{i}]"))?;
-        tool.required("type")?;
-        if tool.string("type")? != Some("function") {
-            return Err(tool.wrong("type", "`function`"));
-        }
-        tool.required("function")?;
-        let Some(function) = tool.object("function")? else { continue };
-        function.required("name")?;
-        function.string("name")?;
-        function.string("description")?;
-        function.object("parameters")?;
-    }
-    match fields.get("tool_choice") {
-        None => Ok(tools),
-        Some(Value::String(choice)) if choice == "auto" => Ok(tools),
-        Some(Value::String(choice)) if choice == "none" => Ok(&[]),
-        Some(_) => Err(fields.wrong("tool_choice", "`none` or `auto`")),
-    }
-}
-
-/// Fields that would change the answer and that this server does not follow are refused, not ignored.
-fn refuse_what_is_missing(fields: &Fields<'_>) -> Result<(), ApiError> {
-    if let Some(format) = fields.object("response_format")?
-        && format.string("type")? != Some("text")
-    {
-        return Err(format.wrong("type", "`text`"));
-    }
-    Ok(())
+    })?;
+    Ok(Rendered { text, mark })
 }
 
 /// Chunks of a streamed chat.

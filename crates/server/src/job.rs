@@ -5,6 +5,7 @@ use engine::Round;
 use engine::sampling::{Likelihood, Sampling};
 use serde::Serialize;
 use std::time::Instant;
+use text::Grammar;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::mpsc::UnboundedSender;
 
@@ -23,6 +24,8 @@ pub(crate) struct Job {
     pub(crate) stops: Vec<String>,
     /// Likeliest tokens to tell beside each one written, where likelihoods are wanted.
     pub(crate) likelihoods: Option<usize>,
+    /// What answers are held to, at their beginning.
+    pub(crate) grammar: Option<Grammar>,
 }
 
 /// A job on its way through the scheduler.

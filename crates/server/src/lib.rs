@@ -17,8 +17,10 @@ mod answer;
 mod anthropic;
 mod chat;
 mod completions;
+mod constraint;
 mod error;
 mod fields;
+mod guard;
 mod handle;
 mod job;
 mod keys;
@@ -29,6 +31,7 @@ mod prefix;
 mod router;
 mod scheduler;
 mod settings;
+mod shape;
 mod speech;
 mod sse;
 mod tokens;
@@ -125,7 +128,9 @@ pub async fn serve(
     let thread = thread.spawn(move || scheduler.run(&jobs))?;
     let handle = handle::Handle::new(sender, capacity, timeout, abandon, Arc::clone(&metrics));
     let created = router::unix_time();
-    let shared = router::Shared { handle, name, created, tokenizer, template, limits, keys, metrics };
+    let grammars = std::sync::OnceLock::new();
+    let shared =
+        router::Shared { handle, name, created, tokenizer, template, grammars, limits, keys, metrics };
     let shared = Arc::new(shared);
 
     let (close, closed) = tokio::sync::oneshot::channel::<()>();

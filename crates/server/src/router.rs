@@ -15,9 +15,9 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use serde_json::{Map, Value, json};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use text::{ChatTemplate, Tokenizer};
+use text::{ChatTemplate, GrammarError, Grammars, Tokenizer};
 use tower_http::catch_panic::CatchPanicLayer;
 
 /// Bytes of a body at most.
@@ -35,9 +35,19 @@ pub(crate) struct Shared {
     pub(crate) created: u64,
     pub(crate) tokenizer: Arc<Tokenizer>,
     pub(crate) template: Option<ChatTemplate>,
+    /// Made when the first is asked for.
+    pub(crate) grammars: OnceLock<Result<Grammars, GrammarError>>,
     pub(crate) limits: Limits,
     pub(crate) keys: Option<Keys>,
     pub(crate) metrics: Arc<Metrics>,
+}
+
+impl Shared {
+    /// What makes grammars over the tokenizer.
+    pub(crate) fn grammars(&self) -> Result<&Grammars, ApiError> {
+        let grammars = self.grammars.get_or_init(|| Grammars::new(&self.tokenizer));
+        grammars.as_ref().map_err(|error| ApiError::Internal(error.to_string()))
+    }
 }
 
 /// All paths.

@@ -3,10 +3,12 @@
 //! has left the pass by the next turn.
 
 use crate::answer::{Answer, Begun, Reading};
+use crate::constraint::Held;
 use crate::error::ApiError;
 use crate::job::{Event, News, Ticket};
 use crate::metrics::Metrics;
 use crate::prefix::PrefixCache;
+use engine::sampling::Constraint;
 use engine::{Engine, Generation, Sequence};
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -188,7 +190,10 @@ impl Scheduler {
         let prompt = &ticket.job.prompt;
         let unread = &prompt[sequence.committed()..];
         let sampling = ticket.job.choices[choice].clone();
-        self.engine.begin(sequence, unread, prompt, sampling, self.tokenizer.ends().to_vec(), |_| ())
+        let grammar = ticket.job.grammar.clone();
+        let constraint = grammar.map(|grammar| Box::new(Held(grammar)) as Box<dyn Constraint>);
+        let ends = self.tokenizer.ends().to_vec();
+        self.engine.begin_within(constraint, sequence, unread, prompt, sampling, ends, |_| ())
     }
 
     /// Keeps the state where a prompt has just been read up to a place worth coming back to.
@@ -217,6 +222,13 @@ impl Scheduler {
         };
         let answers = std::mem::take(&mut work.answers);
         for (mut answer, round) in answers.into_iter().zip(&rounds) {
+            let round = match round {
+                Ok(round) => round,
+                Err(error) => {
+                    fail(&answer.ticket, answer.choice, ApiError::Internal(error.to_string()));
+                    continue;
+                }
+            };
             self.metrics.add_round(round);
             match answer.take_round(round) {
                 true => self.end(answer),

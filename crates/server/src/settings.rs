@@ -100,7 +100,7 @@ impl Settings {
         let room = self.max_tokens.unwrap_or(usize::MAX).min(context - prompt.len());
         let choices = (0..self.choices as u32).map(|choice| Sampling { choice, ..self.sampling.clone() });
         let (choices, stops, likelihoods) = (choices.collect(), self.stops.clone(), self.likelihoods);
-        Ok(Job { prompt, choices, first_choice, room, stops, likelihoods })
+        Ok(Job { prompt, choices, first_choice, room, stops, likelihoods, grammar: None })
     }
 }
 
