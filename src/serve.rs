@@ -2,7 +2,7 @@
 
 use crate::model_flags::{ModelFlags, Running};
 use anyhow::{Context, Result, bail};
-use server::{Keys, MAX_SLOTS, Options, Served};
+use server::{HeaderValue, Keys, MAX_SLOTS, Options, Served};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -41,6 +41,9 @@ pub(crate) struct Args {
     /// Seconds that answers may go on when the server is told to end
     #[arg(long, value_name = "S", default_value_t = 30)]
     drain: u64,
+    /// Origin of web pages that may use the server, such as `https://chat.example`; `*` for any; may be given again
+    #[arg(long, value_name = "ORIGIN")]
+    cors: Vec<HeaderValue>,
     #[command(flatten)]
     model: ModelFlags,
 }
@@ -73,7 +76,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         cache_bytes: args.prefix_cache.saturating_mul(1 << 20),
         timeout: args.timeout.map(Duration::from_secs),
         drain: Duration::from_secs(args.drain),
+        cors: args.cors.clone(),
     };
+    allow_many_files();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(CONNECTION_THREADS)
         .enable_all()
@@ -92,6 +97,17 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 fn read_keys(path: &Path) -> Result<Keys> {
     let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
     Keys::parse(&text).with_context(|| path.display().to_string())
+}
+
+/// Raises the number of files, and so of connections, that may be open to what the system allows; where it says no, fewer
+/// connections are held.
+fn allow_many_files() {
+    #[cfg(unix)]
+    {
+        use rustix::process::{Resource, getrlimit, setrlimit};
+        let limit = getrlimit(Resource::Nofile);
+        let _ = setrlimit(Resource::Nofile, rustix::process::Rlimit { current: limit.maximum, ..limit });
+    }
 }
 
 /// Ready when the process is asked to end: Ctrl-C or SIGTERM.

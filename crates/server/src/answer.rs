@@ -1,6 +1,6 @@
 //! One answer on its way: first a prompt that is read chunk by chunk, then tokens that become text.
 
-use crate::job::{Event, Finish, News, Outcome, Report, SpecReport, Ticket, Timing};
+use crate::job::{Event, Finish, News, Outcome, Report, Said, SpecReport, Ticket, Timing};
 use engine::sampling::Likelihood;
 use engine::{Generation, Round, Sequence};
 use std::sync::Arc;
@@ -129,6 +129,11 @@ impl Answer {
         }
     }
 
+    /// Tokens of the prompt and the answer that the state holds.
+    pub(crate) fn held_tokens(&self) -> usize {
+        self.generation.sequence().committed()
+    }
+
     /// The text and the room it has, for a round.
     pub(crate) fn text(&mut self) -> (&mut Generation, usize) {
         (&mut self.generation, self.ticket.job.room - self.written)
@@ -137,23 +142,29 @@ impl Answer {
     /// Takes the token that was drawn when the prompt ended; whether the answer has ended with it.
     pub(crate) fn take_first(&mut self, likelihood: Option<Likelihood>) -> bool {
         let anchor = self.generation.anchor();
-        self.take(&[anchor], likelihood.as_slice())
+        self.take(&[anchor], 0, likelihood.as_slice())
     }
 
     /// Takes what a round emitted; whether the answer has ended with it.
     pub(crate) fn take_round(&mut self, round: &Round) -> bool {
         self.report.add(round);
-        self.take(&round.emitted, &round.likelihoods)
+        self.take(&round.emitted, round.stood, &round.likelihoods)
     }
 
-    fn take(&mut self, emitted: &[u32], likelihoods: &[Likelihood]) -> bool {
+    /// The first `stood` of the tokens were drafted.
+    fn take(&mut self, emitted: &[u32], stood: usize, likelihoods: &[Likelihood]) -> bool {
         let before = self.written;
+        let mut origins = Vec::new();
         self.tokens.extend(emitted);
         let mut text = String::new();
         let mut ended = false;
-        for &token in emitted {
+        for (i, &token) in emitted.iter().enumerate() {
             self.written += 1;
-            text.push_str(&self.stream.push(token));
+            let piece = self.stream.push(token);
+            text.push_str(&piece);
+            if self.ticket.job.origins {
+                origins.push((piece.len(), i < stood));
+            }
             if self.stream.stopped().is_some() || self.tokenizer.is_end(token) {
                 self.finish = Finish::Stop;
                 ended = true;
@@ -169,8 +180,8 @@ impl Answer {
         }
         let taken = likelihoods.iter().take(self.written - before);
         let likelihoods: Vec<_> = taken.filter(|l| !self.tokenizer.is_end(l.token)).cloned().collect();
-        if !text.is_empty() || !likelihoods.is_empty() {
-            self.tell(News::Text { text, likelihoods });
+        if !text.is_empty() || !likelihoods.is_empty() || !origins.is_empty() {
+            self.tell(News::Text(Said { text, likelihoods, origins }));
         }
         ended
     }

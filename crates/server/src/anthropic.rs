@@ -4,7 +4,7 @@
 use crate::chat::{self, Chat};
 use crate::error::ApiError;
 use crate::fields::{Fields, wrong};
-use crate::job::{Finish, Outcome};
+use crate::job::{Finish, Outcome, Said};
 use crate::router::{Body, Shared};
 use crate::settings::random;
 use crate::speech::{Message, Part, Speech};
@@ -13,7 +13,6 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use engine::sampling::Likelihood;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 
@@ -59,11 +58,11 @@ pub(crate) async fn messages(
         let chunks = BlockChunks { id, model, prompt_tokens, speech, stops, open: None, blocks: 0 };
         return Ok(sse::stream(news, chunks, 1));
     }
-    let Some(Whole { text, outcome, .. }) = sse::collect(news, 1).await?.pop() else {
+    let Some(Whole { said, outcome }) = sse::collect(news, 1).await?.pop() else {
         return Err(ApiError::Internal("the answer was lost".to_owned()).into());
     };
     let mut message = Message::default();
-    let parts = speech.push(&text);
+    let parts = speech.push(&said.text);
     parts.into_iter().chain(speech.finish()).for_each(|part| message.add(part));
     let (stop_reason, stop_sequence) = reason(&speech, &outcome, &stops);
     Ok(Json(json!({"id": id, "type": "message", "role": "assistant", "model": model,
@@ -321,9 +320,9 @@ impl Chunks for BlockChunks {
         vec![json!({"type": "message_start", "message": message})]
     }
 
-    fn text(&mut self, _: usize, text: &str, _: &[Likelihood]) -> Vec<Value> {
+    fn text(&mut self, _: usize, said: &Said) -> Vec<Value> {
         let mut events = Vec::new();
-        self.speech.push(text).into_iter().for_each(|part| self.part(part, &mut events));
+        self.speech.push(&said.text).into_iter().for_each(|part| self.part(part, &mut events));
         events
     }
 

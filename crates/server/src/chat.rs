@@ -2,7 +2,7 @@
 
 use crate::error::ApiError;
 use crate::fields::Fields;
-use crate::job::{Job, Outcome};
+use crate::job::{Job, Outcome, Said};
 use crate::router::{Body, Shared, unix_time};
 use crate::settings::{Settings, random};
 use crate::shape::{self, Tools};
@@ -13,7 +13,6 @@ use crate::{guard, logprobs, messages};
 use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
-use engine::sampling::Likelihood;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 use text::{Prompt, Specials, TemplateError, Tokenizer};
@@ -43,14 +42,14 @@ pub(crate) async fn complete(State(shared): State<Arc<Shared>>, body: Body) -> R
     let mut totals = totals;
     let mut choices = Vec::with_capacity(answers);
     for (index, whole) in sse::collect(news, answers).await?.into_iter().enumerate() {
-        let Whole { text, likelihoods, outcome } = whole;
+        let Whole { said, outcome } = whole;
         let mut speech = speech.clone();
         let mut message = Message::default();
-        let parts = speech.push(&text);
+        let parts = speech.push(&said.text);
         parts.into_iter().chain(speech.finish()).for_each(|part| message.add(part));
         let reason = speech.finish_reason(outcome.finish);
         let message = message.object();
-        let logprobs = settings.likelihoods.map(|_| logprobs::of_chat(&likelihoods, &shared.tokenizer));
+        let logprobs = settings.likelihoods.map(|_| logprobs::of_chat(&said.likelihoods, &shared.tokenizer));
         choices
             .push(json!({"index": index, "message": message, "logprobs": logprobs, "finish_reason": reason}));
         totals.add(index, outcome);
@@ -155,15 +154,38 @@ impl ChatChunks {
     }
 }
 
+impl ChatChunks {
+    /// A chunk for each token, with its text, as far as that is certain, and where the token came from.
+    fn told_by_token(&mut self, choice: usize, text: &str, origins: &[(usize, bool)]) -> Vec<Value> {
+        let mut chunks = Vec::with_capacity(origins.len());
+        let mut start = 0;
+        for (bytes, drafted) in origins {
+            let parts = self.speeches[choice].push(&text[start..start + bytes]);
+            start += bytes;
+            let mut deltas: Vec<Value> = parts.into_iter().map(delta).collect();
+            if deltas.is_empty() {
+                deltas.push(json!({}));
+            }
+            let first = chunks.len();
+            chunks.extend(deltas.into_iter().map(|delta| self.delta(choice, delta)));
+            chunks[first]["forerun"] = json!({"drafted": drafted});
+        }
+        chunks
+    }
+}
+
 impl Chunks for ChatChunks {
     fn open(&mut self) -> Vec<Value> {
         let first = json!({"role": "assistant", "content": ""});
         (0..self.speeches.len()).map(|index| self.delta(index, first.clone())).collect()
     }
 
-    fn text(&mut self, choice: usize, text: &str, likelihoods: &[Likelihood]) -> Vec<Value> {
-        let parts = self.speeches[choice].push(text);
-        let mut chunks: Vec<Value> = parts.into_iter().map(|part| self.delta(choice, delta(part))).collect();
+    fn text(&mut self, choice: usize, said: &Said) -> Vec<Value> {
+        let Said { text, likelihoods, origins } = said;
+        let mut chunks = self.told_by_token(choice, text, origins);
+        let rest = &text[origins.iter().map(|(bytes, _)| bytes).sum()..];
+        let parts = self.speeches[choice].push(rest);
+        chunks.extend(parts.into_iter().map(|part| self.delta(choice, delta(part))));
         if !likelihoods.is_empty() {
             // Tokens whose text is held back are told on their own.
             if chunks.is_empty() {

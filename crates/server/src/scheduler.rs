@@ -34,6 +34,8 @@ pub(crate) struct Scheduler {
     pub(crate) abandon: Arc<AtomicBool>,
     /// Sequences under way at most.
     pub(crate) slots: usize,
+    /// Tokens that a sequence may hold.
+    pub(crate) context: usize,
     /// Name of the way tokens are proposed.
     pub(crate) mode: &'static str,
     pub(crate) load_s: f64,
@@ -61,6 +63,11 @@ impl Work {
         self.waiting.is_empty() && self.reading.is_empty() && self.answers.is_empty()
     }
 
+    fn held_tokens(&self) -> usize {
+        let reading = self.reading.iter().map(|reading| reading.sequence.committed());
+        reading.chain(self.answers.iter().map(Answer::held_tokens)).sum()
+    }
+
     fn busy_slots(&self) -> usize {
         self.reading.len() + self.answers.len()
     }
@@ -77,6 +84,7 @@ impl Scheduler {
             self.run_round(&mut work);
             self.metrics.running.set(work.busy_slots() as i64);
             self.metrics.waiting.set(work.waiting.len() as i64);
+            self.metrics.kv_usage.set(work.held_tokens() as f64 / (self.slots * self.context) as f64);
         }
     }
 
