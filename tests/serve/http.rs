@@ -35,6 +35,10 @@ impl Server {
         Self { child, address }
     }
 
+    pub(crate) fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
     /// Sends a request as it is and leaves the connection open.
     pub(crate) fn send(&self, request: &str) -> TcpStream {
         let mut stream = TcpStream::connect(&self.address).expect("the server listens");
