@@ -3,6 +3,7 @@
 use crate::model_flags::{ModelFlags, Running};
 use anyhow::{Context, Result, bail};
 use server::{HeaderValue, Keys, MAX_SLOTS, Options, Served};
+use std::io::Write;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -87,7 +88,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         let listener = TcpListener::bind((args.host, args.port)).await;
         let listener = listener.with_context(|| format!("listening on {} port {}", args.host, args.port))?;
         let stop = told_to_end()?;
-        println!("listening on http://{}", listener.local_addr()?);
+        // Where nobody reads it, it is served all the same.
+        let _ = writeln!(std::io::stdout(), "listening on http://{}", listener.local_addr()?);
         Ok(server::serve(listener, served, options, stop).await?)
     });
     runtime.shutdown_background();

@@ -58,7 +58,9 @@ class Tokens {
     for (const [from, to, code] of blocksOf(this.text)) {
       const block = element(code ? "pre" : "p", drawn, code ? "" : "text");
       const inner = code ? element("code", block) : block;
-      const end = code ? to - (this.text[to - 1] === "\n" ? 1 : 0) : to;
+      // The line breaks around a block are its margin.
+      let end = to;
+      while (end > from && this.text[end - 1] === "\n") end -= 1;
       for (const piece of this.pieces) {
         if (piece.to <= from || piece.from >= end) continue;
         const text = this.text.slice(Math.max(piece.from, from), Math.min(piece.to, end));

@@ -118,7 +118,8 @@ fn blocks(message: &Message) -> Vec<Value> {
     blocks
 }
 
-fn read(body: &Map<String, Value>, shared: &Shared) -> Result<Chat, ApiError> {
+/// Reads a request.
+pub(crate) fn read(body: &Map<String, Value>, shared: &Shared) -> Result<Chat, ApiError> {
     chat::read(&translate(&Fields::of(body))?, shared)
 }
 

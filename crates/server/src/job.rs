@@ -24,6 +24,8 @@ pub(crate) struct Job {
     pub(crate) stops: Vec<String>,
     /// Likeliest tokens to tell beside each one written, where likelihoods are wanted.
     pub(crate) likelihoods: Option<usize>,
+    /// Whether text is wanted as it comes.
+    pub(crate) stream: bool,
     /// Whether to tell which tokens were drafted.
     pub(crate) origins: bool,
     /// What answers are held to, at their beginning.
@@ -69,6 +71,12 @@ pub(crate) struct Said {
     pub(crate) likelihoods: Vec<Likelihood>,
     /// For each token how many bytes of the text came with it, and whether it was drafted.
     pub(crate) origins: Vec<(usize, bool)>,
+}
+
+impl Said {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.text.is_empty() && self.likelihoods.is_empty() && self.origins.is_empty()
+    }
 }
 
 /// Why an answer ended.

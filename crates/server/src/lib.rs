@@ -31,6 +31,7 @@ mod messages;
 mod metrics;
 mod page;
 mod prefix;
+mod reader;
 mod responses;
 mod router;
 mod scheduler;
@@ -44,6 +45,7 @@ mod totals;
 pub use axum::http::HeaderValue;
 pub use error::ApiError;
 pub use keys::{KeyError, Keys};
+pub use reader::Reader;
 pub use scheduler::MAX_SLOTS;
 
 use engine::Engine;

@@ -113,6 +113,7 @@ impl Settings {
             room,
             stops,
             likelihoods,
+            stream: self.stream,
             origins: self.origins,
             grammar: None,
         })
