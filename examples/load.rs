@@ -66,6 +66,15 @@ impl Server {
         Ok((text, tokens))
     }
 
+    /// Seconds of processor time so far.
+    fn processor(&self) -> Result<f64> {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id()))?;
+        let (_, fields) = stat.rsplit_once(')').ok_or("no name")?;
+        let ticks = fields.split_whitespace().skip(11).take(2).map(str::parse::<f64>);
+        // A tick is 10 ms on every Linux in use.
+        Ok(ticks.sum::<std::result::Result<f64, _>>()? / 100.0)
+    }
+
     /// Resident memory in KiB.
     fn resident(&self) -> Result<usize> {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
@@ -90,15 +99,18 @@ fn bodies() -> Result<Vec<Value>> {
             let line: Value = serde_json::from_str(line)?;
             let prompt = line["prompt"].as_str().ok_or("a suite without prompts")?;
             let temperature = if i % 2 == 0 { 0 } else { 1 };
+            let room = [24, 96, 200][i % 3];
             bodies.push(json!({"messages": [{"role": "user", "content": prompt}], "temperature": temperature, "seed": i,
-                "max_tokens": [24, 96, 200][i % 3], "stream": true, "stream_options": {"include_usage": true}}));
+                "max_tokens": room, "stream": true, "stream_options": {"include_usage": true}}));
         }
     }
     Ok(bodies)
 }
 
-/// Tokens per second that `clients` clients get together.
-fn rate(server: &Server, bodies: &[Value], clients: usize) -> Result<f64> {
+/// Tokens per second that `clients` clients get together, and microseconds of the server's processor time a token: other
+/// work on the machine disturbs the second less.
+fn rate(server: &Server, bodies: &[Value], clients: usize) -> Result<(f64, f64)> {
+    let processor = server.processor()?;
     let (next, tokens) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let start = Instant::now();
     std::thread::scope(|scope| {
@@ -112,7 +124,8 @@ fn rate(server: &Server, bodies: &[Value], clients: usize) -> Result<f64> {
         let threads: Vec<_> = (0..clients).map(|_| scope.spawn(client)).collect();
         threads.into_iter().try_for_each(|thread| thread.join().map_err(|_| "a client panicked")?)
     })?;
-    Ok(tokens.load(Ordering::Relaxed) as f64 / start.elapsed().as_secs_f64())
+    let tokens = tokens.into_inner() as f64;
+    Ok((tokens / start.elapsed().as_secs_f64(), 1e6 * (server.processor()? - processor) / tokens))
 }
 
 fn measure_rates(server: &Server) -> Result<()> {
@@ -121,14 +134,24 @@ fn measure_rates(server: &Server) -> Result<()> {
     for turn in 0..TURNS {
         one.push(rate(server, &bodies, 1)?);
         eight.push(rate(server, &bodies, 8)?);
-        println!("turn {turn}: {:.0} tokens/s for 1 client, {:.0} for 8", one[turn], eight[turn]);
+        let ((slow, dear), (fast, cheap)) = (one[turn], eight[turn]);
+        println!(
+            "turn {turn}: {slow:.0} tokens/s for 1 client, {fast:.0} for 8; {dear:.0} and {cheap:.0} us a token"
+        );
     }
-    let median = |rates: &mut Vec<f64>| {
-        rates.sort_by(f64::total_cmp);
-        rates[rates.len() / 2]
+    let median = |values: Vec<f64>| {
+        let mut values = values;
+        values.sort_by(f64::total_cmp);
+        values[values.len() / 2]
     };
-    let (one, eight) = (median(&mut one), median(&mut eight));
-    println!("medians: {one:.0} and {eight:.0}, {:.2} times", eight / one);
+    let of = |turns: &[(f64, f64)]| {
+        (median(turns.iter().map(|turn| turn.0).collect()), median(turns.iter().map(|turn| turn.1).collect()))
+    };
+    let ((slow, dear), (fast, cheap)) = (of(&one), of(&eight));
+    println!(
+        "medians: {slow:.0} and {fast:.0} tokens/s, {:.2} times; {dear:.0} and {cheap:.0} us a token",
+        fast / slow
+    );
     Ok(())
 }
 

@@ -1,6 +1,7 @@
 //! `forerun serve`, through the program and over HTTP.
 
 #[path = "serve/http.rs"]
+#[allow(dead_code)]
 mod http;
 
 use http::{Server, read};
