@@ -4,13 +4,16 @@ use crate::model_flags::{ModelFlags, Running};
 use anyhow::{Context, Result, bail};
 use server::{HeaderValue, Keys, MAX_SLOTS, Options, Served};
 use std::io::Write;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
 
 /// Threads that serve connections; the model has its own.
 const CONNECTION_THREADS: usize = 2;
+
+/// Connections that may wait to be taken in; with fewer, a crowd's have to knock again a second later.
+const KNOCKING: u32 = 4096;
 
 /// Arguments of `forerun serve`.
 #[derive(clap::Args)]
@@ -85,7 +88,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         .enable_all()
         .build()?;
     let result = runtime.block_on(async {
-        let listener = TcpListener::bind((args.host, args.port)).await;
+        let listener = listen(args.host, args.port);
         let listener = listener.with_context(|| format!("listening on {} port {}", args.host, args.port))?;
         let stop = told_to_end()?;
         // Where nobody reads it, it is served all the same.
@@ -94,6 +97,16 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     });
     runtime.shutdown_background();
     result
+}
+
+fn listen(host: IpAddr, port: u16) -> std::io::Result<TcpListener> {
+    let socket = if host.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    // A port whose old connections linger can be had again; elsewhere than on Unix the word means something else.
+    if cfg!(unix) {
+        socket.set_reuseaddr(true)?;
+    }
+    socket.bind(SocketAddr::new(host, port))?;
+    socket.listen(KNOCKING)
 }
 
 fn read_keys(path: &Path) -> Result<Keys> {
