@@ -15,6 +15,31 @@ fn ask(prompt: &str, more: Value) -> Value {
     body
 }
 
+#[test]
+fn the_same_request_gets_the_same_text_whatever_surrounds_it() {
+    let modes = ["off", "chain", "tree", "mtp", "auto"].map(|mode| Server::start(&["--spec", mode]));
+    let long = "You write Python. ".repeat(30);
+    let messages =
+        json!([{"role": "system", "content": long}, {"role": "user", "content": "Write Python quicksort"}]);
+    let mut body = json!({"messages": messages, "temperature": 1, "seed": 11, "max_tokens": 120});
+    let plain = modes[0].chat(&body)["choices"][0].clone();
+    for server in &modes {
+        body["stream"] = json!(false);
+        // Cold but for the first server, then from the cache, then as a stream.
+        for _ in 0..2 {
+            assert_eq!(server.chat(&body)["choices"][0], plain);
+        }
+        body["stream"] = json!(true);
+        let chunks = server.stream(CHAT, &body);
+        for field in ["reasoning_content", "content"] {
+            let pieces = chunks.iter().filter_map(|c| c["choices"][0]["delta"][field].as_str());
+            assert_eq!(pieces.collect::<String>(), plain["message"][field].as_str().unwrap_or_default());
+        }
+        let last = chunks.last().expect("an end");
+        assert!(last["forerun"]["cached_tokens"].as_u64().unwrap() > 50, "{last}");
+    }
+}
+
 fn schema() -> Value {
     json!({"type": "object", "additionalProperties": false, "required": ["name", "kind", "sizes", "inner"],
         "properties": {
