@@ -1,9 +1,10 @@
 //! An OpenAI-compatible HTTP server: requests become jobs, one thread runs them on one engine, tokens come back as
 //! text. Knows no tensors.
 //!
-//! A request's life: `router` checks its key and reads its body, `chat` or `completions` makes a job of it, `handle`
-//! lets it in, `scheduler` gives it a slot, reads its prompt (`answer`, `prefix`) and writes its answer round by round,
-//! `speech` takes the text apart, `sse` sends it.
+//! A request's life: `connections` takes it in, `router` checks its key and reads its body, `chat` (for `anthropic` and
+//! `responses` too) or `completions` makes a job of it, held to a `shape` where one is asked for, `handle` lets it in,
+//! `scheduler` gives it a slot, reads its prompt (`answer`, `prefix`) and writes its answer round by round, `speech` takes
+//! the text apart, `sse` sends it.
 //!
 //! ```
 //! let keys = server::Keys::parse("a-key\n")?;
