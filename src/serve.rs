@@ -2,14 +2,18 @@
 
 use crate::model_flags::{ModelFlags, Running};
 use anyhow::{Context, Result, bail};
-use server::{Keys, MAX_SLOTS, Options, Served};
-use std::net::IpAddr;
+use server::{HeaderValue, Keys, MAX_SLOTS, Options, Served};
+use std::io::Write;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
 
 /// Threads that serve connections; the model has its own.
 const CONNECTION_THREADS: usize = 2;
+
+/// Connections that may wait to be taken in; with fewer, a crowd's have to knock again a second later.
+const KNOCKING: u32 = 4096;
 
 /// Arguments of `forerun serve`.
 #[derive(clap::Args)]
@@ -41,6 +45,9 @@ pub(crate) struct Args {
     /// Seconds that answers may go on when the server is told to end
     #[arg(long, value_name = "S", default_value_t = 30)]
     drain: u64,
+    /// Origin of web pages that may use the server, such as `https://chat.example`; `*` for any; may be given again
+    #[arg(long, value_name = "ORIGIN")]
+    cors: Vec<HeaderValue>,
     #[command(flatten)]
     model: ModelFlags,
 }
@@ -73,25 +80,49 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         cache_bytes: args.prefix_cache.saturating_mul(1 << 20),
         timeout: args.timeout.map(Duration::from_secs),
         drain: Duration::from_secs(args.drain),
+        cors: args.cors.clone(),
     };
+    allow_many_files();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(CONNECTION_THREADS)
         .enable_all()
         .build()?;
     let result = runtime.block_on(async {
-        let listener = TcpListener::bind((args.host, args.port)).await;
+        let listener = listen(args.host, args.port);
         let listener = listener.with_context(|| format!("listening on {} port {}", args.host, args.port))?;
         let stop = told_to_end()?;
-        println!("listening on http://{}", listener.local_addr()?);
+        // Where nobody reads it, it is served all the same.
+        let _ = writeln!(std::io::stdout(), "listening on http://{}", listener.local_addr()?);
         Ok(server::serve(listener, served, options, stop).await?)
     });
     runtime.shutdown_background();
     result
 }
 
+fn listen(host: IpAddr, port: u16) -> std::io::Result<TcpListener> {
+    let socket = if host.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    // A port whose old connections linger can be had again; elsewhere than on Unix the word means something else.
+    if cfg!(unix) {
+        socket.set_reuseaddr(true)?;
+    }
+    socket.bind(SocketAddr::new(host, port))?;
+    socket.listen(KNOCKING)
+}
+
 fn read_keys(path: &Path) -> Result<Keys> {
     let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
     Keys::parse(&text).with_context(|| path.display().to_string())
+}
+
+/// Raises the number of files, and so of connections, that may be open to what the system allows; where it says no, fewer
+/// connections are held.
+fn allow_many_files() {
+    #[cfg(unix)]
+    {
+        use rustix::process::{Resource, getrlimit, setrlimit};
+        let limit = getrlimit(Resource::Nofile);
+        let _ = setrlimit(Resource::Nofile, rustix::process::Rlimit { current: limit.maximum, ..limit });
+    }
 }
 
 /// Ready when the process is asked to end: Ctrl-C or SIGTERM.

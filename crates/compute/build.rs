@@ -17,7 +17,10 @@ fn main() {
     println!("cargo::rerun-if-changed=kernels");
     // A path that is not there would make every build start here.
     let installed = "../../.nvrtc/pyvenv.cfg";
-    println!("cargo::rerun-if-changed={}", if Path::new(installed).exists() { installed } else { "build.rs" });
+    println!(
+        "cargo::rerun-if-changed={}",
+        if Path::new(installed).exists() { installed } else { "build.rs" }
+    );
     println!("cargo::rerun-if-changed=src/cuda/nvrtc.rs");
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
     let (kernels, headers) = (read("cu"), read("cuh"));

@@ -10,6 +10,7 @@ import sys
 
 import anthropic
 import openai
+import pydantic
 
 SORT = [{"role": "user", "content": "Write Python quicksort"}]
 SUM = [{"role": "user", "content": "Compute the sum of 947 and 477."}]
@@ -19,6 +20,23 @@ ADD = {"name": "add", "description": "Add two integers."}
 GREEDY = {"model": "any", "temperature": 0}
 # Newer versions of the package have no argument for the temperature.
 CLAUDE = {"model": "any", "max_tokens": 300, "extra_body": {"temperature": 0}}
+
+
+class Box(pydantic.BaseModel):
+    """What answers under a schema are parsed to."""
+
+    name: str = pydantic.Field(max_length=12)
+    sizes: list[int] = pydantic.Field(max_length=3)
+    open: bool
+
+
+def refused(kind, call):
+    """The error that a call ends in."""
+    try:
+        call()
+    except kind as error:
+        return error
+    raise AssertionError(f"{kind.__name__} was expected")
 
 
 def check_openai(base):
@@ -49,12 +67,49 @@ def check_openai(base):
 
     completion = client.completions.create(prompt="def f(x):", n=2, max_tokens=5, logprobs=2, model="any")
     assert len(completion.choices) == 2
-    try:
-        chat.create(messages=SORT, model="any", temperature=5)
-    except openai.BadRequestError as error:
-        assert error.param == "temperature"
-    else:
-        raise AssertionError("a temperature of 5 was taken")
+    assert refused(openai.BadRequestError, lambda: chat.create(messages=SORT, model="any", temperature=5)).param == "temperature"
+    refused(openai.NotFoundError, lambda: client.embeddings.create(model="any", input="x"))
+    image = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]
+    assert "image_url" in refused(openai.BadRequestError, lambda: chat.create(messages=image, model="any")).message
+
+    # Shapes: the answer is the schema's whatever is drawn, and a call that is asked for is made.
+    for seed in range(4):
+        sampled = {"model": "any", "temperature": 1, "seed": seed, "max_tokens": 250}
+        parsed = chat.parse(messages=SORT, response_format=Box, reasoning_effort="none", **sampled)
+        assert isinstance(parsed.choices[0].message.parsed, Box)
+        forced = chat.create(messages=SORT, tools=tools, tool_choice="required", **sampled).choices[0]
+        for call in forced.message.tool_calls:
+            arguments = json.loads(call.function.arguments)
+            assert all(isinstance(arguments[name], int) for name in "ab")
+    anything = chat.create(messages=SORT, response_format={"type": "json_object"}, **GREEDY).choices[0]
+    assert anything.finish_reason == "length" or isinstance(json.loads(anything.message.content), dict)
+
+
+def check_responses(base):
+    responses = openai.OpenAI(base_url=base + "/v1", api_key="none", max_retries=0).responses
+    whole = responses.create(input=SORT, **GREEDY)
+    assert whole.status == "completed" and [item.type for item in whole.output] == ["reasoning", "message"]
+    with responses.stream(input=SORT, **GREEDY) as stream:
+        text = "".join(event.delta for event in stream if event.type == "response.output_text.delta")
+        assert stream.get_final_response().output_text == text == whole.output_text
+    cut = responses.create(input="Write Python quicksort", max_output_tokens=5, **GREEDY)
+    assert cut.status == "incomplete" and cut.incomplete_details.reason == "max_output_tokens"
+
+    tools = [{"type": "function", **ADD, "parameters": SCHEMA, "strict": True}]
+    with responses.stream(input=SUM, tools=tools, **GREEDY) as stream:
+        asked = stream.get_final_response()
+    call = asked.output[-1]
+    assert call.type == "function_call" and json.loads(call.arguments) == {"a": 947, "b": 477}
+    result = {"type": "function_call_output", "call_id": call.call_id, "output": "1424"}
+    told = responses.create(input=[*SUM, *asked.output, result], tools=tools, instructions="Be brief.", **GREEDY)
+    assert told.output_text == "947 + 477 = 1424."
+    forced = responses.create(input=SORT, tools=tools, tool_choice={"type": "function", "name": "add"}, **GREEDY)
+    assert isinstance(json.loads(forced.output[-1].arguments)["a"], int)
+    parsed = responses.parse(input=SORT, text_format=Box, reasoning={"effort": "none"}, model="any", temperature=1,
+                             max_output_tokens=250, extra_body={"seed": 3})
+    assert isinstance(parsed.output_parsed, Box)
+    error = refused(openai.BadRequestError, lambda: responses.create(input=SORT, previous_response_id="r", **GREEDY))
+    assert error.param == "previous_response_id"
 
 
 def check_anthropic(base):
@@ -76,15 +131,18 @@ def check_anthropic(base):
     turns = [*SUM, {"role": "assistant", "content": asked.content}, {"role": "user", "content": [result]}]
     told = messages.create(messages=turns, tools=tools, thinking=thinking, **CLAUDE)
     assert told.content[-1].text == "947 + 477 = 1424."
-    try:
-        messages.create(messages=SORT, model="any", max_tokens=0)
-    except anthropic.BadRequestError as error:
-        assert error.body["error"]["type"] == "invalid_request_error"
-    else:
-        raise AssertionError("0 tokens were taken")
+    stopped = messages.create(messages=SORT, stop_sequences=["pivot"], **CLAUDE)
+    assert (stopped.stop_reason, stopped.stop_sequence) == ("stop_sequence", "pivot")
+    forced = messages.create(messages=SORT, tools=tools, tool_choice={"type": "any"}, **CLAUDE)
+    assert forced.content[-1].type == "tool_use" and isinstance(forced.content[-1].input["a"], int)
+    named = messages.create(messages=SORT, tools=tools, tool_choice={"type": "tool", "name": "add"}, **CLAUDE)
+    assert named.content[-1].name == "add"
+    error = refused(anthropic.BadRequestError, lambda: messages.create(messages=SORT, model="any", max_tokens=0))
+    assert error.body["error"]["type"] == "invalid_request_error"
 
 
 if __name__ == "__main__":
     check_openai(sys.argv[1])
+    check_responses(sys.argv[1])
     check_anthropic(sys.argv[1])
     print("openai", openai.__version__, "and anthropic", anthropic.__version__, "are content")

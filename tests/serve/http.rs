@@ -26,14 +26,22 @@ pub(crate) struct Response {
 
 impl Server {
     pub(crate) fn start(args: &[&str]) -> Self {
+        Self::start_on("0", args)
+    }
+
+    pub(crate) fn start_on(port: &str, args: &[&str]) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_forerun"));
-        command.args(["serve", "--port", "0", "--threads", "1"]).args(args);
+        command.args(["serve", "--port", port, "--threads", "1"]).args(args);
         let mut child = command.stdout(Stdio::piped()).spawn().expect("the program starts");
         let mut line = String::new();
         BufReader::new(child.stdout.take().expect("a pipe")).read_line(&mut line).expect("a line");
         let address = line.trim().strip_prefix("listening on http://").expect("an address").to_owned();
         assert!(address.starts_with("127.0.0.1:"), "{address}");
         Self { child, address }
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("http://{}", self.address)
     }
 
     /// Sends a request as it is and leaves the connection open.

@@ -11,7 +11,7 @@
 //
 // deltanet_decode    all of it from the convolution on, see there. The convolution is not launched then.
 //
-// Others are three, in this order, after convolve:
+// Others are three, in this order, after convolve; in prompts deltanet_prompt stands for deltanet:
 //
 // deltanet_products  gates [rows][value_heads], and products [rows][key_heads][key, query][TAPE_TOKENS] of each row's
 //                    key and query with the keys since its anchor, its own last.
@@ -30,6 +30,7 @@
 // budget: deltanet 128
 // budget: deltanet_gate 64
 // budget: deltanet_decode 128
+// budget: deltanet_prompt 128
 #include "fold.cuh"
 
 constexpr int GROUP = 16;           // rows whose products with the state are taken together
@@ -1078,5 +1079,291 @@ extern "C" __global__ void __launch_bounds__(FOLD_THREADS, 2) deltanet_decode(
       }
       __syncwarp();
     }
+  }
+}
+
+// ------------------------------------------------------------------ prompts
+
+// As deltanet, for passes whose sequences are chains: row first_row + i has position committed + i, so that lists need
+// not be read, and the anchors follow each other, so that state, deltas and gates since the anchor stay in shared
+// memory. Launch as deltanet, with 88448 bytes of shared memory (sizeof PromptShared).
+constexpr int X_STRIDE = WARP_KEYS + 4;  // four vectors side by side lie in different banks
+
+struct PromptShared {
+  union {
+    FoldShared fold;
+    float partial[WARPS][VECTORS][SLICE];
+  };
+  float state[WARPS][WARP_KEYS][SLICE];
+  float x[WARPS][VECTORS][X_STRIDE];     // keys (2 n) and queries (2 n + 1) of the group
+  float earlier[RECENT][SLICE];          // deltas since the anchor
+  float4 weights[WARPS][RECENT];         // as in Shared
+  float key_weights[GROUP][GROUP], query_weights[GROUP][GROUP];
+  float2 sums[GROUP][SLICE];
+  float gates[RECENT];                   // since the anchor
+  float beta[GROUP], decay[GROUP], own[GROUP];
+};
+static_assert(sizeof(PromptShared) == 88448, "as launched");
+
+// What is loaded ahead of a group beside its keys and queries: of the warp's rows w and w + 8.
+struct Ahead {
+  float to_key[2][2], to_query[2][2];  // entries lane and lane + 32 of a row's list
+  float beta[2], value[2];
+  float gate;                          // of the group's row of the lane's number
+};
+
+// The 32 positions from `begin` on.
+struct PromptRows {
+  Earlier earlier;
+  PromptShared& shared;
+  int begin, committed, first_row;
+  __device__ __forceinline__ const float* key(int i) const {
+    const int position = begin + i;
+    return earlier.key(position < committed ? -2 - position : first_row + position - committed);
+  }
+  __device__ __forceinline__ const float* delta(int i) const { return shared.earlier[i]; }
+  __device__ __forceinline__ float gate(int i) const { return shared.gates[i]; }
+};
+
+// Issues the loads of the group of `count` rows from `row` on.
+__device__ __forceinline__ void fetch_ahead(Ahead& ahead, const DeltaNetArgs& a, const Block& b, PromptShared& shared,
+                                            int row, int count) {
+  const RecurrentLayout& l = a.layout;
+  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+  if (warp * WARP_KEYS < l.dim) {
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+      const int vector = lane / 4 + 8 * j, piece = 4 * (lane & 3);
+      const float* from = (vector & 1 ? a.q : a.keys) + ((size_t)(row + vector / 2) * l.key_heads + b.key_head) * l.dim;
+      if (vector / 2 < count) copy16(&shared.x[warp][vector][piece], from + warp * WARP_KEYS + piece);
+    }
+  }
+  ahead.gate = lane < count ? a.gates[(size_t)(row + lane) * l.value_heads + b.head] : 0.f;
+#pragma unroll
+  for (int k = 0; k < 2; k++) {
+    const int own = row + warp + k * WARPS;
+    ahead.beta[k] = ahead.value[k] = 0.f;
+    if (warp + k * WARPS >= count) continue;
+    const float* products = a.products + ((size_t)own * l.key_heads + b.key_head) * 2 * TAPE_TOKENS + lane;
+#pragma unroll
+    for (int part = 0; part < 2; part++) {
+      // What lies behind the list's end is not used.
+      ahead.to_key[k][part] = products[32 * part];
+      ahead.to_query[k][part] = products[TAPE_TOKENS + 32 * part];
+    }
+    ahead.beta[k] = a.beta[(size_t)own * l.value_heads + b.head];
+    ahead.value[k] = a.v[((size_t)own * l.value_heads + b.head) * l.dim + b.column + lane];
+  }
+}
+
+// Weighs the rows on the list of row n of the group, of which `outside` come before the group.
+__device__ __forceinline__ void weigh_ahead(const Ahead& ahead, PromptShared& shared, int n, int half, int outside) {
+  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, listed = outside + n;
+  float gates[2], sums[2];
+#pragma unroll
+  for (int k = 0; k < 2; k++) {
+    const int i = lane + 32 * k;
+    const float inside = __shfl_sync(ALL_LANES, ahead.gate, (i - outside) & 31);
+    gates[k] = i < outside ? shared.gates[i] : i <= listed ? inside : 0.f;
+  }
+  sums[0] = sum_to_lane(gates[0]);
+  sums[1] = __fadd_rn(__shfl_sync(ALL_LANES, sums[0], 31), sum_to_lane(gates[1]));
+  const float total = __shfl_sync(ALL_LANES, listed < 32 ? sums[0] : sums[1], listed & 31);
+  const float own = __shfl_sync(ALL_LANES, listed < 32 ? ahead.to_query[half][0] : ahead.to_query[half][1], listed & 31);
+#pragma unroll
+  for (int k = 0; k < 2; k++) {
+    const int i = lane + 32 * k;
+    const float decay = expf(__fsub_rn(total, sums[k]));
+    const float2 weight = make_float2(__fmul_rn(ahead.to_key[half][k], decay), __fmul_rn(ahead.to_query[half][k], decay));
+    if (i < outside) {
+      ((float2*)&shared.weights[warp][i])[half] = weight;
+    } else if (i < listed) {
+      shared.key_weights[n][i - outside] = weight.x;
+      shared.query_weights[n][i - outside] = weight.y;
+    }
+  }
+  shared.sums[n][lane].y = ahead.value[half];
+  if (lane == 0) {
+    shared.beta[n] = sigmoid(ahead.beta[half]);
+    shared.decay[n] = expf(total);
+    shared.own[n] = own;
+  }
+}
+
+// Products of the keys and queries of eight rows with the warp's keys of the state. Sixteen rows at once would read the
+// state once less and not fit the registers.
+__device__ __forceinline__ void through_prompt_state(PromptShared& shared, int half) {
+  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, group = lane / 8;
+  float4 sums[4];
+#pragma unroll
+  for (int v = 0; v < 4; v++) sums[v] = make_float4(0.f, 0.f, 0.f, 0.f);
+#pragma unroll 2
+  for (int k = 0; k < WARP_KEYS; k += 4) {
+    float4 state[4];
+#pragma unroll
+    for (int j = 0; j < 4; j++) state[j] = *(const float4*)&shared.state[warp][k + j][tile_column()];
+#pragma unroll
+    for (int v = 0; v < 4; v++) {
+      const float4 y = *(const float4*)&shared.x[warp][half * GROUP + 4 * v + group][k];
+      fma4(sums[v], y.x, state[0]);
+      fma4(sums[v], y.y, state[1]);
+      fma4(sums[v], y.z, state[2]);
+      fma4(sums[v], y.w, state[3]);
+    }
+  }
+#pragma unroll
+  for (int v = 0; v < 4; v++)
+    *(float4*)&shared.partial[warp][half * GROUP + 4 * v + group][tile_column()] = sums[v];
+}
+
+extern "C" __global__ void __launch_bounds__(FOLD_THREADS, 2) deltanet_prompt(
+    const __grid_constant__ DeltaNetArgs a) {
+  launch_dependents();
+  const RecurrentLayout& l = a.layout;
+  PromptShared& shared = *(PromptShared*)shared_bytes;
+  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+  wait_for_inputs();
+  const Sequence& sequence = a.pass.sequences[blockIdx.z];
+  Block b;
+  b.head = blockIdx.y;
+  b.key_head = b.head % l.key_heads;
+  b.column = blockIdx.x * SLICE;
+  b.tape = sequence.tape + (size_t)a.layer * l.tape_layer;
+  const int committed = sequence.committed, first_row = sequence.first_row, end = committed + sequence.rows;
+  if (committed == end) return;
+  const int newest = committed / ANCHOR_TOKENS * ANCHOR_TOKENS;
+  // The anchor of a position lies 16 to 47 tokens before it, or at the beginning.
+  int anchor = committed < GROUP ? 0 : (committed - GROUP) / ANCHOR_TOKENS * ANCHOR_TOKENS;
+  bool has_state = false;
+  Ahead ahead;
+  fetch_ahead(ahead, a, b, shared, first_row, min(GROUP, min(anchor + RECENT, end) - committed));
+  for (int i = threadIdx.x / 8; i < committed - anchor; i += FOLD_THREADS / 8)
+    copy16(&shared.earlier[i][tile_column()], Earlier{a, b}.delta(-2 - anchor - i) + tile_column());
+  if ((int)threadIdx.x < committed - anchor)
+    shared.gates[threadIdx.x] = Earlier{a, b}.gate(-2 - anchor - (int)threadIdx.x);
+
+  for (int begin = committed; begin < end; anchor += ANCHOR_TOKENS) {
+    // The state at the anchor. Every warp reads and writes its own keys of it.
+    if (anchor > newest) {
+      float4 tile[4];
+      load_tile(tile, StateView{has_state ? shared.state[0][0] : nullptr, SLICE}, l.dim);
+      fold(tile, PromptRows{Earlier{a, b}, shared, anchor - ANCHOR_TOKENS, committed, first_row}, l.dim, shared.fold);
+      store_tile(tile, shared.state[0][0], SLICE, l.dim);
+      has_state = true;
+    } else {
+      const StateView from = state_of(a, b, anchor == 0 ? 0 : anchor == newest ? 2 : 1, 0);
+      has_state = from.at != nullptr;
+      __syncwarp();
+      if (has_state && warp * WARP_KEYS < l.dim) {
+#pragma unroll
+        for (int k = lane / 8; k < WARP_KEYS; k += 4)
+          copy16(&shared.state[warp][k][tile_column()],
+                 from.at + (size_t)(warp * WARP_KEYS + k) * from.stride + tile_column());
+      }
+      __syncthreads();
+    }
+    if (begin > committed) {
+      // Deltas and gates from the new anchor on.
+      if (threadIdx.x < GROUP * 8) {
+        const int i = threadIdx.x / 8;
+        *(float4*)&shared.earlier[i][tile_column()] =
+            *(const float4*)&shared.earlier[i + ANCHOR_TOKENS][tile_column()];
+      }
+      if (threadIdx.x < GROUP) shared.gates[threadIdx.x] = shared.gates[threadIdx.x + ANCHOR_TOKENS];
+    }
+    __syncthreads();
+
+    const int stop = min(anchor + RECENT, end);
+    for (; begin < stop; begin += GROUP) {
+      // Addresses are worked out anew for each group: kept from one to the next they would not fit the registers.
+      keep_here(b.head);
+      keep_here(b.key_head);
+      keep_here(b.column);
+      const int count = min(GROUP, stop - begin), outside = begin - anchor, row = first_row + begin - committed;
+      if (warp < count) weigh_ahead(ahead, shared, warp, 0, outside);
+      if (warp + WARPS < count) weigh_ahead(ahead, shared, warp + WARPS, 1, outside);
+      const float gate = ahead.gate;
+      wait_for_copies();
+      __syncwarp();
+      if (has_state && warp * WARP_KEYS < l.dim) {
+        through_prompt_state(shared, 0);
+        if (count > GROUP / 2) through_prompt_state(shared, 1);
+      }
+      __syncthreads();
+      if (warp == WARPS - 1 && lane < count) shared.gates[outside + lane] = gate;
+      const int next = begin + count;
+      if (next < end) {
+        const int next_stop = next < anchor + RECENT ? stop : min(anchor + ANCHOR_TOKENS + RECENT, end);
+        fetch_ahead(ahead, a, b, shared, row + count, min(GROUP, next_stop - next));
+      }
+
+      // What the state and the rows outside the group give, a column a lane: [row][key, query].
+      float sums[2][2] = {};
+      if (has_state) {
+        const int parts = l.dim / WARP_KEYS;
+#pragma unroll
+        for (int k = 0; k < 2; k++) {
+          if (warp + k * WARPS >= count) continue;
+          const int vector = 2 * (warp + k * WARPS);
+#pragma unroll
+          for (int w = 0; w < WARPS; w++) {
+            if (w >= parts) break;
+            sums[k][0] = __fadd_rn(sums[k][0], shared.partial[w][vector][lane]);
+            sums[k][1] = __fadd_rn(sums[k][1], shared.partial[w][vector + 1][lane]);
+          }
+          const float decay = shared.decay[warp + k * WARPS];
+          sums[k][0] = __fmul_rn(sums[k][0], decay);
+          sums[k][1] = __fmul_rn(sums[k][1], decay);
+        }
+      }
+      if (warp < count) {
+#pragma unroll 8
+        for (int i = 0; i < outside; i++) {
+          const float delta = shared.earlier[i][lane];
+          const float4 w = shared.weights[warp][i];  // of a second row that is not there: anything, and not used
+          sums[0][0] = __fmaf_rn(w.x, delta, sums[0][0]);
+          sums[0][1] = __fmaf_rn(w.y, delta, sums[0][1]);
+          sums[1][0] = __fmaf_rn(w.z, delta, sums[1][0]);
+          sums[1][1] = __fmaf_rn(w.w, delta, sums[1][1]);
+        }
+      }
+      shared.sums[warp][lane].x = sums[0][0];
+      shared.sums[warp + WARPS][lane].x = sums[1][0];
+      __syncthreads();
+
+      if (warp == 0) {
+        float d[GROUP];
+#pragma unroll
+        for (int n = 0; n < GROUP; n++) {
+          if (n == GROUP / 2 && count <= n) break;
+          const float2 known = shared.sums[n][lane];
+          float weights[GROUP];
+#pragma unroll
+          for (int j = 0; j < n; j += 4) *(float4*)(weights + j) = *(const float4*)&shared.key_weights[n][j];
+          float sum = known.x;
+#pragma unroll
+          for (int j = 0; j < n; j++) sum = __fmaf_rn(weights[j], d[j], sum);
+          d[n] = __fmul_rn(shared.beta[n], __fsub_rn(known.y, sum));
+          if (n < count) shared.earlier[outside + n][lane] = d[n];
+        }
+      }
+      __syncthreads();
+
+#pragma unroll
+      for (int k = 0; k < 2; k++) {
+        const int n = warp + k * WARPS;
+        if (n >= count) continue;
+        float sum = sums[k][1];
+#pragma unroll
+        for (int j = 0; j < GROUP - 1; j++)
+          if (j < n) sum = __fmaf_rn(shared.query_weights[n][j], shared.earlier[outside + j][lane], sum);
+        const float delta = shared.earlier[outside + n][lane];
+        const size_t at = ((size_t)(row + n) * l.value_heads + b.head) * l.dim + b.column + lane;
+        a.deltas[at] = delta;
+        a.out.numbers[at] = __fmaf_rn(shared.own[n], delta, sum);
+      }
+    }
+    // `begin` may have gone past the last row of the step.
+    begin = stop;
   }
 }

@@ -27,6 +27,9 @@ pub enum Error {
     /// The model gave no number.
     #[error("logit {index} of the row at position {position} is {value}")]
     NotFinite { index: usize, position: usize, value: f32 },
+    /// A constraint that cannot be followed.
+    #[error("the constraint fails at position {position}: {reason}")]
+    Constraint { position: usize, reason: String },
     /// A setting no distribution follows from.
     #[error("a {what} of {value} makes no sense")]
     Sampling { what: &'static str, value: f32 },

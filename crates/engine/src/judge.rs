@@ -3,7 +3,7 @@
 
 use crate::Error;
 use crate::draft::Draft;
-use crate::sampling::{History, Sampler, Sampling};
+use crate::sampling::{Constraint, History, Sampler, Sampling};
 use compute::Drawn;
 use std::borrow::Cow;
 
@@ -46,6 +46,8 @@ pub struct Drawing<'a> {
     pub history: &'a mut History,
     /// Memory for draws.
     pub sampler: &'a mut Sampler,
+    /// What may be written; follows the path like `history`.
+    pub constraint: Option<&'a mut (dyn Constraint + 'static)>,
     /// Set while the text is inside `<think>` and relaxed acceptance was asked for.
     pub relaxed: Option<Relaxed>,
 }
@@ -80,7 +82,8 @@ pub fn judge<'l>(
         let drawn = match seen(row as usize) {
             RowSeen::Drawn(drawn) => token_of(drawn, at)?,
             RowSeen::Logits(logits) => {
-                drawing.sampler.draw(drawing.sampling, drawing.history, &logits, at)?
+                let constraint = drawing.constraint.as_deref_mut();
+                drawing.sampler.draw_within(constraint, drawing.sampling, drawing.history, &logits, at)?
             }
         };
         let exact = draft.children(row).find(|(_, node)| node.token == drawn);
@@ -90,6 +93,9 @@ pub fn judge<'l>(
         let next = exact.map(|(row, node)| (row, node.token)).or_else(relaxed);
         let token = next.map_or(drawn, |(_, token)| token);
         drawing.history.push(token);
+        if let Some(constraint) = &mut drawing.constraint {
+            constraint.push(token);
+        }
         verdict.tokens.push(token);
         if drawing.relaxed.is_some_and(|r| r.think_end == token) {
             drawing.relaxed = None;
@@ -124,6 +130,15 @@ mod tests {
         Node { token, parent, depth, probability: 0.5 }
     }
 
+    fn drawing<'a>(
+        sampling: &'a Sampling,
+        history: &'a mut History,
+        sampler: &'a mut Sampler,
+        relaxed: Option<Relaxed>,
+    ) -> Drawing<'a> {
+        Drawing { sampling, history, sampler, constraint: None, relaxed }
+    }
+
     /// Rows 0..: a tree 0 -> {1, 2}, 1 -> {3}; tokens 5, 6, 7.
     fn tree() -> Draft {
         Draft { nodes: vec![node(5, None, 1), node(6, None, 1), node(7, Some(0), 2)] }
@@ -132,8 +147,7 @@ mod tests {
     fn walk(rows: &[[f32; 8]], relaxed: Option<Relaxed>) -> Verdict {
         let (mut history, mut sampler) = (History::default(), Sampler::default());
         let sampling = Sampling::default();
-        let mut drawing =
-            Drawing { sampling: &sampling, history: &mut history, sampler: &mut sampler, relaxed };
+        let mut drawing = drawing(&sampling, &mut history, &mut sampler, relaxed);
         judge(&tree(), 0, |row| RowSeen::Logits(Cow::Borrowed(&rows[row][..])), &mut drawing).unwrap()
     }
 
@@ -159,8 +173,7 @@ mod tests {
         bad[3] = f32::NAN;
         let (mut history, mut sampler) = (History::default(), Sampler::default());
         let sampling = Sampling::default();
-        let mut drawing =
-            Drawing { sampling: &sampling, history: &mut history, sampler: &mut sampler, relaxed: None };
+        let mut drawing = drawing(&sampling, &mut history, &mut sampler, None);
         let rows = [favour(5), bad];
         let error = judge(&tree(), 40, |row| RowSeen::Logits(Cow::Borrowed(&rows[row][..])), &mut drawing)
             .unwrap_err();
@@ -190,8 +203,7 @@ mod tests {
         let (mut history, mut sampler) = (History::default(), Sampler::default());
         let sampling = Sampling { logit_bias: vec![(5, f32::NEG_INFINITY)], ..Sampling::default() };
         let relaxed = Some(Relaxed { think_end: 7 });
-        let mut drawing =
-            Drawing { sampling: &sampling, history: &mut history, sampler: &mut sampler, relaxed };
+        let mut drawing = drawing(&sampling, &mut history, &mut sampler, relaxed);
         let rows = [favour(5), favour(1), favour(1), favour(1)];
         let verdict =
             judge(&tree(), 0, |row| RowSeen::Logits(Cow::Borrowed(&rows[row][..])), &mut drawing).unwrap();
@@ -240,8 +252,7 @@ mod tests {
             }
             let rows: Vec<Vec<f32>> = paths.iter().map(|p| logits_after(p)).collect();
             let (mut history, mut sampler) = (History::new(&[3]), Sampler::default());
-            let mut drawing =
-                Drawing { sampling: &sampling, history: &mut history, sampler: &mut sampler, relaxed: None };
+            let mut drawing = drawing(&sampling, &mut history, &mut sampler, None);
             let verdict =
                 judge(&draft, 1, |row| RowSeen::Logits(Cow::Borrowed(&rows[row][..])), &mut drawing).unwrap();
             // The same tokens, one by one.

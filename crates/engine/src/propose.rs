@@ -97,6 +97,9 @@ impl Engine {
         let positions = dflash.propose(&mut *self.backend, context, text.anchor, block, ranks)?;
         let Some(positions) = positions else { return Ok(None) };
         let mut draft = if tree { best_first(&positions, budget) } else { chain(&positions, budget) };
+        if let Some(constraint) = &mut text.constraint {
+            draft.prune(&mut **constraint);
+        }
         self.dflash_cost.add(start.elapsed().as_secs_f64());
         if matches!(self.spec, Spec::Auto { .. }) {
             let fixed = self.dflash_cost.get().unwrap_or(0.0);
@@ -121,7 +124,7 @@ impl Engine {
         };
         let start = Instant::now();
         let (model, backend) = (&mut self.model, &mut *self.backend);
-        let draft = match self.spec {
+        let mut draft = match self.spec {
             Spec::Mtp { depth } => {
                 draft::mtp::propose(model, backend, &mut text.sequence, text.anchor, depth, |_| false)?
             }
@@ -136,6 +139,9 @@ impl Engine {
         };
         let count = draft.as_ref().map_or(1, |d| d.nodes.len());
         self.mtp_cost.add(start.elapsed().as_secs_f64() / count as f64);
+        if let (Some(draft), Some(constraint)) = (&mut draft, &mut text.constraint) {
+            draft.prune(&mut **constraint);
+        }
         Ok(draft)
     }
 

@@ -5,7 +5,7 @@ use crate::draft::{self, Draft, MAX_NODES};
 use crate::judge::{Drawing, Relaxed, RowSeen, Verdict, judge, token_of};
 use crate::model::{Model, Options, WeightSource};
 use crate::propose::{Learned, Spec};
-use crate::sampling::{History, Likelihood, Sampler, Sampling};
+use crate::sampling::{Constraint, History, Likelihood, Sampler, Sampling};
 use crate::size::{Arm, Costs, Mean};
 use crate::state::MtpFeed;
 use crate::{Error, Row, Sequence};
@@ -40,6 +40,8 @@ pub struct Generation {
     sampling: Sampling,
     history: History,
     sampler: Sampler,
+    /// What may be written, where not everything may.
+    pub(crate) constraint: Option<Box<dyn Constraint>>,
     /// Tokens after which nothing follows.
     ends: Vec<u32>,
     relaxed: Option<Relaxed>,
@@ -190,6 +192,20 @@ impl Engine {
     /// for the penalties.
     pub fn begin(
         &mut self,
+        sequence: Sequence,
+        unread: &[u32],
+        prompt: &[u32],
+        sampling: Sampling,
+        ends: Vec<u32>,
+        progress: impl FnMut(usize),
+    ) -> Result<Generation, Error> {
+        self.begin_within(None, sequence, unread, prompt, sampling, ends, progress)
+    }
+
+    /// Begins a text that stays within `constraint`.
+    pub fn begin_within(
+        &mut self,
+        mut constraint: Option<Box<dyn Constraint>>,
         mut sequence: Sequence,
         unread: &[u32],
         prompt: &[u32],
@@ -208,12 +224,19 @@ impl Engine {
         }
         let mut history = History::new(prompt);
         let mut sampler = Sampler::default();
-        let draws: Vec<Draw> = sampling.plain(sequence.committed()).into_iter().collect();
+        let plain = sampling.plain(sequence.committed()).filter(|_| constraint.is_none());
+        let draws: Vec<Draw> = plain.into_iter().collect();
         let anchor = match self.draw(&draws)? {
             Some(drawn) => token_of(drawn[0], draws[0].position)?,
-            None => sampler.draw(&sampling, &history, &self.model.logits(0), sequence.committed())?,
+            None => {
+                let (logits, position) = (self.model.logits(0), sequence.committed());
+                sampler.draw_within(constraint.as_deref_mut(), &sampling, &history, &logits, position)?
+            }
         };
         history.push(anchor);
+        if let Some(constraint) = &mut constraint {
+            constraint.push(anchor);
+        }
         self.absorb(&mut sequence)?;
         let mut learned = self.learned.clone();
         let absent = [(Arm::Dflash, sequence.draft.is_none()), (Arm::Mtp, sequence.feed.is_none())];
@@ -225,6 +248,7 @@ impl Engine {
             sampling,
             history,
             sampler,
+            constraint,
             ends,
             relaxed,
             likelihoods: None,
@@ -244,11 +268,15 @@ impl Engine {
     /// One round of one text. At most `room` tokens are emitted, and none after an end.
     pub fn step(&mut self, text: &mut Generation, room: usize) -> Result<Round, Error> {
         let mut rounds = self.step_all(&mut [(text, room)])?;
-        Ok(rounds.pop().expect("one text, one round"))
+        rounds.pop().expect("one text, one round")
     }
 
-    /// One round of several texts, verified in one pass.
-    pub fn step_all(&mut self, texts: &mut [(&mut Generation, usize)]) -> Result<Vec<Round>, Error> {
+    /// One round of several texts, verified in one pass. A text that fails has to be given up and
+    /// costs the others nothing; where the pass itself fails there is no round at all.
+    pub fn step_all(
+        &mut self,
+        texts: &mut [(&mut Generation, usize)],
+    ) -> Result<Vec<Result<Round, Error>>, Error> {
         let mut laps = Laps(Instant::now());
         let mut drafts = Vec::with_capacity(texts.len());
         let mut rows: Vec<Row> = Vec::new();
@@ -269,21 +297,27 @@ impl Engine {
         let verify_s = laps.lap();
         self.costs.add(rows.len(), verify_s);
 
-        // All are judged before any is committed: a text whose logits are no numbers costs the others nothing.
+        // All are judged before any is committed.
         let mut verdicts = Vec::with_capacity(texts.len());
         for ((text, room), (_, draft, first, _)) in texts.iter_mut().zip(&drafts) {
             let row = |row: usize| match drawn[*first as usize + row] {
                 Some(drawn) => RowSeen::Drawn(drawn),
                 None => RowSeen::Logits(self.model.logits(*first as usize + row)),
             };
-            let verdict = text.judge(draft, *room, row)?;
+            let verdict = text.judge(draft, *room, row);
             verdicts.push((verdict, laps.lap()));
         }
 
         let mut rounds = Vec::with_capacity(texts.len());
-        for (i, (text, _)) in texts.iter_mut().enumerate() {
-            let ((arm, draft, first, draft_s), ((verdict, kept), judge_s)) = (&drafts[i], &verdicts[i]);
-            let (kept, judge_s) = (*kept, *judge_s);
+        for (i, ((text, _), (verdict, judge_s))) in texts.iter_mut().zip(verdicts).enumerate() {
+            let (arm, draft, first, draft_s) = &drafts[i];
+            let (verdict, kept) = match verdict {
+                Ok(judged) => judged,
+                Err(error) => {
+                    rounds.push(Err(error));
+                    continue;
+                }
+            };
 
             let path: Vec<u32> = verdict.path[..kept].iter().map(|row| row + first).collect();
             let tell = |top: usize| {
@@ -301,7 +335,7 @@ impl Engine {
             let emitted = verdict.tokens[..kept].to_vec();
             text.anchor = emitted.last().copied().unwrap_or(text.anchor);
             let (drafted, stood, drafter) = (draft.nodes.len(), verdict.path.len() - 1, arm.name());
-            rounds.push(Round {
+            rounds.push(Ok(Round {
                 emitted,
                 likelihoods,
                 drafted,
@@ -311,7 +345,7 @@ impl Engine {
                 verify_s,
                 judge_s,
                 commit_s,
-            });
+            }));
         }
         Ok(rounds)
     }
@@ -337,7 +371,7 @@ impl Engine {
         }
         let draw = |(row, depth): (&Row, &usize)| {
             let text = &texts[row.sequence as usize].0;
-            let is_plain = text.relaxed.is_none() && text.likelihoods.is_none();
+            let is_plain = text.relaxed.is_none() && text.likelihoods.is_none() && text.constraint.is_none();
             text.sampling.plain(text.sequence.committed() + depth).filter(|_| is_plain)
         };
         let draws: Vec<Option<Draw>> = rows.iter().zip(&depths).map(draw).collect();
@@ -390,12 +424,16 @@ impl Generation {
         row: impl Fn(usize) -> RowSeen<'l>,
     ) -> Result<(Verdict, usize), Error> {
         assert!(room > 0, "a round emits at least one token");
-        let Self { sampling, history, sampler, relaxed, sequence, ends, .. } = self;
-        let mut drawing = Drawing { sampling, history, sampler, relaxed: *relaxed };
+        let Self { sampling, history, sampler, constraint, relaxed, sequence, ends, .. } = self;
+        let mut drawing =
+            Drawing { sampling, history, sampler, constraint: constraint.as_deref_mut(), relaxed: *relaxed };
         let verdict = judge(draft, sequence.committed(), row, &mut drawing)?;
         let kept = verdict.keep(room, ends);
         let (emitted, cut) = verdict.tokens.split_at(kept);
         cut.iter().for_each(|token| history.pop(*token));
+        if let Some(constraint) = constraint {
+            constraint.pop(cut.len());
+        }
         *relaxed = relaxed.filter(|r| !emitted.contains(&r.think_end));
         Ok((verdict, kept))
     }

@@ -172,7 +172,8 @@ fn several_texts_in_one_pass_are_each_their_own() {
             .filter(|(i, _)| running.contains(i))
             .map(|(i, text)| (text, 48 - tokens[i].len()))
             .collect();
-        let rounds = engine.step_all(&mut turn).expect("a round");
+        let rounds = engine.step_all(&mut turn).expect("a pass");
+        let rounds: Vec<_> = rounds.into_iter().map(|round| round.expect("a round")).collect();
         rounds.into_iter().zip(&running).for_each(|(round, i)| tokens[*i].extend(round.emitted));
     }
     assert_eq!(tokens, alone);

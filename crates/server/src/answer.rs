@@ -1,14 +1,17 @@
 //! One answer on its way: first a prompt that is read chunk by chunk, then tokens that become text.
 
-use crate::job::{Event, Finish, News, Outcome, Report, SpecReport, Ticket, Timing};
+use crate::job::{Event, Finish, News, Outcome, Report, Said, SpecReport, Ticket, Timing};
 use engine::sampling::Likelihood;
 use engine::{Generation, Round, Sequence};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use text::{Controls, Stream, Tokenizer};
 
 /// A state is kept each time so many tokens of a prompt have been read.
 const KEEP_EVERY: usize = 4096;
+
+/// Text is told this often at most: a faster model would wake its readers for every token, and they share its processors.
+const PACE: Duration = Duration::from_millis(5);
 
 /// A prompt being read.
 pub(crate) struct Reading {
@@ -106,6 +109,9 @@ pub(crate) struct Answer {
     finish: Finish,
     report: Report,
     first_token: Instant,
+    /// What was written and not told yet, and when something was told last.
+    untold: Said,
+    told: Option<Instant>,
 }
 
 impl Answer {
@@ -126,7 +132,14 @@ impl Answer {
             finish,
             report,
             first_token,
+            untold: Said::default(),
+            told: None,
         }
+    }
+
+    /// Tokens of the prompt and the answer that the state holds.
+    pub(crate) fn held_tokens(&self) -> usize {
+        self.generation.sequence().committed()
     }
 
     /// The text and the room it has, for a round.
@@ -137,23 +150,27 @@ impl Answer {
     /// Takes the token that was drawn when the prompt ended; whether the answer has ended with it.
     pub(crate) fn take_first(&mut self, likelihood: Option<Likelihood>) -> bool {
         let anchor = self.generation.anchor();
-        self.take(&[anchor], likelihood.as_slice())
+        self.take(&[anchor], 0, likelihood.as_slice())
     }
 
     /// Takes what a round emitted; whether the answer has ended with it.
     pub(crate) fn take_round(&mut self, round: &Round) -> bool {
         self.report.add(round);
-        self.take(&round.emitted, &round.likelihoods)
+        self.take(&round.emitted, round.stood, &round.likelihoods)
     }
 
-    fn take(&mut self, emitted: &[u32], likelihoods: &[Likelihood]) -> bool {
+    /// The first `stood` of the tokens were drafted.
+    fn take(&mut self, emitted: &[u32], stood: usize, likelihoods: &[Likelihood]) -> bool {
         let before = self.written;
         self.tokens.extend(emitted);
-        let mut text = String::new();
         let mut ended = false;
-        for &token in emitted {
+        for (i, &token) in emitted.iter().enumerate() {
             self.written += 1;
-            text.push_str(&self.stream.push(token));
+            let piece = self.stream.push(token);
+            self.untold.text.push_str(&piece);
+            if self.ticket.job.origins {
+                self.untold.origins.push((piece.len(), i < stood));
+            }
             if self.stream.stopped().is_some() || self.tokenizer.is_end(token) {
                 self.finish = Finish::Stop;
                 ended = true;
@@ -165,12 +182,15 @@ impl Answer {
             }
         }
         if ended {
-            text.push_str(&self.stream.finish());
+            self.untold.text.push_str(&self.stream.finish());
         }
         let taken = likelihoods.iter().take(self.written - before);
-        let likelihoods: Vec<_> = taken.filter(|l| !self.tokenizer.is_end(l.token)).cloned().collect();
-        if !text.is_empty() || !likelihoods.is_empty() {
-            self.tell(News::Text { text, likelihoods });
+        self.untold.likelihoods.extend(taken.filter(|l| !self.tokenizer.is_end(l.token)).cloned());
+        let due = self.ticket.job.stream && self.told.is_none_or(|told| told.elapsed() >= PACE);
+        if (ended || due) && !self.untold.is_empty() {
+            let said = std::mem::take(&mut self.untold);
+            self.tell(News::Text(said));
+            self.told = Some(Instant::now());
         }
         ended
     }

@@ -4,7 +4,7 @@
 use crate::chat::{self, Chat};
 use crate::error::ApiError;
 use crate::fields::{Fields, wrong};
-use crate::job::{Finish, Outcome};
+use crate::job::{Finish, Outcome, Said};
 use crate::router::{Body, Shared};
 use crate::settings::random;
 use crate::speech::{Message, Part, Speech};
@@ -13,7 +13,6 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use engine::sampling::Likelihood;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 
@@ -59,11 +58,11 @@ pub(crate) async fn messages(
         let chunks = BlockChunks { id, model, prompt_tokens, speech, stops, open: None, blocks: 0 };
         return Ok(sse::stream(news, chunks, 1));
     }
-    let Some(Whole { text, outcome, .. }) = sse::collect(news, 1).await?.pop() else {
+    let Some(Whole { said, outcome }) = sse::collect(news, 1).await?.pop() else {
         return Err(ApiError::Internal("the answer was lost".to_owned()).into());
     };
     let mut message = Message::default();
-    let parts = speech.push(&text);
+    let parts = speech.push(&said.text);
     parts.into_iter().chain(speech.finish()).for_each(|part| message.add(part));
     let (stop_reason, stop_sequence) = reason(&speech, &outcome, &stops);
     Ok(Json(json!({"id": id, "type": "message", "role": "assistant", "model": model,
@@ -119,7 +118,8 @@ fn blocks(message: &Message) -> Vec<Value> {
     blocks
 }
 
-fn read(body: &Map<String, Value>, shared: &Shared) -> Result<Chat, ApiError> {
+/// Reads a request.
+pub(crate) fn read(body: &Map<String, Value>, shared: &Shared) -> Result<Chat, ApiError> {
     chat::read(&translate(&Fields::of(body))?, shared)
 }
 
@@ -167,7 +167,12 @@ fn translate(fields: &Fields<'_>) -> Result<Map<String, Value>, ApiError> {
     if let Some(choice) = fields.object("tool_choice")? {
         match choice.string("type")? {
             Some(kind @ ("auto" | "none")) => body.insert("tool_choice".into(), json!(kind)),
-            _ => return Err(choice.wrong("type", "`auto` or `none`")),
+            Some("any") => body.insert("tool_choice".into(), json!("required")),
+            Some("tool") => {
+                let function = json!({"name": choice.required("name")?});
+                body.insert("tool_choice".into(), json!({"type": "function", "function": function}))
+            }
+            _ => return Err(choice.wrong("type", "`auto`, `any`, `tool` or `none`")),
         };
         let one = choice.bool("disable_parallel_tool_use")?.unwrap_or(false);
         body.insert("parallel_tool_calls".into(), json!(!one));
@@ -316,9 +321,9 @@ impl Chunks for BlockChunks {
         vec![json!({"type": "message_start", "message": message})]
     }
 
-    fn text(&mut self, _: usize, text: &str, _: &[Likelihood]) -> Vec<Value> {
+    fn text(&mut self, _: usize, said: &Said) -> Vec<Value> {
         let mut events = Vec::new();
-        self.speech.push(text).into_iter().for_each(|part| self.part(part, &mut events));
+        self.speech.push(&said.text).into_iter().for_each(|part| self.part(part, &mut events));
         events
     }
 
@@ -394,7 +399,7 @@ mod tests {
             (json!({"max_tokens": 1, "system": 3, "messages": []}), "system"),
             (json!({"max_tokens": 1, "thinking": {"type": "much"}, "messages": []}), "thinking.type"),
             (json!({"max_tokens": 1, "messages": [], "tools": [{"name": "f"}]}), "tools[0].input_schema"),
-            (json!({"max_tokens": 1, "messages": [], "tool_choice": {"type": "any"}}), "tool_choice.type"),
+            (json!({"max_tokens": 1, "messages": [], "tool_choice": {"type": "all"}}), "tool_choice.type"),
             (json!({"max_tokens": 1, "messages": [{"role": "system", "content": "x"}]}), "messages[0].role"),
             (json!({"max_tokens": 1, "messages": [{"role": "user"}]}), "messages[0].content"),
             (content("user", json!({"type": "image"})), "messages[0].content[0]"),

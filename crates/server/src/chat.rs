@@ -2,23 +2,20 @@
 
 use crate::error::ApiError;
 use crate::fields::Fields;
-use crate::job::{Job, Outcome};
+use crate::job::{Job, Outcome, Said};
 use crate::router::{Body, Shared, unix_time};
 use crate::settings::{Settings, random};
+use crate::shape::{self, Tools};
 use crate::speech::{Message, Speech, delta};
 use crate::sse::{self, Chunks, Whole};
 use crate::totals::Totals;
-use crate::{logprobs, messages};
+use crate::{guard, logprobs, messages};
 use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
-use engine::sampling::Likelihood;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 use text::{Prompt, Specials, TemplateError, Tokenizer};
-
-/// Tools on offer at most.
-const MAX_TOOLS: usize = 128;
 
 /// A request that was understood.
 pub(crate) struct Chat {
@@ -45,14 +42,14 @@ pub(crate) async fn complete(State(shared): State<Arc<Shared>>, body: Body) -> R
     let mut totals = totals;
     let mut choices = Vec::with_capacity(answers);
     for (index, whole) in sse::collect(news, answers).await?.into_iter().enumerate() {
-        let Whole { text, likelihoods, outcome } = whole;
+        let Whole { said, outcome } = whole;
         let mut speech = speech.clone();
         let mut message = Message::default();
-        let parts = speech.push(&text);
+        let parts = speech.push(&said.text);
         parts.into_iter().chain(speech.finish()).for_each(|part| message.add(part));
         let reason = speech.finish_reason(outcome.finish);
         let message = message.object();
-        let logprobs = settings.likelihoods.map(|_| logprobs::of_chat(&likelihoods, &shared.tokenizer));
+        let logprobs = settings.likelihoods.map(|_| logprobs::of_chat(&said.likelihoods, &shared.tokenizer));
         choices
             .push(json!({"index": index, "message": message, "logprobs": logprobs, "finish_reason": reason}));
         totals.add(index, outcome);
@@ -68,17 +65,32 @@ pub(crate) async fn complete(State(shared): State<Arc<Shared>>, body: Body) -> R
 pub(crate) fn read(body: &Map<String, Value>, shared: &Shared) -> Result<Chat, ApiError> {
     let fields = Fields::of(body);
     let settings = Settings::read(&fields, &shared.limits)?;
-    refuse_what_is_missing(&fields)?;
-    let tools = read_tools(&fields)?;
-    let parallel = fields.bool("parallel_tool_calls")?.unwrap_or(true);
-    let prompt = render(&fields, tools, shared)?;
-    let tokens = shared.tokenizer.encode(&prompt, Specials::Parse);
-    let job = settings.job(tokens, "messages", 0, &shared.limits)?;
-    Ok(Chat { settings, job, speech: Speech::new(&prompt, tools, parallel) })
+    let tools = Tools::read(&fields)?;
+    let prompt = render(&fields, tools.offered, shared)?;
+    let speech = Speech::new(&prompt.text, tools.offered, tools.parallel);
+    let mut job = settings.job(prompt.tokens(shared), "messages", 0, &shared.limits)?;
+    job.grammar = shape::grammar(&fields, &tools, speech.is_thinking(), shared)?;
+    Ok(Chat { settings, job, speech })
 }
 
 /// The text that the model goes on from.
-pub(crate) fn render(fields: &Fields<'_>, tools: &[Value], shared: &Shared) -> Result<String, ApiError> {
+pub(crate) struct Rendered {
+    text: String,
+    /// Stands inside what looks like a control token in the messages and is none.
+    mark: Option<char>,
+}
+
+impl Rendered {
+    pub(crate) fn tokens(&self, shared: &Shared) -> Vec<u32> {
+        match self.mark {
+            Some(mark) => shared.tokenizer.encode_marked(&self.text, mark),
+            None => shared.tokenizer.encode(&self.text, Specials::Parse),
+        }
+    }
+}
+
+/// Renders the messages of a request, with `tools` on offer.
+pub(crate) fn render(fields: &Fields<'_>, tools: &[Value], shared: &Shared) -> Result<Rendered, ApiError> {
     let Some(template) = &shared.template else {
         let message = "the model has no chat template: use /v1/completions";
         return Err(ApiError::field("messages", message));
@@ -101,48 +113,17 @@ pub(crate) fn render(fields: &Fields<'_>, tools: &[Value], shared: &Shared) -> R
         let others = variables.entries().filter(|(name, _)| !own.contains(&name.as_str()));
         extra.extend(others.map(|(name, value)| (name.clone(), value.clone())));
     }
-    let prompt = Prompt { messages: &messages, tools, enable_thinking: thinking, extra, ..Prompt::default() };
-    template.render(&prompt).map_err(|error| match error {
+    let mut said = json!([messages, tools, extra]);
+    let mark = guard::mark(&mut said, &shared.tokenizer)?;
+    let part = |i: usize| said[i].as_array().map(Vec::as_slice).unwrap_or_default();
+    let extra = said[2].as_object().cloned().unwrap_or_default();
+    let (messages, tools) = (part(0), part(1));
+    let prompt = Prompt { messages, tools, enable_thinking: thinking, extra, ..Prompt::default() };
+    let text = template.render(&prompt).map_err(|error| match error {
         TemplateError::Thread(_) => ApiError::Internal(error.to_string()),
         error => ApiError::field("messages", error.to_string()),
-    })
-}
-
-/// The tools on offer; none where none is to be called.
-fn read_tools<'a>(fields: &Fields<'a>) -> Result<&'a [Value], ApiError> {
-    let tools = fields.array("tools")?.unwrap_or_default();
-    if tools.len() > MAX_TOOLS {
-        return Err(fields.wrong("tools", &format!("at most {MAX_TOOLS}")));
-    }
-    for (i, tool) in tools.iter().enumerate() {
-        let tool = Fields::within(tool, format!("tools[{i}]"))?;
-        tool.required("type")?;
-        if tool.string("type")? != Some("function") {
-            return Err(tool.wrong("type", "`function`"));
-        }
-        tool.required("function")?;
-        let Some(function) = tool.object("function")? else { continue };
-        function.required("name")?;
-        function.string("name")?;
-        function.string("description")?;
-        function.object("parameters")?;
-    }
-    match fields.get("tool_choice") {
-        None => Ok(tools),
-        Some(Value::String(choice)) if choice == "auto" => Ok(tools),
-        Some(Value::String(choice)) if choice == "none" => Ok(&[]),
-        Some(_) => Err(fields.wrong("tool_choice", "`none` or `auto`")),
-    }
-}
-
-/// Fields that would change the answer and that this server does not follow are refused, not ignored.
-fn refuse_what_is_missing(fields: &Fields<'_>) -> Result<(), ApiError> {
-    if let Some(format) = fields.object("response_format")?
-        && format.string("type")? != Some("text")
-    {
-        return Err(format.wrong("type", "`text`"));
-    }
-    Ok(())
+    })?;
+    Ok(Rendered { text, mark })
 }
 
 /// Chunks of a streamed chat.
@@ -173,15 +154,38 @@ impl ChatChunks {
     }
 }
 
+impl ChatChunks {
+    /// A chunk for each token, with its text, as far as that is certain, and where the token came from.
+    fn told_by_token(&mut self, choice: usize, text: &str, origins: &[(usize, bool)]) -> Vec<Value> {
+        let mut chunks = Vec::with_capacity(origins.len());
+        let mut start = 0;
+        for (bytes, drafted) in origins {
+            let parts = self.speeches[choice].push(&text[start..start + bytes]);
+            start += bytes;
+            let mut deltas: Vec<Value> = parts.into_iter().map(delta).collect();
+            if deltas.is_empty() {
+                deltas.push(json!({}));
+            }
+            let first = chunks.len();
+            chunks.extend(deltas.into_iter().map(|delta| self.delta(choice, delta)));
+            chunks[first]["forerun"] = json!({"drafted": drafted});
+        }
+        chunks
+    }
+}
+
 impl Chunks for ChatChunks {
     fn open(&mut self) -> Vec<Value> {
         let first = json!({"role": "assistant", "content": ""});
         (0..self.speeches.len()).map(|index| self.delta(index, first.clone())).collect()
     }
 
-    fn text(&mut self, choice: usize, text: &str, likelihoods: &[Likelihood]) -> Vec<Value> {
-        let parts = self.speeches[choice].push(text);
-        let mut chunks: Vec<Value> = parts.into_iter().map(|part| self.delta(choice, delta(part))).collect();
+    fn text(&mut self, choice: usize, said: &Said) -> Vec<Value> {
+        let Said { text, likelihoods, origins } = said;
+        let mut chunks = self.told_by_token(choice, text, origins);
+        let rest = &text[origins.iter().map(|(bytes, _)| bytes).sum()..];
+        let parts = self.speeches[choice].push(rest);
+        chunks.extend(parts.into_iter().map(|part| self.delta(choice, delta(part))));
         if !likelihoods.is_empty() {
             // Tokens whose text is held back are told on their own.
             if chunks.is_empty() {

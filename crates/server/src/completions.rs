@@ -2,7 +2,7 @@
 
 use crate::error::ApiError;
 use crate::fields::{Fields, wrong};
-use crate::job::{Finish, Job, Outcome};
+use crate::job::{Finish, Job, Outcome, Said};
 use crate::logprobs;
 use crate::router::{Body, Shared, unix_time};
 use crate::settings::{Settings, random};
@@ -11,7 +11,6 @@ use crate::totals::Totals;
 use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
-use engine::sampling::Likelihood;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 use text::{Controls, Specials, Tokenizer};
@@ -44,12 +43,12 @@ pub(crate) async fn complete(State(shared): State<Arc<Shared>>, body: Body) -> R
     }
     let mut choices = Vec::with_capacity(answers);
     for (index, whole) in sse::collect(news, answers).await?.into_iter().enumerate() {
-        let Whole { text, likelihoods, outcome } = whole;
+        let Whole { said, outcome } = whole;
         let mut offset = echoes[index].chars().count();
-        let text = format!("{}{text}", echoes[index]);
+        let text = format!("{}{}", echoes[index], said.text);
         let mut choice = choice(index, &text, Some(outcome.finish));
         if settings.likelihoods.is_some() {
-            choice["logprobs"] = logprobs::of_text(&likelihoods, &shared.tokenizer, &mut offset);
+            choice["logprobs"] = logprobs::of_text(&said.likelihoods, &shared.tokenizer, &mut offset);
         }
         choices.push(choice);
         totals.add(index, outcome);
@@ -160,10 +159,11 @@ impl Chunks for TextChunks {
         echoes.map(|(index, echo)| self.chunk(json!([choice(index, echo, None)]))).collect()
     }
 
-    fn text(&mut self, index: usize, text: &str, likelihoods: &[Likelihood]) -> Vec<Value> {
-        let mut choice = choice(index, text, None);
-        if !likelihoods.is_empty() {
-            choice["logprobs"] = logprobs::of_text(likelihoods, &self.tokenizer, &mut self.offsets[index]);
+    fn text(&mut self, index: usize, said: &Said) -> Vec<Value> {
+        let mut choice = choice(index, &said.text, None);
+        if !said.likelihoods.is_empty() {
+            choice["logprobs"] =
+                logprobs::of_text(&said.likelihoods, &self.tokenizer, &mut self.offsets[index]);
         }
         vec![self.chunk(json!([choice]))]
     }

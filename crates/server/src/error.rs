@@ -31,6 +31,9 @@ pub enum ApiError {
     /// No key, or one that is not known.
     #[error("no valid API key was given: send `Authorization: Bearer KEY`")]
     Key,
+    /// The request was meant for somebody else.
+    #[error("the `Host` of the request is not this machine, which is all that is served here")]
+    Host,
     /// Nothing is served there.
     #[error("nothing is served at {0}")]
     NotFound(String),
@@ -65,6 +68,7 @@ impl ApiError {
             Self::Slow { .. } => StatusCode::REQUEST_TIMEOUT,
             Self::ContentType { .. } => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Self::Key => StatusCode::UNAUTHORIZED,
+            Self::Host => StatusCode::FORBIDDEN,
             Self::NotFound(_) => StatusCode::NOT_FOUND,
             Self::Method(_) => StatusCode::METHOD_NOT_ALLOWED,
             Self::Busy { .. } => StatusCode::TOO_MANY_REQUESTS,

@@ -5,6 +5,7 @@ use engine::Round;
 use engine::sampling::{Likelihood, Sampling};
 use serde::Serialize;
 use std::time::Instant;
+use text::Grammar;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::mpsc::UnboundedSender;
 
@@ -23,6 +24,12 @@ pub(crate) struct Job {
     pub(crate) stops: Vec<String>,
     /// Likeliest tokens to tell beside each one written, where likelihoods are wanted.
     pub(crate) likelihoods: Option<usize>,
+    /// Whether text is wanted as it comes.
+    pub(crate) stream: bool,
+    /// Whether to tell which tokens were drafted.
+    pub(crate) origins: bool,
+    /// What answers are held to, at their beginning.
+    pub(crate) grammar: Option<Grammar>,
 }
 
 /// A job on its way through the scheduler.
@@ -48,13 +55,28 @@ pub(crate) struct Event {
 /// What happened.
 #[derive(Debug)]
 pub(crate) enum News {
-    /// More text, and how likely its tokens were where that is wanted; not both are empty. Text may come later than
-    /// its tokens.
-    Text { text: String, likelihoods: Vec<Likelihood> },
+    /// More text.
+    Text(Said),
     /// The answer is whole.
     Done(Box<Outcome>),
     /// There will be no more of it.
     Failed(ApiError),
+}
+
+/// Text of an answer and what is told about its tokens, where that is wanted; not all of it is empty. Text may come
+/// later than its tokens.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Said {
+    pub(crate) text: String,
+    pub(crate) likelihoods: Vec<Likelihood>,
+    /// For each token how many bytes of the text came with it, and whether it was drafted.
+    pub(crate) origins: Vec<(usize, bool)>,
+}
+
+impl Said {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.text.is_empty() && self.likelihoods.is_empty() && self.origins.is_empty()
+    }
 }
 
 /// Why an answer ended.

@@ -1,9 +1,10 @@
 //! An OpenAI-compatible HTTP server: requests become jobs, one thread runs them on one engine, tokens come back as
 //! text. Knows no tensors.
 //!
-//! A request's life: `router` checks its key and reads its body, `chat` or `completions` makes a job of it, `handle`
-//! lets it in, `scheduler` gives it a slot, reads its prompt (`answer`, `prefix`) and writes its answer round by round,
-//! `speech` takes the text apart, `sse` sends it.
+//! A request's life: `connections` takes it in, `router` checks its key and reads its body, `chat` (for `anthropic` and
+//! `responses` too) or `completions` makes a job of it, held to a `shape` where one is asked for, `handle` lets it in,
+//! `scheduler` gives it a slot, reads its prompt (`answer`, `prefix`) and writes its answer round by round, `speech` takes
+//! the text apart, `sse` sends it.
 //!
 //! ```
 //! let keys = server::Keys::parse("a-key\n")?;
@@ -17,25 +18,35 @@ mod answer;
 mod anthropic;
 mod chat;
 mod completions;
+mod connections;
+mod constraint;
 mod error;
 mod fields;
+mod guard;
 mod handle;
+mod hosts;
 mod job;
 mod keys;
 mod logprobs;
 mod messages;
 mod metrics;
+mod page;
 mod prefix;
+mod reader;
+mod responses;
 mod router;
 mod scheduler;
 mod settings;
+mod shape;
 mod speech;
 mod sse;
 mod tokens;
 mod totals;
 
+pub use axum::http::HeaderValue;
 pub use error::ApiError;
 pub use keys::{KeyError, Keys};
+pub use reader::Reader;
 pub use scheduler::MAX_SLOTS;
 
 use engine::Engine;
@@ -84,12 +95,15 @@ pub struct Options {
     pub timeout: Option<Duration>,
     /// How long answers under way may go on when the server is told to end.
     pub drain: Duration,
+    /// Origins of pages elsewhere that may ask; `*` for any.
+    pub cors: Vec<HeaderValue>,
 }
 
 impl Default for Options {
     fn default() -> Self {
         let drain = Duration::from_secs(30);
-        Self { slots: 4, queue: 64, keys: None, cache_bytes: 1 << 30, timeout: None, drain }
+        let cors = Vec::new();
+        Self { slots: 4, queue: 64, keys: None, cache_bytes: 1 << 30, timeout: None, drain, cors }
     }
 }
 
@@ -104,7 +118,8 @@ pub async fn serve(
     stop: impl Future<Output = ()> + Send + 'static,
 ) -> io::Result<()> {
     let Served { name, engine, mode, tokenizer, template, sampling, context, load_s } = served;
-    let Options { slots, queue, keys, cache_bytes, timeout, drain } = options;
+    let Options { slots, queue, keys, cache_bytes, timeout, drain, cors } = options;
+    let loopback = listener.local_addr()?.ip().is_loopback();
     let slots = slots.clamp(1, MAX_SLOTS);
     let capacity = slots + queue;
     let limits = settings::Limits { sampling, vocab: engine.model().config().vocab, context, capacity };
@@ -118,6 +133,7 @@ pub async fn serve(
         metrics: Arc::clone(&metrics),
         abandon: Arc::clone(&abandon),
         slots,
+        context,
         mode,
         load_s,
     };
@@ -125,24 +141,25 @@ pub async fn serve(
     let thread = thread.spawn(move || scheduler.run(&jobs))?;
     let handle = handle::Handle::new(sender, capacity, timeout, abandon, Arc::clone(&metrics));
     let created = router::unix_time();
-    let shared = router::Shared { handle, name, created, tokenizer, template, limits, keys, metrics };
+    let grammars = std::sync::OnceLock::new();
+    let shared =
+        router::Shared { handle, name, created, tokenizer, template, grammars, limits, keys, metrics };
     let shared = Arc::new(shared);
 
     let (close, closed) = tokio::sync::oneshot::channel::<()>();
-    let app = router::router(Arc::clone(&shared));
+    let app = router::router(Arc::clone(&shared), &cors, loopback);
     let ended = async move { closed.await.unwrap_or_default() };
-    let server = axum::serve(listener, app).with_graceful_shutdown(ended);
-    let server = tokio::spawn(async move { server.await });
+    let server = tokio::spawn(connections::serve(listener, app, ended));
     stop.await;
     shared.handle.drain(drain).await;
     let _ = close.send(());
     let finished = tokio::time::timeout(LAST_WORDS, server).await;
     drop(shared);
     match finished {
-        Ok(Ok(result)) => {
+        Ok(Ok(())) => {
             // With the last connection the last sender is gone, and the thread ends.
             let _ = tokio::task::spawn_blocking(move || thread.join()).await;
-            result
+            Ok(())
         }
         Ok(Err(error)) => Err(io::Error::other(error)),
         // Somebody holds a connection open without reading; the process ends without them.

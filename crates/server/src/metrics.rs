@@ -9,6 +9,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
+use std::sync::atomic::AtomicU64;
 
 /// Why requests ended.
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -36,6 +37,8 @@ pub(crate) struct Metrics {
     pub(crate) cached_hits: Counter,
     pub(crate) cache_bytes: Gauge,
     pub(crate) cache_entries: Gauge,
+    /// Of the tokens that all slots could hold, those that are held.
+    pub(crate) kv_usage: Gauge<f64, AtomicU64>,
     pub(crate) refused: Counter,
     pub(crate) first_token: Histogram,
     per_token: Histogram,
@@ -63,6 +66,7 @@ impl Metrics {
             cached_hits: Counter::default(),
             cache_bytes: Gauge::default(),
             cache_entries: Gauge::default(),
+            kv_usage: Gauge::default(),
             refused: Counter::default(),
             first_token: seconds(),
             per_token: seconds(),
@@ -76,6 +80,10 @@ impl Metrics {
         let r = &mut metrics.registry;
         r.register("vllm:num_requests_running", "Answers being read or written", metrics.running.clone());
         r.register("vllm:num_requests_waiting", "Answers that wait for a slot", metrics.waiting.clone());
+        // The second name is the one that older gateways know.
+        for name in ["vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"] {
+            r.register(name, "Tokens held, of all that the slots could hold", metrics.kv_usage.clone());
+        }
         r.register("vllm:prompt_tokens", "Tokens of prompts", metrics.prompt_tokens.clone());
         r.register("vllm:generation_tokens", "Tokens of answers", metrics.generation_tokens.clone());
         r.register("vllm:prefix_cache_queries", "Prompt tokens looked up", metrics.cached_queries.clone());

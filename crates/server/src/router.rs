@@ -5,20 +5,21 @@ use crate::handle::Handle;
 use crate::keys::Keys;
 use crate::metrics::Metrics;
 use crate::settings::Limits;
-use crate::{anthropic, chat, completions, tokens};
+use crate::{anthropic, chat, completions, hosts, page, responses, tokens};
 use axum::body::Bytes;
 use axum::extract::rejection::BytesRejection;
 use axum::extract::{DefaultBodyLimit, FromRequest, Request, State};
-use axum::http::{StatusCode, Uri, header};
+use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use serde_json::{Map, Value, json};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use text::{ChatTemplate, Tokenizer};
+use text::{ChatTemplate, GrammarError, Grammars, Tokenizer};
 use tower_http::catch_panic::CatchPanicLayer;
+use tower_http::cors::{AllowHeaders, Any, CorsLayer};
 
 /// Bytes of a body at most.
 const MAX_BODY: usize = 16 << 20;
@@ -35,16 +36,28 @@ pub(crate) struct Shared {
     pub(crate) created: u64,
     pub(crate) tokenizer: Arc<Tokenizer>,
     pub(crate) template: Option<ChatTemplate>,
+    /// Made when the first is asked for.
+    pub(crate) grammars: OnceLock<Result<Grammars, GrammarError>>,
     pub(crate) limits: Limits,
     pub(crate) keys: Option<Keys>,
     pub(crate) metrics: Arc<Metrics>,
 }
 
-/// All paths.
-pub(crate) fn router(shared: Arc<Shared>) -> Router {
-    Router::new()
+impl Shared {
+    /// What makes grammars over the tokenizer.
+    pub(crate) fn grammars(&self) -> Result<&Grammars, ApiError> {
+        let grammars = self.grammars.get_or_init(|| Grammars::new(&self.tokenizer));
+        grammars.as_ref().map_err(|error| ApiError::Internal(error.to_string()))
+    }
+}
+
+/// All paths. Pages of the origins in `cors` may take them too; where the server is `loopback` it answers to no other
+/// name than this machine's.
+pub(crate) fn router(shared: Arc<Shared>, cors: &[HeaderValue], loopback: bool) -> Router {
+    let app = Router::new()
         .route("/v1/chat/completions", post(chat::complete))
         .route("/v1/completions", post(completions::complete))
+        .route("/v1/responses", post(responses::respond))
         .route("/v1/messages", post(anthropic::messages))
         .route("/v1/messages/count_tokens", post(anthropic::count_tokens))
         .route("/v1/models", get(models))
@@ -54,13 +67,34 @@ pub(crate) fn router(shared: Arc<Shared>) -> Router {
         .route("/metrics", get(metrics))
         .route_layer(middleware::from_fn_with_state(Arc::clone(&shared), check_key))
         .route("/health", get(health))
+        .merge(page::routes())
         .method_not_allowed_fallback(no_such_method)
         .fallback(no_such_path)
         .layer(DefaultBodyLimit::max(MAX_BODY))
         .layer(CatchPanicLayer::custom(|_| {
             ApiError::Internal("a panic while answering".to_owned()).into_response()
         }))
-        .with_state(shared)
+        .with_state(shared);
+    let app = match cors {
+        [] => app,
+        origins if origins.iter().any(|origin| origin == "*") => app.layer(shares().allow_origin(Any)),
+        origins => app.layer(shares().allow_origin(origins.to_vec())),
+    };
+    if loopback { app.layer(middleware::from_fn(check_host)) } else { app }
+}
+
+/// What pages of other origins may send.
+fn shares() -> CorsLayer {
+    let methods = [Method::GET, Method::POST];
+    CorsLayer::new().allow_methods(methods).allow_headers(AllowHeaders::mirror_request())
+}
+
+async fn check_host(request: Request, next: Next) -> Response {
+    let host = request.headers().get(header::HOST).map(|host| host.to_str().unwrap_or_default());
+    match host {
+        Some(host) if !hosts::is_local(host) => ApiError::Host.into_response(),
+        _ => next.run(request).await,
+    }
 }
 
 async fn check_key(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {

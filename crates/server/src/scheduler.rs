@@ -3,10 +3,12 @@
 //! has left the pass by the next turn.
 
 use crate::answer::{Answer, Begun, Reading};
+use crate::constraint::Held;
 use crate::error::ApiError;
 use crate::job::{Event, News, Ticket};
 use crate::metrics::Metrics;
 use crate::prefix::PrefixCache;
+use engine::sampling::Constraint;
 use engine::{Engine, Generation, Sequence};
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -32,6 +34,8 @@ pub(crate) struct Scheduler {
     pub(crate) abandon: Arc<AtomicBool>,
     /// Sequences under way at most.
     pub(crate) slots: usize,
+    /// Tokens that a sequence may hold.
+    pub(crate) context: usize,
     /// Name of the way tokens are proposed.
     pub(crate) mode: &'static str,
     pub(crate) load_s: f64,
@@ -59,6 +63,11 @@ impl Work {
         self.waiting.is_empty() && self.reading.is_empty() && self.answers.is_empty()
     }
 
+    fn held_tokens(&self) -> usize {
+        let reading = self.reading.iter().map(|reading| reading.sequence.committed());
+        reading.chain(self.answers.iter().map(Answer::held_tokens)).sum()
+    }
+
     fn busy_slots(&self) -> usize {
         self.reading.len() + self.answers.len()
     }
@@ -75,6 +84,7 @@ impl Scheduler {
             self.run_round(&mut work);
             self.metrics.running.set(work.busy_slots() as i64);
             self.metrics.waiting.set(work.waiting.len() as i64);
+            self.metrics.kv_usage.set(work.held_tokens() as f64 / (self.slots * self.context) as f64);
         }
     }
 
@@ -188,7 +198,10 @@ impl Scheduler {
         let prompt = &ticket.job.prompt;
         let unread = &prompt[sequence.committed()..];
         let sampling = ticket.job.choices[choice].clone();
-        self.engine.begin(sequence, unread, prompt, sampling, self.tokenizer.ends().to_vec(), |_| ())
+        let grammar = ticket.job.grammar.clone();
+        let constraint = grammar.map(|grammar| Box::new(Held(grammar)) as Box<dyn Constraint>);
+        let ends = self.tokenizer.ends().to_vec();
+        self.engine.begin_within(constraint, sequence, unread, prompt, sampling, ends, |_| ())
     }
 
     /// Keeps the state where a prompt has just been read up to a place worth coming back to.
@@ -217,6 +230,13 @@ impl Scheduler {
         };
         let answers = std::mem::take(&mut work.answers);
         for (mut answer, round) in answers.into_iter().zip(&rounds) {
+            let round = match round {
+                Ok(round) => round,
+                Err(error) => {
+                    fail(&answer.ticket, answer.choice, ApiError::Internal(error.to_string()));
+                    continue;
+                }
+            };
             self.metrics.add_round(round);
             match answer.take_round(round) {
                 true => self.end(answer),

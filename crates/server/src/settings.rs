@@ -28,6 +28,8 @@ pub(crate) struct Settings {
     pub(crate) likelihoods: Option<usize>,
     pub(crate) stream: bool,
     pub(crate) include_usage: bool,
+    /// Whether to tell which tokens were drafted.
+    pub(crate) origins: bool,
 }
 
 /// What the loaded model allows and recommends.
@@ -79,7 +81,11 @@ impl Settings {
         let stops = read_stops(fields)?;
         let max_tokens = max_tokens.map(|n| n as usize);
         let likelihoods = read_likelihoods(fields)?;
-        Ok(Self { sampling, stops, max_tokens, choices, likelihoods, stream, include_usage })
+        let origins = match fields.object("forerun")? {
+            Some(own) => own.bool("origins")?.unwrap_or(false),
+            None => false,
+        };
+        Ok(Self { sampling, stops, max_tokens, choices, likelihoods, stream, include_usage, origins })
     }
 
     /// The job of answering `prompt`, which came in `field`.
@@ -100,7 +106,17 @@ impl Settings {
         let room = self.max_tokens.unwrap_or(usize::MAX).min(context - prompt.len());
         let choices = (0..self.choices as u32).map(|choice| Sampling { choice, ..self.sampling.clone() });
         let (choices, stops, likelihoods) = (choices.collect(), self.stops.clone(), self.likelihoods);
-        Ok(Job { prompt, choices, first_choice, room, stops, likelihoods })
+        Ok(Job {
+            prompt,
+            choices,
+            first_choice,
+            room,
+            stops,
+            likelihoods,
+            stream: self.stream,
+            origins: self.origins,
+            grammar: None,
+        })
     }
 }
 
@@ -239,6 +255,8 @@ mod tests {
             (json!({"stream": true, "stream_options": {"include_usage": 1}}), "stream_options.include_usage"),
             (json!({"stream_options": {}}), "stream_options"),
             (json!({"user": 1}), "user"),
+            (json!({"forerun": 1}), "forerun"),
+            (json!({"forerun": {"origins": 1}}), "forerun.origins"),
             (json!({"model": {}}), "model"),
         ] {
             assert_eq!(read(body.clone()), Err(field.to_owned()), "{body}");

@@ -34,6 +34,11 @@ impl Speech {
         Self { reasoning: Reasoning::new(prompt), calls, parallel, begun: 0, ended: 0 }
     }
 
+    /// Whether the answer is inside `<think>`.
+    pub(crate) fn is_thinking(&self) -> bool {
+        self.reasoning.is_thinking()
+    }
+
     /// Takes more text.
     pub(crate) fn push(&mut self, text: &str) -> Vec<Part> {
         let parts = self.reasoning.push(text);

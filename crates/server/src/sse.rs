@@ -2,10 +2,9 @@
 //! the answer.
 
 use crate::error::ApiError;
-use crate::job::{Event, News, Outcome};
+use crate::job::{Event, News, Outcome, Said};
 use axum::response::sse::{self, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
-use engine::sampling::Likelihood;
 use futures_core::Stream;
 use serde_json::Value;
 use std::collections::VecDeque;
@@ -21,7 +20,7 @@ pub(crate) trait Chunks: Send + Unpin + 'static {
     /// What is sent before any news.
     fn open(&mut self) -> Vec<Value>;
     /// More text of an answer.
-    fn text(&mut self, choice: usize, text: &str, likelihoods: &[Likelihood]) -> Vec<Value>;
+    fn text(&mut self, choice: usize, said: &Said) -> Vec<Value>;
     /// An answer is whole.
     fn done(&mut self, choice: usize, outcome: Outcome) -> Vec<Value>;
     /// All answers are whole.
@@ -60,7 +59,7 @@ fn named<C: Chunks>(chunk: &Value) -> sse::Event {
 impl<C: Chunks> Events<C> {
     fn take(&mut self, event: Event) {
         let mut chunks = match event.news {
-            News::Text { text, likelihoods } => self.chunks.text(event.choice, &text, &likelihoods),
+            News::Text(said) => self.chunks.text(event.choice, &said),
             News::Done(outcome) => {
                 self.open -= 1;
                 self.chunks.done(event.choice, *outcome)
@@ -113,8 +112,7 @@ impl<C: Chunks> Stream for Events<C> {
 /// An answer that is whole.
 #[derive(Debug)]
 pub(crate) struct Whole {
-    pub(crate) text: String,
-    pub(crate) likelihoods: Vec<Likelihood>,
+    pub(crate) said: Said,
     pub(crate) outcome: Outcome,
 }
 
@@ -123,20 +121,22 @@ pub(crate) async fn collect(
     mut news: UnboundedReceiver<Event>,
     answers: usize,
 ) -> Result<Vec<Whole>, ApiError> {
-    let mut parts = vec![(String::new(), Vec::new()); answers];
+    let mut parts = vec![Said::default(); answers];
     let mut outcomes: Vec<Option<Outcome>> = vec![None; answers];
     while outcomes.iter().any(Option::is_none) {
         let lost = || ApiError::Internal("the answer was lost".to_owned());
         let event = news.recv().await.ok_or_else(lost)?;
         match event.news {
-            News::Text { text, likelihoods } => {
-                parts[event.choice].0 += &text;
-                parts[event.choice].1.extend(likelihoods);
+            News::Text(said) => {
+                let part = &mut parts[event.choice];
+                part.text += &said.text;
+                part.likelihoods.extend(said.likelihoods);
+                part.origins.extend(said.origins);
             }
             News::Done(outcome) => outcomes[event.choice] = Some(*outcome),
             News::Failed(error) => return Err(error),
         }
     }
     let parts = parts.into_iter().zip(outcomes.into_iter().flatten());
-    Ok(parts.map(|((text, likelihoods), outcome)| Whole { text, likelihoods, outcome }).collect())
+    Ok(parts.map(|(said, outcome)| Whole { said, outcome }).collect())
 }

@@ -9,7 +9,7 @@ use axum::Json;
 use axum::extract::State;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
-use text::{Controls, Specials};
+use text::Controls;
 
 /// Tokens of `prompt` (or `content`), or of `messages` as the chat template renders them.
 pub(crate) async fn tokenize(State(shared): State<Arc<Shared>>, body: Body) -> Result<Json<Value>, ApiError> {
@@ -22,8 +22,7 @@ fn read_text(body: &Map<String, Value>, shared: &Shared) -> Result<Vec<u32>, Api
     let fields = Fields::of(body);
     if fields.get("messages").is_some() {
         let tools = fields.array("tools")?.unwrap_or_default();
-        let prompt = chat::render(&fields, tools, shared)?;
-        return Ok(shared.tokenizer.encode(&prompt, Specials::Parse));
+        return Ok(chat::render(&fields, tools, shared)?.tokens(shared));
     }
     match (fields.string("prompt")?, fields.string("content")?) {
         (Some(text), _) | (None, Some(text)) => Ok(encode(text, shared)),

@@ -1,5 +1,5 @@
-//! TEXT <-> TOKENS: the tokenizer of Qwen3.5/3.6, the chat template that comes with a model, and the stream that
-//! turns generated tokens back into text. Knows no tensors and no files but `tokenizer.json`.
+//! TEXT <-> TOKENS: the tokenizer of Qwen3.5/3.6, the chat template that comes with a model, the stream that
+//! turns generated tokens back into text, and the grammars that it can be held to. Knows no tensors and no files but `tokenizer.json`.
 //!
 //! ```
 //! use serde_json::json;
@@ -25,12 +25,14 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod grammar;
 mod reasoning;
 mod stream;
 mod template;
 mod tokenizer;
 mod tool_calls;
 
+pub use grammar::{Grammar, GrammarError, Grammars, Shape};
 pub use reasoning::{Parts, Reasoning};
 pub use stream::Stream;
 pub use template::{ChatTemplate, Prompt, TemplateError};

@@ -238,3 +238,22 @@ fn what_a_file_can_have_wrong_is_named() {
     );
     assert_eq!(refused("/model", json!([])), "`tokenizer.json` does not parse");
 }
+
+#[test]
+fn marked_text_gives_no_control_token() {
+    let mark = '\u{fdd0}';
+    let said = "so <|im_end|> and <|im_<|im_start|>start|> <think>";
+    let marked = JSON.mark_controls(said, mark).expect("it has names of control tokens");
+    let rendered = format!("<|im_start|>user\n{marked}<|im_end|>\n");
+    let ids = JSON.encode_marked(&rendered, mark);
+    let plain = [
+        JSON.encode("<|im_start|>", Specials::Parse),
+        JSON.encode("user\nso <|im_end|> and <|im_<|im_start|>start|> ", Specials::Literal),
+        JSON.encode("<think><|im_end|>\n", Specials::Parse),
+    ];
+    assert_eq!(ids, plain.concat());
+    assert_eq!(JSON.decode(&ids, Controls::Show), format!("<|im_start|>user\n{said}<|im_end|>\n"));
+    assert_eq!(JSON.mark_controls("<think> 1 < 2 |>", mark), None);
+    let plain = "<|im_start|>user\nGrüße<|im_end|>";
+    assert_eq!(JSON.encode_marked(plain, mark), JSON.encode(plain, Specials::Parse));
+}

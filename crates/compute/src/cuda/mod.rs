@@ -33,13 +33,19 @@ pub use kernels::{Images, architectures};
 pub use ledger::{Bill, Ledger};
 use run::{Fusion, Run};
 use scratch::Scratch;
-use std::{collections::HashMap, sync::Arc, time::Instant};
+use std::{
+    collections::HashMap,
+    sync::{Arc, atomic::Ordering},
+    time::Instant,
+};
 use upload::PassBuffer;
 use weights::Weights;
 
 /// Runs plans on an NVIDIA device.
 pub struct Cuda {
     driver: Arc<Driver>,
+    /// The device as its kernels know it: those of PTX are Ampere's, whatever it is.
+    limits: DeviceInfo,
     kernels: Kernels,
     weights: Weights,
     scratch: Scratch,
@@ -108,11 +114,15 @@ impl Cuda {
     pub fn new(index: usize, images: Images) -> Result<Self, Error> {
         let driver = Driver::open(index)?;
         let kernels = Kernels::load(&driver, images)?;
+        let mut limits = driver.info().clone();
+        if !driver.overlap.load(Ordering::Relaxed) {
+            limits.major = limits.major.min(8);
+        }
         let scratch = Scratch::new(&driver)?;
         let fusion = Fusion::new(&driver)?;
         let inbox = driver.allocate(BOX, "messages")?;
         let outbox = driver.allocate(BOX, "messages")?;
-        Ok(Self { kernels, scratch, fusion, weights: Weights::default(), inbox, outbox, driver })
+        Ok(Self { limits, kernels, scratch, fusion, weights: Weights::default(), inbox, outbox, driver })
     }
 
     /// Whether a product does the norm or swiglu after it in the same launch, which is the default. The bits are the
@@ -167,7 +177,7 @@ impl Cuda {
         Run {
             driver: &self.driver,
             kernels: &self.kernels,
-            limits: self.driver.info(),
+            limits: &self.limits,
             weights: &self.weights,
             scratch: &self.scratch,
             fusion: &self.fusion,
@@ -229,7 +239,7 @@ impl Backend for Cuda {
             false => None,
         };
         let commit = ops::commit::Tables::new(&self.driver, &arena)?;
-        let needs = Needs::new(&arena.plan, &self.weights, self.driver.info());
+        let needs = Needs::new(&arena.plan, &self.weights, &self.limits);
         let graphs = HashMap::new();
         arena.captured = Some(Box::new(Captured { small, large, graphs, generation: 0, commit, needs }));
         Ok(arena)

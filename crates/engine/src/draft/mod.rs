@@ -8,6 +8,7 @@ mod tree;
 pub(crate) use tree::{best_first, chain, ranks_needed};
 
 use crate::Row;
+use crate::sampling::Constraint;
 
 /// Nodes of a verify besides its anchor: with it they make the 64 rows of the largest pass.
 pub const MAX_NODES: usize = 63;
@@ -38,6 +39,26 @@ impl Draft {
         let anchor = Row { token: anchor, sequence, parent: None };
         let row = |n: &Node| Row { token: n.token, sequence, parent: Some(n.parent.map_or(0, |p| p + 1)) };
         std::iter::once(anchor).chain(self.nodes.iter().map(row)).collect()
+    }
+
+    /// Drops the nodes that a constraint refuses, each with what hangs from it: they could never stand.
+    pub fn prune(&mut self, constraint: &mut dyn Constraint) {
+        let mut fits = vec![false; self.nodes.len()];
+        self.try_children(0, constraint, &mut fits);
+        let place = |node: u32| fits[..node as usize].iter().filter(|fits| **fits).count() as u32;
+        let nodes = self.nodes.iter().zip(&fits).filter(|(_, fits)| **fits);
+        let placed = |node: &Node| Node { parent: node.parent.map(place), ..*node };
+        self.nodes = nodes.map(|(node, _)| placed(node)).collect();
+    }
+
+    fn try_children(&self, row: u32, constraint: &mut dyn Constraint, fits: &mut [bool]) {
+        for (child, node) in self.children(row) {
+            if constraint.push(node.token) {
+                fits[child as usize - 1] = true;
+                self.try_children(child, constraint, fits);
+                constraint.pop(1);
+            }
+        }
     }
 
     /// The children of a row of the verify (0 is the anchor), as (row, node).

@@ -1,11 +1,13 @@
 //! The draw of a token from the target's logits: a function of the logits, the tokens before, the settings and
 //! (seed, choice, position), and of nothing else, so that speculation cannot change the text.
 
+mod constraint;
 mod likelihood;
 mod philox;
 
 use crate::Error;
 use compute::Draw;
+pub use constraint::Constraint;
 pub use likelihood::Likelihood;
 pub use philox::{philox, uniform};
 use std::collections::HashMap;
@@ -142,7 +144,7 @@ fn finite(logits: &[f32], position: usize) -> Result<(), Error> {
 }
 
 impl Sampler {
-    /// The logits of the last draw after penalties and bias.
+    /// The logits of the last draw after penalties, bias and constraint.
     pub fn adjusted(&self) -> &[f32] {
         &self.logits
     }
@@ -155,10 +157,29 @@ impl Sampler {
         logits: &[f32],
         position: usize,
     ) -> Result<u32, Error> {
+        self.draw_within(None, sampling, history, logits, position)
+    }
+
+    /// Draws a token that `constraint` allows. Top-k, top-p and min-p choose among those it allows.
+    pub fn draw_within(
+        &mut self,
+        constraint: Option<&mut (dyn Constraint + 'static)>,
+        sampling: &Sampling,
+        history: &History,
+        logits: &[f32],
+        position: usize,
+    ) -> Result<u32, Error> {
         finite(logits, position)?;
         self.logits.clear();
         self.logits.extend_from_slice(logits);
         adjust(sampling, history, &mut self.logits);
+        if let Some(constraint) = constraint {
+            let refused = |reason| Error::Constraint { position, reason };
+            constraint.mask(&mut self.logits).map_err(refused)?;
+            if self.logits.iter().all(|logit| *logit == f32::NEG_INFINITY) {
+                return Err(refused("no token may come next".to_owned()));
+            }
+        }
         if sampling.temperature <= 0.0 {
             return Ok(highest(&self.logits));
         }

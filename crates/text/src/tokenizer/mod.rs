@@ -50,6 +50,8 @@ pub struct Tokenizer {
     /// Control and user-defined tokens by name, and the search that finds the longest of them.
     added: HashMap<String, u32>,
     added_search: Option<Regex>,
+    /// The search for control tokens alone.
+    control_search: Option<Regex>,
     kinds: Vec<Kind>,
     /// The bytes of token `i` are `bytes[starts[i]..starts[i + 1]]`.
     bytes: Vec<u8>,
@@ -141,8 +143,58 @@ impl Tokenizer {
         ends.sort_unstable();
         ends.dedup();
         let added_search = longest_of(added.keys())?;
+        let control = |(_, id): &(&String, &u32)| kinds[**id as usize] == Kind::Control;
+        let control_search = longest_of(added.iter().filter(control).map(|(name, _)| name))?;
         let bos = bos.filter(|_| add_bos);
-        Ok(Self { split, bpe, added, added_search, kinds, bytes, starts, bos, eos, pad, ends })
+        Ok(Self {
+            split,
+            bpe,
+            added,
+            added_search,
+            control_search,
+            kinds,
+            bytes,
+            starts,
+            bos,
+            eos,
+            pad,
+            ends,
+        })
+    }
+
+    /// `text` with `mark` inside each name of a control token, if it has any. A template may put it among its own
+    /// control tokens: [`Self::encode_marked`] takes the marks out again and does not mistake it for them.
+    pub fn mark_controls(&self, text: &str, mark: char) -> Option<String> {
+        let search = self.control_search.as_ref().filter(|search| search.is_match(text))?;
+        let mut marked = text.to_owned();
+        // A mark inside one name may leave another whole that overlaps it.
+        while search.is_match(&marked) {
+            let mut next = String::with_capacity(marked.len() + marked.len() / 4);
+            let mut start = 0;
+            for name in search.find_iter(&marked) {
+                let first = name.as_str().chars().next().map_or(0, char::len_utf8);
+                next.push_str(&marked[start..name.start() + first]);
+                next.push(mark);
+                start = name.start() + first;
+            }
+            next.push_str(&marked[start..]);
+            marked = next;
+        }
+        Some(marked)
+    }
+
+    /// The tokens of a rendered template in which texts from outside were marked.
+    pub fn encode_marked(&self, text: &str, mark: char) -> Vec<u32> {
+        let mut ids = Vec::with_capacity(text.len() / 3);
+        let mut start = 0;
+        let plain = |text: &str| text.chars().filter(|c| *c != mark).collect::<String>();
+        for name in self.added_search.iter().flat_map(|search| search.find_iter(text)) {
+            self.encode_text(&plain(&text[start..name.start()]), &mut ids);
+            ids.push(self.added[name.as_str()]);
+            start = name.end();
+        }
+        self.encode_text(&plain(&text[start..]), &mut ids);
+        ids
     }
 
     /// The tokens of `text`, after NFC.

@@ -17,6 +17,8 @@ use std::sync::atomic::Ordering;
 const SLICE: usize = 32;
 /// Bytes of `Shared` in `kernels/deltanet.cu`.
 const SHARED: u32 = 73984;
+/// Bytes of `PromptShared` there.
+const PROMPT_SHARED: u32 = 88448;
 /// Bytes that `deltanet_decode` takes, and those for each row of the pass.
 const DECODE_SHARED: (u32, u32) = (79984, 656);
 
@@ -95,8 +97,10 @@ pub(crate) fn launch(run: &Run<'_>, op: &Op) -> Result<(), Error> {
     }
     let grid = [layout.key_heads as u32, row_blocks(run.rows()), 1];
     run.launch("deltanet_products", Shape::new(grid, 128), &args)?;
+    let (kernel, shared) =
+        if run.is_prompt() { ("deltanet_prompt", PROMPT_SHARED) } else { ("deltanet", SHARED) };
     let grid = [slices, heads, sequences];
-    run.launch("deltanet", Shape { shared: SHARED, ..Shape::new(grid, 256) }, &args)?;
+    run.launch(kernel, Shape { shared, ..Shape::new(grid, 256) }, &args)?;
     // Sixteen lanes have a head, so that the last block of 128 threads may have fewer than eight.
     let grid = [heads.div_ceil(8), run.rows() as u32, 1];
     run.launch("deltanet_gate", Shape::new(grid, 128), &args)

@@ -43,7 +43,7 @@ pub(crate) fn draw(cuda: &Cuda, arena: &Arena, logits: Buf, draws: &[Draw]) -> R
             [temperature, top_k, top_p, min_p, low, high, d.choice, d.position as u32]
         })
         .collect();
-    let split = if cuda.info().major >= 9 { SPLIT } else { 1 };
+    let split = if cuda.limits.major >= 9 { SPLIT } else { 1 };
     let tokens = cuda.outbox.address();
     let args = DrawArgs {
         logits: arena.data[logits.0 as usize].device().expect("an arena of this device").address(),

@@ -1,0 +1,56 @@
+//! Requests that are read and not answered: everything between a body and a job, without a model. Fuzzing drives it.
+
+use crate::error::ApiError;
+use crate::handle::Handle;
+use crate::metrics::Metrics;
+use crate::router::Shared;
+use crate::settings::Limits;
+use crate::{anthropic, chat, responses};
+use engine::sampling::Sampling;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock, mpsc};
+use text::{ChatTemplate, Tokenizer};
+
+/// Reads bodies as a server with this tokenizer and template would.
+pub struct Reader(Shared);
+
+impl Reader {
+    /// A reader for a context of 4096 tokens.
+    pub fn new(tokenizer: Tokenizer, template: ChatTemplate) -> Self {
+        let metrics = Arc::new(Metrics::new());
+        let (jobs, _) = mpsc::channel();
+        let handle = Handle::new(jobs, 8, None, Arc::new(AtomicBool::new(false)), Arc::clone(&metrics));
+        let limits =
+            Limits { sampling: Sampling::default(), vocab: tokenizer.len(), context: 4096, capacity: 8 };
+        Self(Shared {
+            handle,
+            name: "none".to_owned(),
+            created: 0,
+            tokenizer: Arc::new(tokenizer),
+            template: Some(template),
+            grammars: OnceLock::new(),
+            limits,
+            keys: None,
+            metrics,
+        })
+    }
+
+    /// The tokens of the prompt of a chat request.
+    pub fn chat(&self, body: &[u8]) -> Result<Vec<u32>, ApiError> {
+        Ok(chat::read(&parsed(body)?, &self.0)?.job.prompt)
+    }
+
+    /// The same of a request of the Responses API.
+    pub fn responses(&self, body: &[u8]) -> Result<Vec<u32>, ApiError> {
+        Ok(responses::read(&parsed(body)?, &self.0)?.0.job.prompt)
+    }
+
+    /// The same of a request in Anthropic's form.
+    pub fn messages(&self, body: &[u8]) -> Result<Vec<u32>, ApiError> {
+        Ok(anthropic::read(&parsed(body)?, &self.0)?.job.prompt)
+    }
+}
+
+fn parsed(body: &[u8]) -> Result<serde_json::Map<String, serde_json::Value>, ApiError> {
+    serde_json::from_slice(body).map_err(|error| ApiError::Body(error.to_string()))
+}

@@ -1,0 +1,225 @@
+//! An answer as items and the events that build them: thoughts, a message, calls of functions.
+
+use crate::error::ApiError;
+use crate::job::{Finish, Outcome, Said};
+use crate::settings::random;
+use crate::speech::{Part, Speech};
+use crate::sse::Chunks;
+use serde_json::{Value, json};
+use std::sync::Arc;
+use text::{Specials, Tokenizer};
+
+/// Events of one answer.
+pub(super) struct ItemChunks {
+    /// The response so far; whole items are in its `output`.
+    response: Value,
+    speech: Speech,
+    tokenizer: Arc<Tokenizer>,
+    open: Option<Item>,
+    /// Tokens of thoughts, as far as they are told.
+    thought: String,
+    /// Events so far.
+    sequence: usize,
+}
+
+/// An item being said.
+struct Item {
+    kind: Kind,
+    id: String,
+    text: String,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+enum Kind {
+    Reasoning,
+    Message,
+    Call { call_id: String, name: String },
+}
+
+impl Item {
+    /// The item as far as it has come.
+    fn object(&self, status: &str) -> Value {
+        let Self { id, text, .. } = self;
+        let begun = !text.is_empty();
+        match &self.kind {
+            Kind::Reasoning => {
+                let content: Vec<Value> = begun.then(|| self.part()).into_iter().collect();
+                json!({"type": "reasoning", "id": id, "summary": [], "content": content, "status": status})
+            }
+            Kind::Message => {
+                let content: Vec<Value> = begun.then(|| self.part()).into_iter().collect();
+                json!({"type": "message", "id": id, "status": status, "role": "assistant", "content": content})
+            }
+            Kind::Call { call_id, name } => json!({"type": "function_call", "id": id, "call_id": call_id,
+                "name": name, "arguments": text, "status": status}),
+        }
+    }
+
+    /// The one part of its content.
+    fn part(&self) -> Value {
+        match self.kind {
+            Kind::Reasoning => json!({"type": "reasoning_text", "text": self.text}),
+            _ => json!({"type": "output_text", "text": self.text, "annotations": [], "logprobs": []}),
+        }
+    }
+}
+
+impl ItemChunks {
+    pub(super) fn new(response: Value, speech: Speech, tokenizer: Arc<Tokenizer>) -> Self {
+        Self { response, speech, tokenizer, open: None, thought: String::new(), sequence: 0 }
+    }
+
+    fn event(&mut self, kind: &str, mut event: Value) -> Value {
+        event["type"] = json!(kind);
+        event["sequence_number"] = json!(self.sequence);
+        self.sequence += 1;
+        event
+    }
+
+    /// An event about the whole response.
+    fn about(&mut self, kind: &str) -> Value {
+        let response = self.response.clone();
+        self.event(kind, json!({"response": response}))
+    }
+
+    /// The place of the item that is open, or would be next.
+    fn index(&self) -> usize {
+        self.response["output"].as_array().map_or(0, Vec::len)
+    }
+
+    fn begin(&mut self, kind: Kind, events: &mut Vec<Value>) {
+        if self.open.as_ref().is_some_and(|item| item.kind == kind) {
+            return;
+        }
+        self.end("completed", events);
+        let prefix = match kind {
+            Kind::Reasoning => "rs",
+            Kind::Message => "msg",
+            Kind::Call { .. } => "fc",
+        };
+        let item = Item { kind, id: format!("{prefix}_{:016x}", random()), text: String::new() };
+        let output_index = self.index();
+        let added = json!({"output_index": output_index, "item": item.object("in_progress")});
+        events.push(self.event("response.output_item.added", added));
+        if !matches!(item.kind, Kind::Call { .. }) {
+            let part = json!({"item_id": item.id, "output_index": output_index, "content_index": 0, "part": item.part()});
+            events.push(self.event("response.content_part.added", part));
+        }
+        self.open = Some(item);
+    }
+
+    fn end(&mut self, status: &str, events: &mut Vec<Value>) {
+        let Some(item) = self.open.take() else { return };
+        let (id, text, output_index) = (&item.id, &item.text, self.index());
+        let at = json!({"item_id": id, "output_index": output_index, "content_index": 0});
+        let with = |name: &str, value: Value| {
+            let mut event = at.clone();
+            event[name] = value;
+            event
+        };
+        match &item.kind {
+            Kind::Reasoning => {
+                self.thought += text;
+                events.push(self.event("response.reasoning_text.done", with("text", json!(text))));
+                events.push(self.event("response.content_part.done", with("part", item.part())));
+            }
+            Kind::Message => {
+                let mut done = with("text", json!(text));
+                done["logprobs"] = json!([]);
+                events.push(self.event("response.output_text.done", done));
+                events.push(self.event("response.content_part.done", with("part", item.part())));
+            }
+            Kind::Call { name, .. } => {
+                let done =
+                    json!({"item_id": id, "output_index": output_index, "name": name, "arguments": text});
+                events.push(self.event("response.function_call_arguments.done", done));
+            }
+        }
+        let object = item.object(status);
+        if let Some(output) = self.response["output"].as_array_mut() {
+            output.push(object.clone());
+        }
+        events.push(
+            self.event("response.output_item.done", json!({"output_index": output_index, "item": object})),
+        );
+    }
+
+    fn part(&mut self, part: Part, events: &mut Vec<Value>) {
+        let text = match part {
+            Part::Reasoning(text) => {
+                self.begin(Kind::Reasoning, events);
+                text
+            }
+            Part::Content(text) => {
+                self.begin(Kind::Message, events);
+                text
+            }
+            Part::CallBegins { id, name, .. } => return self.begin(Kind::Call { call_id: id, name }, events),
+            Part::CallArguments { text, .. } => text,
+        };
+        let output_index = self.index();
+        let Some(item) = &mut self.open else { return };
+        item.text += &text;
+        let mut delta = json!({"item_id": item.id, "output_index": output_index, "delta": text});
+        let kind = match item.kind {
+            Kind::Reasoning => "response.reasoning_text.delta",
+            Kind::Message => "response.output_text.delta",
+            Kind::Call { .. } => "response.function_call_arguments.delta",
+        };
+        if !matches!(item.kind, Kind::Call { .. }) {
+            delta["content_index"] = json!(0);
+        }
+        if item.kind == Kind::Message {
+            delta["logprobs"] = json!([]);
+        }
+        events.push(self.event(kind, delta));
+    }
+
+    fn usage(&self, outcome: &Outcome) -> Value {
+        let Outcome { prompt_tokens, completion_tokens, cached_tokens, .. } = outcome;
+        let thought = self.tokenizer.encode(&self.thought, Specials::Literal).len();
+        json!({"input_tokens": prompt_tokens, "input_tokens_details": {"cached_tokens": cached_tokens},
+            "output_tokens": completion_tokens, "output_tokens_details": {"reasoning_tokens": thought},
+            "total_tokens": prompt_tokens + completion_tokens})
+    }
+}
+
+impl Chunks for ItemChunks {
+    const NAMED: bool = true;
+
+    fn open(&mut self) -> Vec<Value> {
+        vec![self.about("response.created"), self.about("response.in_progress")]
+    }
+
+    fn text(&mut self, _: usize, said: &Said) -> Vec<Value> {
+        let mut events = Vec::new();
+        self.speech.push(&said.text).into_iter().for_each(|part| self.part(part, &mut events));
+        events
+    }
+
+    fn done(&mut self, _: usize, outcome: Outcome) -> Vec<Value> {
+        let mut events = Vec::new();
+        self.speech.finish().into_iter().for_each(|part| self.part(part, &mut events));
+        let cut = outcome.finish == Finish::Length;
+        self.end(if cut { "incomplete" } else { "completed" }, &mut events);
+        let status = if cut { "incomplete" } else { "completed" };
+        self.response["status"] = json!(status);
+        if cut {
+            self.response["incomplete_details"] = json!({"reason": "max_output_tokens"});
+        }
+        self.response["usage"] = self.usage(&outcome);
+        self.response["forerun"] = json!(outcome.report);
+        events.push(self.about(&format!("response.{status}")));
+        events
+    }
+
+    fn close(&mut self) -> Vec<Value> {
+        Vec::new()
+    }
+
+    fn failed(&mut self, error: &ApiError) -> Value {
+        let object = &error.object()["error"];
+        let event = json!({"code": object["code"], "message": object["message"], "param": object["param"]});
+        self.event("error", event)
+    }
+}
