@@ -89,6 +89,15 @@ extern "C" __global__ void __launch_bounds__(128) deltanet_products(const __grid
   wait_for_inputs();
   const int rows_per = (a.pass.rows + gridDim.y - 1) / gridDim.y;
   const int end = min(a.pass.rows, (int)(blockIdx.y + 1) * rows_per);
+  const int first = warp * 4 * ENTRIES + lane / 8;
+  // Lists are read a row ahead. What lies behind a list's end is not used.
+  int count = 0, taps[ENTRIES] = {};
+  const auto read_list = [&](int row) {
+    count = a.pass.recent_count[row];
+#pragma unroll
+    for (int j = 0; j < ENTRIES; j++) taps[j] = a.pass.recent[row * TAPE_TOKENS + first + 4 * j];
+  };
+  if ((int)blockIdx.y * rows_per < end) read_list(blockIdx.y * rows_per);
   for (int row = blockIdx.y * rows_per; row < end; row++) {
     const int value_head = head + threadIdx.x * l.key_heads;
     if (value_head < l.value_heads) {
@@ -97,18 +106,17 @@ extern "C" __global__ void __launch_bounds__(128) deltanet_products(const __grid
       const float softplus = x > 20.f ? x : log1pf(expf(x));
       a.gates[row * l.value_heads + value_head] = softplus * a.decay[value_head];
     }
-    const int count = a.pass.recent_count[row];
-    const int first = warp * 4 * ENTRIES + lane / 8;
-    if (warp * 4 * ENTRIES > count) continue;
+    const int listed = count;
     const float* tape = a.pass.sequences[a.pass.sequence_of[row]].tape + (size_t)a.layer * l.tape_layer;
     const float* from[ENTRIES];
 #pragma unroll
     for (int j = 0; j < ENTRIES; j++) {
-      const int i = first + 4 * j;
-      const int tap = i < count ? a.pass.recent[row * TAPE_TOKENS + i] : row;
+      const int tap = first + 4 * j < listed ? taps[j] : row;
       from[j] = tap >= 0 ? a.keys + (size_t)tap * width : tape + (-2 - tap) % TAPE_TOKENS * width;
       from[j] += head * l.dim + 4 * part;
     }
+    if (row + 1 < end) read_list(row + 1);
+    if (warp * 4 * ENTRIES > listed) continue;
     float4 keys[ENTRIES][CHUNKS], key[CHUNKS], query[CHUNKS];
 #pragma unroll
     for (int c = 0; c < CHUNKS; c++) {
@@ -142,7 +150,7 @@ extern "C" __global__ void __launch_bounds__(128) deltanet_products(const __grid
         dot.x = __fadd_rn(dot.x, __shfl_xor_sync(ALL_LANES, dot.x, step));
         dot.y = __fadd_rn(dot.y, __shfl_xor_sync(ALL_LANES, dot.y, step));
       }
-      if (part == 0 && first + 4 * j <= count) {
+      if (part == 0 && first + 4 * j <= listed) {
         out[first + 4 * j] = dot.x;
         out[TAPE_TOKENS + first + 4 * j] = dot.y;
       }
@@ -556,8 +564,9 @@ extern "C" __global__ void __launch_bounds__(128) deltanet_gate(const __grid_con
 // Convolution, products, deltas, outputs, norm and gate of passes of up to DECODE_ROWS rows that fold no states. Grid
 // (dim / 32, value_heads, sequences), 256 threads, clusters of dim / 32: the slices of a head. Dynamic shared memory
 // 79984 + 656 rows of the pass: DecodeShared, then keys [rows][KEY_STRIDE] and deltas [rows][SLICE] of the sequence's
-// rows, and what seven keys more would take. Every block takes the convolution of its key head's query and key for itself; the blocks of a cluster share the
-// products of keys, row by row, and each other's sums of squares. Numbers and orders are those of the kernels above.
+// rows, and what seven keys more would take. Every block takes the convolution of its key head's query and key for
+// itself; the blocks of a cluster share the products of keys, row by row, and each other's sums of squares. Numbers and
+// orders are those of the kernels above.
 //
 // Floor as theirs: states, 0.7 us at 27B. Limited by latency: the loads, some ten barriers, and the rows of a group,
 // which need each other's deltas.
@@ -1169,12 +1178,13 @@ __device__ __forceinline__ void weigh_ahead(const Ahead& ahead, PromptShared& sh
   sums[0] = sum_to_lane(gates[0]);
   sums[1] = __fadd_rn(__shfl_sync(ALL_LANES, sums[0], 31), sum_to_lane(gates[1]));
   const float total = __shfl_sync(ALL_LANES, listed < 32 ? sums[0] : sums[1], listed & 31);
-  const float own = __shfl_sync(ALL_LANES, listed < 32 ? ahead.to_query[half][0] : ahead.to_query[half][1], listed & 31);
+  const float* to_query = ahead.to_query[half];
+  const float own = __shfl_sync(ALL_LANES, listed < 32 ? to_query[0] : to_query[1], listed & 31);
 #pragma unroll
   for (int k = 0; k < 2; k++) {
     const int i = lane + 32 * k;
     const float decay = expf(__fsub_rn(total, sums[k]));
-    const float2 weight = make_float2(__fmul_rn(ahead.to_key[half][k], decay), __fmul_rn(ahead.to_query[half][k], decay));
+    const float2 weight = make_float2(__fmul_rn(ahead.to_key[half][k], decay), __fmul_rn(to_query[k], decay));
     if (i < outside) {
       ((float2*)&shared.weights[warp][i])[half] = weight;
     } else if (i < listed) {
