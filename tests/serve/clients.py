@@ -81,7 +81,7 @@ def check_openai(base):
         for call in forced.message.tool_calls:
             arguments = json.loads(call.function.arguments)
             assert all(isinstance(arguments[name], int) for name in "ab")
-    anything = chat.create(messages=SORT, response_format={"type": "json_object"}, **GREEDY).choices[0]
+    anything = chat.create(messages=SORT, response_format={"type": "json_object"}, max_tokens=100, **GREEDY).choices[0]
     assert anything.finish_reason == "length" or isinstance(json.loads(anything.message.content), dict)
 
 
