@@ -64,7 +64,7 @@ fn check_name(name: &str) -> Result<()> {
 }
 
 /// JSON that can be read and compared by people: a line for each key, and for each row of a table.
-fn compact(value: &serde_json::Value) -> String {
+pub(super) fn compact(value: &serde_json::Value) -> String {
     fn put(text: &mut String, value: &serde_json::Value, depth: usize) {
         let pad = "  ".repeat(depth + 1);
         let (open, close, lines): (char, char, Vec<(String, &serde_json::Value)>) = match value {

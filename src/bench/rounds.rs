@@ -2,13 +2,13 @@
 //! and an acceptance that is imposed, since random drafts never stand; the floor is bytes over measured bandwidth.
 
 use super::cost::{Read, measured_bandwidth};
+use super::named::{Figure as Cell, Named, Table};
 use super::statistics::{Interval, interval};
 use crate::model_flags::ModelFlags;
 use anyhow::{Result, bail};
 use checkpoint::TargetConfig;
 use engine::synthetic::{self, Mix};
 use engine::{Engine, Generation, Spec};
-use serde::Serialize;
 use std::io::Write;
 use std::path::PathBuf;
 
@@ -44,7 +44,7 @@ pub(crate) struct Args {
     /// Rounds of each kind
     #[arg(long, value_name = "N", default_value_t = 200)]
     rounds: usize,
-    /// Write the figures as JSON to this file
+    /// Write the figures to this file, as a run that `bench tables` takes
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
     #[command(flatten)]
@@ -52,12 +52,11 @@ pub(crate) struct Args {
 }
 
 /// One figure.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug)]
 struct Figure {
     what: String,
     /// Tokens of context when it was taken.
     context: usize,
-    rows: usize,
     ms: Interval,
     /// Bytes of weights and cache it cannot do without, over the measured bandwidth; 0 where it was not worked out.
     floor_ms: f64,
@@ -70,7 +69,6 @@ struct Figure {
     bytes_down: u64,
 }
 
-#[derive(Serialize)]
 struct Figures {
     device: String,
     shape: String,
@@ -143,14 +141,13 @@ pub(crate) fn run(args: &Args) -> Result<()> {
                     context,
                     spec,
                     &format!("chain-{block} round"),
-                    block,
                     draft_floor + floor(block, context),
                 )?;
             }
             for &budget in &args.tree {
                 let spec = Spec::Tree { block: 16, budget };
                 let floor = draft_floor + floor(budget + 1, context);
-                bench.round(context, spec, &format!("tree round, {} rows", budget + 1), budget + 1, floor)?;
+                bench.round(context, spec, &format!("tree round, {} rows", budget + 1), floor)?;
             }
         }
     }
@@ -158,7 +155,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         device,
         shape: args.synthetic.clone(),
         time: jiff::Timestamp::now().strftime("%Y-%m-%d %H:%M").to_string(),
-        command: std::env::args().collect::<Vec<_>>().join(" "),
+        command: std::iter::once("forerun".to_owned())
+            .chain(std::env::args().skip(1))
+            .collect::<Vec<_>>()
+            .join(" "),
         weight_bytes: read.all(),
         draft_bytes,
         bandwidth_gb_s: bandwidth / 1e9,
@@ -168,7 +168,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     };
     figures.print()?;
     if let Some(path) = &args.out {
-        std::fs::write(path, serde_json::to_string_pretty(&figures)?)?;
+        std::fs::write(path, super::pages::compact(&serde_json::to_value(figures.named())?))?;
     }
     Ok(())
 }
@@ -209,7 +209,7 @@ impl Bench<'_> {
         let tokens_per_s = Some(tokens as f64 / ms.value * 1e3);
         let what = format!("prompt of {tokens}");
         let none = (0, 0);
-        self.push(figure(what, (0, tokens), ms, 0.0, tokens_per_s, none));
+        self.push(figure(what, 0, ms, 0.0, tokens_per_s, none));
         Ok(())
     }
 
@@ -227,7 +227,7 @@ impl Bench<'_> {
         }
         let ms = interval(&times);
         let tokens_per_s = Some(1e3 / ms.value);
-        self.push(figure("plain decode".into(), (context, 1), ms, floor_ms, tokens_per_s, bytes));
+        self.push(figure("plain decode".into(), context, ms, floor_ms, tokens_per_s, bytes));
         Ok(())
     }
 
@@ -247,12 +247,12 @@ impl Bench<'_> {
                 experts = self.engine.model().experts_touched(rows).map(|n| n as f64);
             }
             let what = format!("verify of {rows} rows");
-            self.push(figure(what, (context, rows), interval(&times), floor(rows, context), None, (0, 0)));
+            self.push(figure(what, context, interval(&times), floor(rows, context), None, (0, 0)));
         }
         Ok(experts)
     }
 
-    fn round(&mut self, context: usize, spec: Spec, what: &str, rows: usize, floor_ms: f64) -> Result<()> {
+    fn round(&mut self, context: usize, spec: Spec, what: &str, floor_ms: f64) -> Result<()> {
         let mut text = self.text(context, spec)?;
         let accept = self.args.assume_accept;
         // Whole lengths whose mean is the imposed one.
@@ -276,7 +276,7 @@ impl Bench<'_> {
         }
         let ms = interval(&times);
         let tokens_per_s = Some(accept / ms.value * 1e3);
-        let mut figure = figure(what.into(), (context, rows), ms, floor_ms, tokens_per_s, bytes);
+        let mut figure = figure(what.into(), context, ms, floor_ms, tokens_per_s, bytes);
         figure.stages_ms = Some(stages.map(|list| interval(&list).value));
         self.push(figure);
         Ok(())
@@ -285,16 +285,73 @@ impl Bench<'_> {
 
 fn figure(
     what: String,
-    (context, rows): (usize, usize),
+    context: usize,
     ms: Interval,
     floor_ms: f64,
     tokens_per_s: Option<f64>,
     (bytes_up, bytes_down): (u64, u64),
 ) -> Figure {
-    Figure { what, context, rows, ms, floor_ms, stages_ms: None, tokens_per_s, bytes_up, bytes_down }
+    Figure { what, context, ms, floor_ms, stages_ms: None, tokens_per_s, bytes_up, bytes_down }
 }
 
 impl Figures {
+    /// The same as a run that pages quote.
+    fn named(&self) -> Named {
+        let columns = [
+            "",
+            "context",
+            "ms",
+            "floor ms",
+            "ratio",
+            "tok/s",
+            "draft + verify + commit ms",
+            "bytes up / down",
+        ];
+        let round = |x: f64, by: f64| (x * by).round() / by;
+        let none = || Cell::Text(String::new());
+        let row = |f: &Figure| {
+            let stages =
+                f.stages_ms.map_or_else(String::new, |[d, v, c]| format!("{d:.2} + {v:.2} + {c:.2}"));
+            let bytes =
+                if f.bytes_up > 0 { format!("{} / {}", f.bytes_up, f.bytes_down) } else { String::new() };
+            vec![
+                Cell::Text(f.what.clone()),
+                Cell::Number(f.context as f64),
+                Cell::Interval([f.ms.value, f.ms.low, f.ms.high].map(|x| round(x, 1e3))),
+                if f.floor_ms > 0.0 { Cell::Number(round(f.floor_ms, 1e3)) } else { none() },
+                if f.floor_ms > 0.0 { Cell::Number(round(f.ms.value / f.floor_ms, 1e2)) } else { none() },
+                f.tokens_per_s.map_or_else(none, |t| Cell::Number(t.round())),
+                Cell::Text(stages),
+                Cell::Text(bytes),
+            ]
+        };
+        let table = Table {
+            columns: columns.map(str::to_owned).to_vec(),
+            rows: self.figures.iter().map(row).collect(),
+        };
+        let experts = self
+            .experts_of_16_rows
+            .map_or_else(String::new, |n| format!("; 16 rows touched {n} experts of the last layer"));
+        Named {
+            machine: format!("{}, memory read at {:.0} GB/s", self.device, self.bandwidth_gb_s),
+            build: format!(
+                "{} {}",
+                env!("CARGO_PKG_VERSION"),
+                if cfg!(debug_assertions) { "debug" } else { "release" }
+            ),
+            date: self.time.clone(),
+            command: self.command.clone(),
+            shapes: format!(
+                "{}, random weights: target {:.2} GB, drafter {:.2} GB; acceptance of {} imposed{experts}",
+                self.shape,
+                self.weight_bytes as f64 / 1e9,
+                self.draft_bytes as f64 / 1e9,
+                self.assumed_accept_length
+            ),
+            tables: [("rounds".to_owned(), table)].into(),
+        }
+    }
+
     fn print(&self) -> Result<()> {
         let mut out = std::io::stdout().lock();
         writeln!(out, "{} on {}, {} UTC", self.shape, self.device, self.time)?;

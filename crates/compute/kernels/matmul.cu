@@ -10,10 +10,6 @@
 // Without clusters (before sm_90, or above 8 slices) `join` is set and matmul_join adds the workspace. A small matrix
 // whose tiles are larger than the others' is read from memory directly (DIRECT), or it would set the size of all rings.
 //
-// Epilogue: where all blocks of a launch run at once (never with `join`), they meet after the last output is written
-// and share out what follows the product, so that it is no launch of its own: norm, a row a block, or swiglu (see
-// rowwise.cuh). A launch of its own costs about 6 us on an H200, nearly all of it draining and filling.
-//
 // A row's bits: slices, shares, warps and cuts follow from the matrices and the device, never from the rows, so a row's
 // sums have one order in any company. Rows, N8, stages and the place of partial sums may differ.
 //
@@ -30,7 +26,6 @@
 // budget: matmul_32 255
 // budget: matmul_join 40
 #include "ring.cuh"
-#include "rowwise.cuh"
 #include "tiles.cuh"
 
 constexpr int MAX_PRODUCTS = 8;
@@ -42,9 +37,6 @@ struct MatmulProduct {
   float* out;        // [activation rows][out_stride]
   int rows, out_stride, format, first_tile;
 };
-enum EpilogueKind { EPILOGUE_NONE = 0, EPILOGUE_NORM = 1, EPILOGUE_SWIGLU = 2 };
-constexpr int NORM_CHUNKS = 3;  // a norm of at most 8 * NORM_CHUNKS columns a thread
-
 struct MatmulArgs {
   MatmulProduct products[MAX_PRODUCTS];
   Activation x;
@@ -56,14 +48,8 @@ struct MatmulArgs {
   int owned;      // row tiles of a share that one block of the cluster owns, at most
   int with_sums;  // some format has mins
   int join;       // no clusters: matmul_join adds the slices
-  u32* counter;   // where blocks meet before the epilogue
-  int epilogue;   // EpilogueKind
-  union {         // over all rows: the last launch of a product does it, when the others have ended
-    NormArgs norm;
-    SwiGluArgs swiglu;
-  };
 };
-static_assert(sizeof(MatmulProduct) == 32 && sizeof(MatmulArgs) == 456, "mirrored in src/cuda/ops/matmul.rs");
+static_assert(sizeof(MatmulProduct) == 32 && sizeof(MatmulArgs) == 352, "mirrored in src/cuda/ops/matmul.rs");
 
 __device__ __forceinline__ int end_of(const MatmulArgs& a, int product) {
   return product + 1 < a.product_count ? a.products[product + 1].first_tile : a.tiles;
@@ -127,36 +113,6 @@ __device__ __forceinline__ void join4(const MatmulArgs& a, int tile, int n, int 
   const float* part = a.workspace + ((size_t)n * a.tiles + tile) * 16 + quarter * 4;
   for (int i = 1; i < a.slices; i++, part += (size_t)a.rows * a.tiles * 16) v = add4(v, load_written4(part));
   write4(p, a.first_row + n, row, v);
-}
-
-// What follows the product. `memory`: shared, no longer in use for anything else.
-__device__ __forceinline__ void epilogue(const MatmulArgs& a, u8* memory) {
-  const int blocks = a.slices * a.shares;
-  __syncthreads();
-  u32 before = 0;
-  if (threadIdx.x == 0) before = grid_arrive(a.counter, blocks);
-  if (a.epilogue == EPILOGUE_NORM) {
-    int row = blockIdx.x;
-    if (row >= a.norm.rows) return;  // room for the next kernel's block
-    // Only `add` is of this product: the rest is read while other blocks arrive.
-    float x[NORM_CHUNKS][8], weight[NORM_CHUNKS][8];
-    read_columns(a.norm.weight, a.norm.cols, weight);
-    read_columns(a.norm.x + (size_t)row * a.norm.cols, a.norm.cols, x);
-    if (threadIdx.x == 0) grid_wait(a.counter, before);
-    __syncthreads();
-    while (row < a.norm.rows) {
-      norm_row(a.norm, row, x, weight, (float*)memory);
-      row += blocks;
-      if (row < a.norm.rows) read_columns(a.norm.x + (size_t)row * a.norm.cols, a.norm.cols, x);
-      __syncthreads();
-    }
-  } else {
-    if (threadIdx.x == 0) grid_wait(a.counter, before);
-    __syncthreads();
-    const int groups = a.swiglu.out.cols >> 3;  // a multiple of 4
-    for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < a.swiglu.rows * groups; i += blocks * blockDim.x)
-      swiglu8(a.swiglu, i / groups, i % groups * 8);
-  }
 }
 
 template <int N8>
@@ -359,28 +315,26 @@ __device__ __forceinline__ void matmul(const MatmulArgs& a) {
   }
 
 #if __CUDA_ARCH__ >= 900
-  if (clustered) {
-    __syncwarp();
-    cluster_arrive();
-    cluster_wait();
-    // This block owns the share's row tiles slice, slice + slices, ...
-    const int mine = tiles > slice ? (tiles - slice + a.slices - 1) / a.slices : 0;
-    for (int i = threadIdx.x; i < mine * a.rows * 4; i += blockDim.x) {
-      const int quarter = i & 3, n = (i >> 2) % a.rows, index = (i >> 2) / a.rows;
-      const int at = first_tile + index * a.slices + slice;
-      if (a.workspace) {
-        join4(a, at, n, quarter);
-      } else {
-        const float* part = parts + index * result + n * LD + quarter * 4;
-        float4 v = load_written4(part);
-        for (int s = 1; s < a.slices; s++) v = add4(v, load_written4(part + s * a.owned * result));
-        const MatmulProduct& p = a.products[product_of(a, at)];
-        write4(p, a.first_row + n, (at - p.first_tile) * 16 + quarter * 4, v);
-      }
+  if (!clustered) return;
+  __syncwarp();
+  cluster_arrive();
+  cluster_wait();
+  // This block owns the share's row tiles slice, slice + slices, ...
+  const int mine = tiles > slice ? (tiles - slice + a.slices - 1) / a.slices : 0;
+  for (int i = threadIdx.x; i < mine * a.rows * 4; i += blockDim.x) {
+    const int quarter = i & 3, n = (i >> 2) % a.rows, index = (i >> 2) / a.rows;
+    const int at = first_tile + index * a.slices + slice;
+    if (a.workspace) {
+      join4(a, at, n, quarter);
+    } else {
+      const float* part = parts + index * result + n * LD + quarter * 4;
+      float4 v = load_written4(part);
+      for (int s = 1; s < a.slices; s++) v = add4(v, load_written4(part + s * a.owned * result));
+      const MatmulProduct& p = a.products[product_of(a, at)];
+      write4(p, a.first_row + n, (at - p.first_tile) * 16 + quarter * 4, v);
     }
   }
 #endif
-  if (a.epilogue) epilogue(a, memory);
 }
 
 // 16 warps where shared memory has room for their rings; the accumulators of 32 rows leave registers for 8 only.

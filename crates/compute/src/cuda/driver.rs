@@ -284,30 +284,6 @@ impl Driver {
         // SAFETY: kernels take their one argument by value, in the layout `args.rs` asserts.
         unsafe { call!(cuLaunchKernelEx(&config, function.0, arguments.as_mut_ptr(), std::ptr::null_mut())) }
     }
-
-    /// Clusters of so many blocks of a kernel that run at once.
-    pub(crate) fn clusters(&self, function: &Function, shape: Shape) -> Result<u32, Error> {
-        let mut attribute = zeroed_attribute();
-        attribute.id = sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
-        attribute.value.clusterDim =
-            sys::CUlaunchAttributeValue_union__bindgen_ty_1 { x: shape.cluster, y: 1, z: 1 };
-        let config = sys::CUlaunchConfig {
-            gridDimX: shape.cluster,
-            gridDimY: 1,
-            gridDimZ: 1,
-            blockDimX: shape.block,
-            blockDimY: 1,
-            blockDimZ: 1,
-            sharedMemBytes: shape.shared,
-            hStream: self.stream,
-            attrs: &mut attribute,
-            numAttrs: 1,
-        };
-        let mut count = 0;
-        // SAFETY: pointers to locals.
-        unsafe { call!(cuOccupancyMaxActiveClusters(&mut count, function.0, &config)) }?;
-        Ok(count as u32)
-    }
 }
 
 impl Drop for Driver {

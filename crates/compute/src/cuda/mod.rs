@@ -31,7 +31,7 @@ use driver::{Driver, Graph};
 use kernels::Kernels;
 pub use kernels::{Images, architectures};
 pub use ledger::{Bill, Ledger};
-use run::{Fusion, Run};
+use run::Run;
 use scratch::Scratch;
 use std::{
     collections::HashMap,
@@ -49,7 +49,6 @@ pub struct Cuda {
     kernels: Kernels,
     weights: Weights,
     scratch: Scratch,
-    fusion: Fusion,
     /// For what a call sends beside a pass: paths of commits, settings of draws.
     inbox: DeviceMemory,
     /// For what a call reads back.
@@ -119,17 +118,9 @@ impl Cuda {
             limits.major = limits.major.min(8);
         }
         let scratch = Scratch::new(&driver)?;
-        let fusion = Fusion::new(&driver)?;
         let inbox = driver.allocate(BOX, "messages")?;
         let outbox = driver.allocate(BOX, "messages")?;
-        Ok(Self { limits, kernels, scratch, fusion, weights: Weights::default(), inbox, outbox, driver })
-    }
-
-    /// Whether a product does the norm or swiglu after it in the same launch, which is the default. The bits are the
-    /// same either way.
-    pub fn set_fusion(&mut self, is_on: bool) {
-        self.fusion.is_on = is_on;
-        self.scratch.generation += 1; // graphs are made again
+        Ok(Self { limits, kernels, scratch, weights: Weights::default(), inbox, outbox, driver })
     }
 
     /// The device.
@@ -180,7 +171,6 @@ impl Cuda {
             limits: &self.limits,
             weights: &self.weights,
             scratch: &self.scratch,
-            fusion: &self.fusion,
             arena,
             pass,
             slots,
@@ -384,7 +374,7 @@ impl Cuda {
         }
         buffer.upload(&self.driver, pass)?;
         let run = self.run_on(arena, buffer.args(pass), pass.slots);
-        let launch = || run.execute_all(&plan.ops);
+        let launch = || plan.ops.iter().try_for_each(|op| run.execute(op));
         if !is_small {
             return launch();
         }

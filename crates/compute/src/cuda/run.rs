@@ -3,7 +3,7 @@
 
 use super::{
     args,
-    driver::{DeviceInfo, DeviceMemory, Driver, Shape},
+    driver::{DeviceInfo, Driver, Shape},
     kernels::Kernels,
     ops,
     scratch::Scratch,
@@ -14,28 +14,6 @@ use crate::{
     arena::Arena,
     plan::{Buf, Op, Plan, VectorId},
 };
-use std::{cell::RefCell, collections::HashMap, sync::Arc};
-
-/// What launches that do two ops need: a product whose blocks meet at its end can do what follows it, if all of them
-/// run at once.
-pub(crate) struct Fusion {
-    /// Whether there are such launches.
-    pub(crate) is_on: bool,
-    /// Where the blocks of a launch meet. One word serves all launches, since they arrive there one after the other.
-    counter: DeviceMemory,
-    /// Clusters that run at once, by kernel, threads, shared memory and blocks of a cluster.
-    clusters: RefCell<HashMap<(&'static str, u32, u32, u32), u32>>,
-}
-
-impl Fusion {
-    pub(crate) fn new(driver: &Arc<Driver>) -> Result<Self, Error> {
-        Ok(Self {
-            is_on: true,
-            counter: driver.allocate(4, "a counter of blocks")?,
-            clusters: RefCell::default(),
-        })
-    }
-}
 
 /// What a launch needs to know.
 pub(crate) struct Run<'a> {
@@ -44,7 +22,6 @@ pub(crate) struct Run<'a> {
     pub(crate) limits: &'a DeviceInfo,
     pub(crate) weights: &'a Weights,
     pub(crate) scratch: &'a Scratch,
-    pub(crate) fusion: &'a Fusion,
     pub(crate) arena: &'a Arena,
     pub(crate) pass: args::Pass,
     /// States a sequence folds at once in this pass.
@@ -57,27 +34,6 @@ impl Run<'_> {
             return Ok(());
         }
         self.driver.launch(&self.kernels.get(kernel)?, shape, args)
-    }
-
-    /// The counter where blocks of a launch meet.
-    pub(crate) fn counter(&self) -> args::Address {
-        self.fusion.counter.address()
-    }
-
-    /// Whether all blocks of a launch run at once when nothing else does: they may wait for each other then. A kernel
-    /// that is launched later does not take their place, since it begins only when all of them have.
-    pub(crate) fn runs_at_once(&self, kernel: &'static str, shape: Shape) -> Result<bool, Error> {
-        let blocks: u32 = shape.grid.iter().product();
-        if shape.cluster == 1 || blocks > self.limits.multiprocessors {
-            return Ok(blocks <= self.limits.multiprocessors);
-        }
-        let key = (kernel, shape.block, shape.shared, shape.cluster);
-        if let Some(&clusters) = self.fusion.clusters.borrow().get(&key) {
-            return Ok(blocks <= clusters * shape.cluster);
-        }
-        let clusters = self.driver.clusters(&self.kernels.get(kernel)?, shape)?;
-        self.fusion.clusters.borrow_mut().insert(key, clusters);
-        Ok(blocks <= clusters * shape.cluster)
     }
 
     pub(crate) fn plan(&self) -> &Plan {
@@ -121,22 +77,6 @@ impl Run<'_> {
 
     pub(crate) fn vector(&self, id: VectorId) -> args::Address {
         self.weights.vector(id)
-    }
-
-    /// Launches ops in order; a product does the op after it as well where it can.
-    pub(crate) fn execute_all(&self, ops: &[Op]) -> Result<(), Error> {
-        let mut rest = ops;
-        while let Some((op, after)) = rest.split_first() {
-            rest = after;
-            if let (Op::Matmul { products }, Some((next, after))) = (op, after.split_first())
-                && ops::matmul::launch_with(self, products, next)?
-            {
-                rest = after;
-                continue;
-            }
-            self.execute(op)?;
-        }
-        Ok(())
     }
 
     /// Launches everything an op is.

@@ -113,12 +113,6 @@ impl Both<'_> {
         (self.seen)(&check);
         self.checks.push(check);
     }
-
-    /// Notes whether numbers have the same bits.
-    fn check_bits(&mut self, name: &str, a: &[f32], b: &[f32]) {
-        let same = a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.to_bits() == b.to_bits());
-        self.check(name, if same { 0.0 } else { f32::INFINITY }, 0.0);
-    }
 }
 
 /// Runs a plan in an arena of NaN but for the inputs.

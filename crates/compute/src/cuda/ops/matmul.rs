@@ -5,14 +5,13 @@
 use crate::{
     Error,
     cuda::{
-        args::{Activation, Address, NormArgs, SwiGluArgs},
+        args::{Activation, Address},
         driver::{DeviceInfo, Shape},
-        ops,
         pack::{TILE_ROWS, TileFormat},
         run::{Run, padded},
         weights::Weights,
     },
-    plan::{Op, Product, Rows},
+    plan::{Product, Rows},
 };
 
 const MAX_PRODUCTS: usize = 8;
@@ -21,8 +20,6 @@ const DIRECT: i32 = 8;
 /// The rows whose activations must fit in shared memory beside the rings. With 32 one launch always takes 32 rows, but
 /// with more slices or half the warps; with 16, launches of up to 16 rows are fastest.
 const FULL_ROWS: usize = 16;
-/// Groups of eight columns a thread has of a norm that follows a product, at most.
-const NORM_CHUNKS: usize = 3;
 /// Blocks of a cluster, at most.
 const MAX_CLUSTER: usize = 8;
 
@@ -56,22 +53,10 @@ struct MatmulArgs {
     owned: i32,
     with_sums: i32,
     join: i32,
-    counter: Address,
-    epilogue: i32,
-    after: After,
-}
-
-/// What an epilogue of each kind takes.
-#[repr(C)]
-#[derive(Clone, Copy)]
-union After {
-    none: [u64; 11],
-    norm: NormArgs,
-    swiglu: SwiGluArgs,
 }
 
 // As `kernels/matmul.cu` asserts it.
-const _: () = assert!(size_of::<MatmulArgs>() == 456);
+const _: () = assert!(size_of::<MatmulArgs>() == 352);
 
 /// Matrices that share their activations.
 #[derive(Clone, Debug)]
@@ -177,8 +162,9 @@ fn shared_bytes(group: &Group, g: &Geometry, rows: usize, stages: usize, workspa
 
 /// Stages and the place of partial sums for a number of rows; none if they do not fit.
 fn room(group: &Group, g: &Geometry, limits: &DeviceInfo, rows: usize) -> Option<Room> {
-    // More stages than these do not help, and leave no room for the next kernel's block beside this one.
-    let most = if g.warps > 8 { 3 } else { 4 };
+    // More stages than these do not help, and leave no room for the next kernel's block beside this one: with 16 warps a
+    // third cost 0.2 ms of a 27B pass on an H200.
+    let most = if g.warps > 8 { 2 } else { 4 };
     let with = |workspace: bool| {
         let bytes = |stages| shared_bytes(group, g, rows, stages, workspace);
         let stages = (2..=most).rev().find(|&stages| bytes(stages) <= limits.shared as usize)?;
@@ -191,8 +177,8 @@ fn room(group: &Group, g: &Geometry, limits: &DeviceInfo, rows: usize) -> Option
     }
 }
 
-/// What a block takes, in hundredths of a tile's step: its steps, a little more where few warps work on many or many on
-/// few, and what adding the slices costs.
+/// What a block takes, in hundredths of a tile's step: its steps, a little more where few warps work on many or many on few, and
+/// what adding the slices costs.
 fn estimate(steps: usize, slices: usize, warps: usize, join: bool) -> usize {
     let percent = match (steps >= 128, warps) {
         (true, 16) | (false, 8) => 100,
@@ -286,72 +272,10 @@ pub(crate) fn workspace_bytes(weights: &Weights, limits: &DeviceInfo, products: 
 
 /// Launches the products of a decoding pass that run over all or over the chosen rows.
 pub(crate) fn launch(run: &Run<'_>, products: &[Product]) -> Result<(), Error> {
-    groups(products).iter().try_for_each(|products| launch_group(run, products, 0, After { none: [0; 11] }))
+    groups(products).iter().try_for_each(|products| launch_group(run, products))
 }
 
-/// Launches the products and the op after them as one, if it can be: a norm that adds the one product to the residual,
-/// or swiglu of the two, in a decoding pass. Otherwise nothing is launched.
-pub(crate) fn launch_with(run: &Run<'_>, products: &[Product], next: &Op) -> Result<bool, Error> {
-    if !run.fusion.is_on || run.is_prompt() || !follows(products, next) {
-        return Ok(false);
-    }
-    let group = describe(run.weights, products);
-    let g = geometry(&group, run.limits);
-    let (kind, after) = match next {
-        Op::Norm { x, .. } if run.cols(*x) <= g.warps * 32 * 8 * NORM_CHUNKS => {
-            (1, After { norm: ops::norm::args(run, next) })
-        }
-        Op::SwiGlu { parts } => {
-            let (gate, up, out) = parts[0];
-            let args = ops::swiglu::args(run, gate, up, out);
-            let same = |p: &Product| run.cols(p.out) == args.out.cols as usize;
-            assert!(args.rows as usize == run.rows() && products.iter().all(same), "{next:?}");
-            (2, After { swiglu: args })
-        }
-        _ => return Ok(false),
-    };
-    let last = (run.rows() - 1) % g.launch_rows + 1;
-    let (kernel, shape, _) = shape_of(&group, &g, run.limits, last);
-    if g.join || !run.runs_at_once(kernel, shape)? {
-        return Ok(false);
-    }
-    launch_group(run, products, kind, after)?;
-    Ok(true)
-}
-
-/// Whether the op needs nothing but its own rows of these products, all of one launch.
-fn follows(products: &[Product], next: &Op) -> bool {
-    let one_launch = products.iter().all(|p| p.rows == Rows::All) && groups(products).len() == 1;
-    match (products, next) {
-        ([product], Op::Norm { x, add, .. }) => one_launch && *add == Some(product.out) && *x != product.out,
-        ([a, b], Op::SwiGlu { parts }) => {
-            let outs = (a.out, b.out);
-            one_launch
-                && a.out != b.out
-                && matches!(parts[..], [(gate, up, _)] if (gate, up) == outs || (up, gate) == outs)
-        }
-        _ => false,
-    }
-}
-
-/// The kernel for a number of rows, its launch, and what they decide.
-fn shape_of(group: &Group, g: &Geometry, limits: &DeviceInfo, rows: usize) -> (&'static str, Shape, Room) {
-    let room = room(group, g, limits, rows).expect("launches fit");
-    let kernel = match rows {
-        ..=8 => "matmul_8",
-        9..=16 => "matmul_16",
-        _ => "matmul_32",
-    };
-    let shape = Shape {
-        grid: [(g.slices * g.shares) as u32, 1, 1],
-        block: 32 * g.warps as u32,
-        shared: room.shared as u32,
-        cluster: if g.join { 1 } else { g.slices as u32 },
-    };
-    (kernel, shape, room)
-}
-
-fn launch_group(run: &Run<'_>, products: &[Product], epilogue: i32, after: After) -> Result<(), Error> {
+fn launch_group(run: &Run<'_>, products: &[Product]) -> Result<(), Error> {
     let group = describe(run.weights, products);
     let g = geometry(&group, run.limits);
     let (rows, chosen) = match products[0].rows {
@@ -379,7 +303,7 @@ fn launch_group(run: &Run<'_>, products: &[Product], epilogue: i32, after: After
     assert!(group.cost() * g.shares < i32::MAX as usize, "{} row tiles", group.tiles());
     for first in (0..rows).step_by(g.launch_rows) {
         let count = g.launch_rows.min(rows - first);
-        let (kernel, shape, room) = shape_of(&group, &g, run.limits, count);
+        let room = room(&group, &g, run.limits, count).expect("launches fit");
         if room.workspace {
             let needed = partial_bytes(&group, &g, count);
             assert!(needed <= run.scratch.products.len(), "{needed} bytes of partial sums");
@@ -401,10 +325,17 @@ fn launch_group(run: &Run<'_>, products: &[Product], epilogue: i32, after: After
             owned: g.owned as i32,
             with_sums: i32::from(group.matrices.iter().any(has_mins)),
             join: i32::from(g.join),
-            counter: run.counter(),
-            // The last launch does what follows for all rows: the others have ended when it has its inputs.
-            epilogue: if first + count == rows { epilogue } else { 0 },
-            after,
+        };
+        let kernel = match count {
+            ..=8 => "matmul_8",
+            9..=16 => "matmul_16",
+            _ => "matmul_32",
+        };
+        let shape = Shape {
+            grid: [(g.slices * g.shares) as u32, 1, 1],
+            block: 32 * g.warps as u32,
+            shared: room.shared as u32,
+            cluster: if g.join { 1 } else { g.slices as u32 },
         };
         run.launch(kernel, shape, &args)?;
         if g.join {
@@ -418,7 +349,6 @@ fn launch_group(run: &Run<'_>, products: &[Product], epilogue: i32, after: After
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::{Buf, MatrixId, VectorId};
 
     fn device(major: u32, multiprocessors: u32, shared: u32) -> DeviceInfo {
         DeviceInfo { name: String::new(), major, minor: 0, multiprocessors, shared, l2: 0, memory: 0 }
@@ -430,50 +360,6 @@ mod tests {
     }
 
     const H200: (u32, u32, u32) = (9, 132, 232_448);
-
-    #[test]
-    fn a_norm_or_swiglu_right_after_its_products_joins_them() {
-        let product = |x, out, rows| Product { x: Buf(x), weight: MatrixId(0), out: Buf(out), rows };
-        let norm = |add: Option<u32>| Op::Norm {
-            x: Buf(9),
-            add: add.map(Buf),
-            weight: VectorId(0),
-            eps: 1e-6,
-            out: Buf(8),
-            offset: 0,
-            tap: None,
-        };
-        let one = [product(0, 1, Rows::All)];
-        assert!(follows(&one, &norm(Some(1))));
-        assert!(!follows(&one, &norm(Some(2))) && !follows(&one, &norm(None)));
-        assert!(!follows(&[product(0, 1, Rows::Chosen)], &norm(Some(1))));
-        assert!(!follows(&[product(0, 9, Rows::All)], &norm(Some(9))));
-        let two = [one[0], product(0, 2, Rows::All)];
-        assert!(!follows(&two, &norm(Some(1))));
-        let swiglu = |parts: &[(u32, u32)]| Op::SwiGlu {
-            parts: parts.iter().map(|&(gate, up)| (Buf(gate), Buf(up), Buf(7))).collect(),
-        };
-        assert!(follows(&two, &swiglu(&[(1, 2)])) && follows(&two, &swiglu(&[(2, 1)])));
-        assert!(!follows(&two, &swiglu(&[(1, 1)])) && !follows(&two, &swiglu(&[(1, 2), (3, 4)])));
-        assert!(!follows(&[one[0], product(3, 2, Rows::All)], &swiglu(&[(1, 2)])));
-    }
-
-    /// What follows a product waits for all its blocks.
-    #[test]
-    fn the_matrices_of_27b_run_at_once_on_an_h200() {
-        use TileFormat::Q4_K;
-        let limits = device(H200.0, H200.1, H200.2);
-        for (matrices, cols) in [
-            (vec![(17408, Q4_K), (17408, Q4_K)], 5120),
-            (vec![(5120, Q4_K)], 6144),
-            (vec![(5120, Q4_K)], 17408),
-            (vec![(2048, Q4_K)], 4096),
-        ] {
-            let g = geometry(&group(&matrices, cols), &limits);
-            assert!(!g.join && g.slices * g.shares <= 132, "{matrices:?} {cols}: {g:?}");
-            assert!(matrices.len() == 2 || matrices[0].0 <= g.warps * 32 * 8 * NORM_CHUNKS, "{g:?}");
-        }
-    }
 
     #[test]
     fn the_matrices_of_27b_fill_an_h200() {

@@ -7,14 +7,6 @@ use crate::{
 };
 
 pub(crate) fn launch(run: &Run<'_>, op: &Op) -> Result<(), Error> {
-    let args = args(run, op);
-    // A thread has eight columns, whatever the number of rows.
-    let threads = (args.cols as u32).div_ceil(256) * 32;
-    run.launch("rms_norm", Shape::new([run.rows() as u32, 1, 1], threads), &args)
-}
-
-/// The arguments of a norm over all rows.
-pub(crate) fn args(run: &Run<'_>, op: &Op) -> NormArgs {
     let &Op::Norm { x, add, weight, eps, out, offset, tap } = op else { unreachable!() };
     let cols = run.cols(x);
     assert!(
@@ -29,7 +21,7 @@ pub(crate) fn args(run: &Run<'_>, op: &Op) -> NormArgs {
         tap_stride.is_multiple_of(4) && tap_offset.is_multiple_of(4),
         "a tap at {tap_offset} of {tap_stride}"
     );
-    NormArgs {
+    let args = NormArgs {
         x: run.buffer(x),
         add: add.map_or(0, |add| run.buffer(add)),
         weight: run.vector(weight),
@@ -41,5 +33,7 @@ pub(crate) fn args(run: &Run<'_>, op: &Op) -> NormArgs {
         tap_offset: tap_offset as i32,
         offset: offset as i32,
         eps,
-    }
+    };
+    // A thread has eight columns, whatever the number of rows.
+    run.launch("rms_norm", Shape::new([run.rows() as u32, 1, 1], cols.div_ceil(256) as u32 * 32), &args)
 }
