@@ -173,8 +173,8 @@ pub(crate) fn of(model: &ModelFlags) -> Result<()> {
                 "{}: token {step} differs from the processor's, whose logit is {margin:.4} higher",
                 suite.name
             )?;
-            // Written so that a margin that is no number fails too.
-            if !(margin.abs() <= NEAR_TIE) {
+            let is_near = margin.abs() <= NEAR_TIE;
+            if !is_near {
                 bail!("a difference of {margin} between device and processor is no near tie");
             }
         }

@@ -188,7 +188,7 @@ __device__ __forceinline__ void matmul(const MatmulArgs& a) {
 #else
     for (int i = 0; i < a.stages; i++) barrier_init(full + i, 32);
 #endif
-    barrier_init(ended + warp, 1);
+    barrier_init(ended + warp, 32);
 #if __CUDA_ARCH__ >= 900
     if (warp == 0) barrier_init(x_full, 1);
     barrier_init_fence();
@@ -305,10 +305,7 @@ __device__ __forceinline__ void matmul(const MatmulArgs& a) {
         }
         acc[0][j][e] = 0.f;
       }
-    if (!from_start) {
-      __syncwarp();
-      if (lane == 0) barrier_arrive(ended + warp);
-    }
+    if (!from_start) barrier_arrive(ended + warp);
     from_start = true;
     k = 0;
     if (++tile < a.tiles) format = a.products[product_of(a, tile)].format;

@@ -39,7 +39,8 @@ pub fn architectures() -> Vec<&'static str> {
 
 /// Loaded kernels, by name.
 pub(crate) struct Kernels {
-    modules: Vec<Module>,
+    /// By the name of their file.
+    modules: HashMap<&'static str, Module>,
     functions: RefCell<HashMap<&'static str, Function>>,
     shared: u32,
 }
@@ -52,19 +53,22 @@ impl Kernels {
             (major @ 10.., minor) => format!("sm_{major}{minor}a"),
             (major, minor) => format!("sm_{major}{minor}"),
         };
-        let of = |architecture: &str| -> Vec<&'static [u8]> {
-            IMAGES.iter().filter(|(_, a, _)| *a == architecture).map(|(_, _, image)| *image).collect()
+        let of = |architecture: &str| -> Vec<(&'static str, &'static [u8])> {
+            let images = IMAGES.iter().filter(|(_, a, _)| *a == architecture);
+            images.map(|(file, _, image)| (*file, *image)).collect()
         };
         let (cubins, ptx) = (of(&own), of("compute_80"));
         let modules = if images == Images::Best && !cubins.is_empty() {
             driver.overlap.store(info.major >= 9, Ordering::Relaxed);
-            cubins.into_iter().map(|image| driver.load(image)).collect::<Result<_, _>>()?
+            load(driver, cubins)?
         } else if !ptx.is_empty() {
-            ptx.into_iter().map(|image| driver.load(image)).collect::<Result<_, _>>()?
+            load(driver, ptx)?
         } else {
             let target = if images == Images::Ptx { "compute_80" } else { own.as_str() };
             driver.overlap.store(info.major >= 9 && images == Images::Best, Ordering::Relaxed);
-            compile(target)?.iter().map(|image| driver.load(image)).collect::<Result<_, _>>()?
+            let images = compile(target)?;
+            let files = SOURCES.iter().map(|(file, _)| *file);
+            load(driver, files.zip(images.iter().map(Vec::as_slice)).collect())?
         };
         Ok(Self { modules, functions: RefCell::default(), shared: info.shared })
     }
@@ -74,14 +78,21 @@ impl Kernels {
         if let Some(function) = self.functions.borrow().get(name) {
             return Ok(*function);
         }
-        for module in &self.modules {
-            if let Some(function) = module.function(name, self.shared)? {
-                self.functions.borrow_mut().insert(name, function);
-                return Ok(function);
-            }
-        }
-        Err(Error::Kernels(format!("no kernel is called `{name}`")))
+        // Every file states the budget of each of its kernels.
+        let states = |text: &str| text.contains(&format!("// budget: {name} "));
+        let file = SOURCES.iter().find(|(_, text)| states(text)).map(|(file, _)| file);
+        let function = match file.and_then(|file| self.modules.get(file)) {
+            Some(module) => module.function(name, self.shared)?,
+            None => None,
+        };
+        let function = function.ok_or_else(|| Error::Kernels(format!("no kernel is called `{name}`")))?;
+        self.functions.borrow_mut().insert(name, function);
+        Ok(function)
     }
+}
+
+fn load<'i>(driver: &Driver, images: Vec<(&'i str, &[u8])>) -> Result<HashMap<&'i str, Module>, Error> {
+    images.into_iter().map(|(file, image)| Ok((file, driver.load(image)?))).collect()
 }
 
 /// Compiles every kernel with this machine's NVRTC.

@@ -387,14 +387,13 @@ impl Cuda {
             return launch();
         }
         let key = (pass.rows(), pass.chosen.len(), pass.sequences.len());
-        if !captured.graphs.contains_key(&key) {
-            // Kernels are loaded when they are first used, which a capture does not allow.
-            launch()?;
-            let graph = self.driver.capture(launch)?;
-            captured.graphs.insert(key, graph);
-            return Ok(());
+        if let Some(graph) = captured.graphs.get(&key) {
+            return self.driver.launch_graph(graph);
         }
-        self.driver.launch_graph(&captured.graphs[&key])
+        // Kernels are loaded when they are first used, which a capture does not allow.
+        launch()?;
+        captured.graphs.insert(key, self.driver.capture(launch)?);
+        Ok(())
     }
 
     /// Sends words to the inbox and gives their address.

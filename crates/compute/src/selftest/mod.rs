@@ -50,6 +50,9 @@ struct Both<'a> {
     seen: &'a mut dyn FnMut(&Check),
 }
 
+/// A plan, what its buffers begin with, and which of them are compared.
+type Recorded = (Plan, Vec<(Buf, Vec<f32>)>, Vec<Buf>);
+
 /// A matrix or vector on both.
 #[derive(Clone, Copy)]
 struct Of<T> {
@@ -89,7 +92,7 @@ impl Both<'_> {
     fn compare<'p>(
         &mut self,
         name: &str,
-        record: &dyn Fn(bool) -> (Plan, Vec<(Buf, Vec<f32>)>, Vec<Buf>),
+        record: &dyn Fn(bool) -> Recorded,
         passes: [Pass<'p>; 2],
         tolerance: f32,
     ) -> Result<(), Error> {
