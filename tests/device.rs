@@ -1,0 +1,60 @@
+//! `--device` through the binary: without a driver there is a sentence and no panic; with one the device writes what the
+//! processor writes.
+
+use std::io::Write;
+use std::process::{Command, Output};
+
+fn forerun(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_forerun")).args(args).output().expect("the binary runs")
+}
+
+/// Whether there is a device; says on standard error that `test` goes without one.
+fn has_device(test: &str) -> bool {
+    match compute::cuda::devices() {
+        Ok(count) if count > 0 => true,
+        found => {
+            let reason = found.map_or_else(|e| e.to_string(), |_| "the driver has no device".to_owned());
+            let _ = writeln!(std::io::stderr(), "skipped: {test}: {reason}");
+            false
+        }
+    }
+}
+
+#[test]
+fn a_device_that_is_not_there_is_named() {
+    let beyond = forerun(&["run", "--device", "cuda:99", "hello"]);
+    assert_eq!(beyond.status.code(), Some(1));
+    let message = String::from_utf8_lossy(&beyond.stderr).into_owned();
+    assert!(message.contains("cuda:99") && !message.contains("panicked"), "{message}");
+    let unknown = forerun(&["run", "--device", "gpu", "hello"]);
+    let message = String::from_utf8_lossy(&unknown.stderr).into_owned();
+    assert!(message.contains("unknown device `gpu`"), "{message}");
+}
+
+#[test]
+fn the_self_test_says_what_it_lacks() {
+    if compute::cuda::devices().unwrap_or(0) > 0 {
+        return;
+    }
+    let found = forerun(&["doctor", "--selftest"]);
+    assert_eq!(found.status.code(), Some(1));
+    let message = String::from_utf8_lossy(&found.stderr).into_owned();
+    assert!(message.contains("needs a CUDA device") && message.contains("libcuda"), "{message}");
+}
+
+#[test]
+fn the_device_writes_what_the_processor_writes() {
+    if !has_device("the_device_writes_what_the_processor_writes") {
+        return;
+    }
+    let ask = |device: &str, spec: &str| {
+        let args = ["run", "--device", device, "--spec", spec, "--temp", "0", "--max-tokens", "48", "--json"];
+        let output = forerun(&[&args[..], &["Write quicksort in Python."]].concat());
+        let json: serde_json::Value = serde_json::from_slice(&output.stdout).expect("one JSON object");
+        json["ids"].clone()
+    };
+    let expected = ask("cpu", "off");
+    for spec in ["off", "chain", "tree", "mtp", "auto"] {
+        assert_eq!(ask("cuda", spec), expected, "{spec}");
+    }
+}
