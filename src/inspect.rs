@@ -1,9 +1,12 @@
 //! `forerun inspect`: what a file is, how each setting was found, its tensors, and what looks wrong.
 
 use crate::about;
+use crate::device_memory::{Need, Plan};
 use crate::draft_flags::DraftFlags;
 use anyhow::Result;
 use checkpoint::{Checkpoint, DrafterConfig, Report, Source, Target, TargetConfig, Weights};
+use compute::KvType;
+use engine::{Engine, Spec, WeightSource};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -17,6 +20,9 @@ pub(crate) struct Args {
     /// Check a drafter against this target
     #[arg(long, value_name = "FILE")]
     target: Option<PathBuf>,
+    /// Count what a target needs of a GPU, at its own context or at so many tokens
+    #[arg(long, value_name = "TOKENS", num_args = 0..=1, default_missing_value = "0")]
+    device: Option<usize>,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -39,6 +45,8 @@ struct Findings<'a> {
     skipped: &'a [String],
     totals: Totals,
     tensors: Vec<Tensor<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    device_memory: Option<Plan>,
 }
 
 #[derive(Serialize)]
@@ -72,7 +80,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let source = Source::open(&args.file).map_err(about(&args.file))?;
     let container = source.container();
     let opened = Checkpoint::read(source, &args.draft.overrides(), target).map_err(about(&args.file))?;
-    let findings = match &opened {
+    let mut findings = match &opened {
         Checkpoint::Target(t) => {
             Findings::new(args, container, Config::Target(&t.config), None, &t.weights, &t.report)
         }
@@ -80,6 +88,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             Findings::new(args, container, Config::Drafter(&d.config), Some(d.dialect), &d.weights, &d.report)
         }
     };
+    if let (Some(tokens), Checkpoint::Target(t)) = (args.device, &opened) {
+        findings.device_memory = Some(needed(t, tokens)?);
+    }
     let mut out = std::io::stdout().lock();
     if args.json {
         serde_json::to_writer_pretty(&mut out, &findings).map_err(std::io::Error::from)?;
@@ -88,6 +99,15 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         findings.print(&mut out)?;
     }
     Ok(out.flush()?)
+}
+
+/// What a target without a drafter needs of a card with 24 GB or so, which reads prompts 256 tokens at a time.
+fn needed(target: &Target, tokens: usize) -> Result<Plan> {
+    let need = Need::count(256, |ledger| {
+        let weights = (&target.config, &target.weights as &dyn WeightSource);
+        Ok(Engine::load(Box::new(ledger), weights, None, KvType::F16, Spec::Off)?)
+    })?;
+    Ok(need.at(if tokens > 0 { tokens } else { target.config.context_length }))
 }
 
 impl<'a> Findings<'a> {
@@ -139,6 +159,7 @@ impl<'a> Findings<'a> {
                 bytes_by_type,
             },
             tensors,
+            device_memory: None,
         }
     }
 
@@ -172,6 +193,9 @@ impl<'a> Findings<'a> {
             by_type.map(|(ty, &bytes)| format!("{ty} {}", human(bytes))).collect::<Vec<_>>().join(", ");
         let Totals { tensors, parameters, bytes, .. } = self.totals;
         writeln!(out, "{tensors} tensors, {parameters} parameters, {} ({by_type})", human(bytes))?;
+        if let Some(plan) = &self.device_memory {
+            writeln!(out, "on a GPU: {}", plan.line())?;
+        }
         Ok(())
     }
 

@@ -31,7 +31,7 @@ fn refused(args: &[&str]) -> String {
 #[test]
 fn every_mode_writes_the_same_text() {
     let dense = stdout(&["bench", "parity", "--quick", "--max-tokens", "24"]);
-    assert!(dense.ends_with("64 answers, all equal to plain decoding\n"), "{dense}");
+    assert!(dense.ends_with("96 answers, all equal to plain decoding\n"), "{dense}");
     let moe = stdout(&[
         "bench",
         "parity",
@@ -47,7 +47,7 @@ fn every_mode_writes_the_same_text() {
     ]);
     // The tiny mixture of experts has no MTP block.
     assert!(moe.contains("3 modes beside `off` (chain tree:22 auto), 2 prompts"), "{moe}");
-    assert!(moe.ends_with("12 answers, all equal to plain decoding\n"), "{moe}");
+    assert!(moe.ends_with("18 answers, all equal to plain decoding\n"), "{moe}");
 }
 
 #[test]

@@ -58,3 +58,19 @@ fn the_device_writes_what_the_processor_writes() {
         assert_eq!(ask("cuda", spec), expected, "{spec}");
     }
 }
+
+#[test]
+fn a_plan_of_device_memory_is_made_without_one() {
+    let plan = |tokens: &str| {
+        let found = forerun(&["inspect", "models/dense/target-Q4_K_M.gguf", "--json", "--device", tokens]);
+        let json: serde_json::Value = serde_json::from_slice(&found.stdout).expect("one JSON object");
+        let bytes = |part: &str| json["device_memory"][part].as_u64().unwrap_or(0);
+        (bytes("weights"), bytes("state"), json["totals"]["bytes"].as_u64().unwrap_or(0))
+    };
+    let (short, long) = (plan("1024"), plan("65536"));
+    // Tiles are as large as the blocks they are made of, up to padding and small matrices of floats.
+    assert!(short.0 >= short.2 && short.0 < short.2 * 3 / 2, "{short:?}");
+    // Two attention layers of two heads of 256 numbers, keys and values, f16; beside them the next-token block's.
+    let grown = 3 * 2 * 2 * 256 * 2 * (65536 - 1024);
+    assert_eq!((long.0, long.1 - short.1), (short.0, grown));
+}
