@@ -9,13 +9,11 @@
 // commit_anchors  the states after positions at[0..anchors], folded from `base` (the state after position / 32 * 32
 //                 tokens, or null). Grid (dim / 32, value_heads, layers), 256 threads, dynamic shared memory 20624
 //                 bytes (sizeof FoldShared rounded up to 16). Floor: a state read and written, 302 MB at 27B: 80 us.
-// copy_rows       rows of [.., cols] f32 by a list. Grid (rows, cols / 1024 rounded up), 256 threads.
 //
 // A grid may be larger than what the path needs; where it is smaller, blocks take more rows.
 // budget: commit_kv 40
 // budget: commit_tape 48
 // budget: commit_anchors 96
-// budget: copy_rows 40
 #include "fold.cuh"
 
 struct CommitKvArgs {
@@ -52,16 +50,9 @@ struct CommitAnchorsArgs {
   RecurrentLayout layout;
 };
 
-struct CopyRowsArgs {
-  const float* from;
-  float* to;
-  const int* rows;   // [count]: which rows of `from`
-  const int* limit;  // or null: how many of them at most
-  int count, cols, first, pad;  // the row of `to` that the first goes to
-};
 
 static_assert(sizeof(CommitKvArgs) == 48 && sizeof(CommitTapeArgs) == 88, "as in src/cuda/ops/commit.rs");
-static_assert(sizeof(CommitAnchorsArgs) == 128 && sizeof(CopyRowsArgs) == 48, "as in src/cuda/ops/commit.rs");
+static_assert(sizeof(CommitAnchorsArgs) == 128, "as in src/cuda/ops/commit.rs");
 static_assert(sizeof(FoldShared) <= 20624, "as launched");
 
 extern __shared__ __align__(16) u8 shared_bytes[];
@@ -160,21 +151,5 @@ extern "C" __global__ void __launch_bounds__(FOLD_THREADS) commit_anchors(
     fold(tile, CommittedRows{a, begin, head, column}, l.dim, shared);
     for (int i = 0; i < a.anchors; i++)
       if (a.at[i] == begin + ANCHOR_TOKENS) store_tile(tile, a.out[i] + at, l.dim, l.dim);
-  }
-}
-
-extern "C" __global__ void __launch_bounds__(256) copy_rows(const __grid_constant__ CopyRowsArgs a) {
-  launch_dependents();
-  wait_for_inputs();
-  const int count = a.limit ? min(a.count, *a.limit) : a.count;
-  for (int i = blockIdx.x; i < count; i += gridDim.x) {
-    const float* from = a.from + (size_t)a.rows[i] * a.cols;
-    float* to = a.to + (size_t)(a.first + i) * a.cols;
-    const int begin = (blockIdx.y * 256 + threadIdx.x) * 4;
-    if (a.cols % 4 == 0) {
-      if (begin < a.cols) *(float4*)(to + begin) = *(const float4*)(from + begin);
-    } else {
-      for (int c = begin; c < min(a.cols, begin + 4); c++) to[c] = from[c];
-    }
   }
 }
