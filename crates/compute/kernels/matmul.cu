@@ -4,32 +4,46 @@
 // Grid: slices x shares blocks of `warps` warps. Block (slice, share) multiplies the share's row tiles with its slice
 // of the columns; its slice of all activation rows stays in shared memory while weights stream through a ring of
 // `stages` tiles per warp. A share's tiles are cut over the warps by cost, in the middle of a row tile too: the later
-// warp leaves its part in shared memory, where the earlier one, which ends on that tile, adds it. The slices of a share
-// are a cluster: a finished (tile, slice) goes into the shared memory of the tile's owner in the cluster, or, where
-// that has no room, into `workspace`; after the last tile one cluster barrier and a sum in order of slices remain.
-// Without clusters (before sm_90, or above 8 slices) `join` is set and matmul_join adds the workspace. A small matrix
-// whose tiles are larger than the others' is read from memory directly (DIRECT), or it would set the size of all rings.
+// warp leaves its part in shared memory, where the earlier one, which ends on that tile, adds it. Where the cuts fall,
+// `cuts` says: what a block would find by divisions before it could ask for its first weights, it reads. The slices of
+// a share are a cluster: a finished (tile, slice) goes into the shared memory of the tile's owner in the cluster, or,
+// where that has no room, into `workspace`; after the last tile one cluster barrier and a sum in order of slices remain.
+// Without clusters (before sm_90, or above 8 slices) `join` is set and matmul_join adds the workspace.
+//
+// A launch whose tiles are all of one format has a kernel for it; `mixed` kernels choose at every tile. There a small
+// matrix whose tiles are larger than the others' is read from memory directly (DIRECT), or it would set the size of all
+// rings.
 //
 // A row's bits: slices, shares, warps and cuts follow from the matrices and the device, never from the rows, so a row's
 // sums have one order in any company. Rows, N8, stages and the place of partial sums may differ.
 //
-// Floor: the tiles' bytes at memory speed (Q4_K 2304 per 4096 weights). Up to 8 rows a fixed 4 us a launch remains
-// (dependency, filling rings); from 16 rows on instruction issue limits (about 430 a Q4_K tile at 16 rows, 570 at 32).
+// Floor: the tiles' bytes at memory speed (Q4_K 2304 per 4096 weights). What limits it: up to 8 rows the latency of a
+// tile (about 300 instructions, 16 warps) and 2 to 3 us between launches; at 16 rows also the shared memory's
+// bandwidth, of which activations take three quarters.
 //
-// Launch: matmul_8 / _16 / _32 for up to 8 / 16 / 32 rows; grid slices * shares, block 32 * warps (see THREADS),
-// cluster slices (1 if join), shared bytes, with depth = ceil(ld / 256 / slices):
+// Launch: matmul_8 / _16 for up to 8 / 16 rows, with the format's name or `mixed`; matmul_32_mixed for up to 32; grid
+// slices * shares, block 32 * warps (see THREADS), cluster slices (1 if join), shared bytes, with
+// depth = ceil(ld / 256 / slices):
 //   warps * stages * stage_bytes + rows * (depth * 512 + 64) + rows * (depth * 32 + 16) + warps * rows * 80
 //   + (slices > 1 and no workspace: slices * owned * rows * 80) + (warps * (stages + 1) + 1) * 8
 // matmul_join: grid ceil(tiles * 4 * rows / 256), block 256.
-// budget: matmul_8 255
-// budget: matmul_16 255
-// budget: matmul_32 255
+// budget: matmul_8_q4_k 255
+// budget: matmul_8_q6_k 255
+// budget: matmul_8_q8_0 255
+// budget: matmul_8_mixed 255
+// budget: matmul_16_q4_k 255
+// budget: matmul_16_q6_k 255
+// budget: matmul_16_q8_0 255
+// budget: matmul_16_mixed 255
+// budget: matmul_32_mixed 255
 // budget: matmul_join 40
 #include "ring.cuh"
 #include "tiles.cuh"
 
 constexpr int MAX_PRODUCTS = 8;
 constexpr int DIRECT = 8;  // added to a format: its tiles do not pass through the ring (Q8_0 and F16)
+constexpr int MIXED = -1;
+constexpr int CUTS = 24;  // words of a block in `cuts`
 constexpr int LD = 20;  // floats from one activation row of a 16-row partial result to the next: no bank conflicts
 
 struct MatmulProduct {
@@ -42,14 +56,19 @@ struct MatmulArgs {
   Activation x;
   const int* chosen;  // activation row of each output row, or null: the same
   float* workspace;   // [slices - 1][rows][16 tiles] partial sums of slices 1.., or null; slice 0 goes to out
-  int product_count, tiles, cost;      // row tiles of all products, and their cost
+  const int* cuts;    // [blocks][CUTS]: where each warp begins and the last ends, as row tile of the share << 8 |
+                      // superblock of the slice, 17 of them; the slice, -, -; its first row tile, how many; its first
+                      // superblock, how many
+  int product_count, tiles;            // row tiles of all products
   int first_row, rows;                 // output rows of this launch
-  int slices, shares, stages, stage_bytes;
+  int slices, stages, stage_bytes;
+  int x_stride;   // bytes from one activation row to the next in shared memory: 512 a superblock + 64
   int owned;      // row tiles of a share that one block of the cluster owns, at most
   int with_sums;  // some format has mins
   int join;       // no clusters: matmul_join adds the slices
+  int pad;
 };
-static_assert(sizeof(MatmulProduct) == 32 && sizeof(MatmulArgs) == 352, "mirrored in src/cuda/ops/matmul.rs");
+static_assert(sizeof(MatmulProduct) == 32 && sizeof(MatmulArgs) == 360, "mirrored in src/cuda/ops/matmul.rs");
 
 __device__ __forceinline__ int end_of(const MatmulArgs& a, int product) {
   return product + 1 < a.product_count ? a.products[product + 1].first_tile : a.tiles;
@@ -60,24 +79,6 @@ __device__ __forceinline__ int product_of(const MatmulArgs& a, int tile) {
   return i;
 }
 __device__ __forceinline__ int bytes_of(int format) { return tile_bytes(format & (DIRECT - 1)); }
-__device__ __forceinline__ int tile_cost(int format) { return (bytes_of(format) + 255) / 256; }
-
-// The row tiles [from, to) take `depth` steps each. Returns how many steps begin before the cost `limit` is spent, and
-// the cost of those steps.
-__device__ __forceinline__ int cut(const MatmulArgs& a, int from, int to, int depth, int limit, int& spent) {
-  int steps = 0;
-  spent = 0;
-  for (int i = 0; i < a.product_count; i++) {
-    const int count = (min(to, end_of(a, i)) - max(from, a.products[i].first_tile)) * depth;
-    if (count <= 0) continue;
-    const int cost = tile_cost(a.products[i].format);
-    const int here = min(count, (limit - spent + cost - 1) / cost);
-    if (here <= 0) break;
-    steps += here;
-    spent += here * cost;
-  }
-  return steps;
-}
 
 // Writes four rows of a product for one activation row; rows beyond the matrix do not exist.
 __device__ __forceinline__ void write4(const MatmulProduct& p, int n, int row, const float4& v) {
@@ -115,19 +116,25 @@ __device__ __forceinline__ void join4(const MatmulArgs& a, int tile, int n, int 
   write4(p, a.first_row + n, row, v);
 }
 
-template <int N8>
+template <int N8, int FORMAT>
 __device__ __forceinline__ void matmul(const MatmulArgs& a) {
   extern __shared__ __align__(128) u8 memory[];
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, warps = blockDim.x >> 5;
-  const int superblocks = a.x.ld >> 8;
-  const int slice = blockIdx.x % a.slices, share = blockIdx.x / a.slices;
-  const int first_k = superblocks * slice / a.slices, depth = superblocks * (slice + 1) / a.slices - first_k;
-  const int max_depth = (superblocks + a.slices - 1) / a.slices;
-  const int x_stride = max_depth * 512 + 64, sums_stride = max_depth * 32 + 16, result = a.rows * LD;
   const bool clustered = a.slices > 1 && !a.join;
+  launch_dependents();
+#if __CUDA_ARCH__ >= 900
+  if (clustered) cluster_arrive();
+#endif
+  const int* cuts = a.cuts + blockIdx.x * CUTS;
+  const int at = cuts[min(lane, warps)], slice = cuts[17];
+  const int4 part = *(const int4*)(cuts + 20);
+  const int first_tile = part.x, tiles = part.y, first_k = part.z, depth = part.w;
 
-  u8* ring = memory + warp * a.stages * a.stage_bytes;
-  u8* x = memory + warps * a.stages * a.stage_bytes;        // [rows][x_stride]
+  const int superblocks = a.x.ld >> 8;
+  const int stage_bytes = FORMAT == MIXED ? a.stage_bytes : tile_bytes(FORMAT);
+  const int x_stride = a.x_stride, sums_stride = (x_stride >> 4) + 12, result = a.rows * LD;
+  u8* ring = memory + warp * a.stages * stage_bytes;
+  u8* x = memory + warps * a.stages * stage_bytes;          // [rows][x_stride]
   u8* sums = x + a.rows * x_stride;                         // [rows][sums_stride]
   float* left = (float*)(sums + a.rows * sums_stride);      // [warps][rows][LD]: ends of row tiles, for the warp before
   float* parts = left + warps * result;                     // [slices][owned][rows][LD]
@@ -136,54 +143,9 @@ __device__ __forceinline__ void matmul(const MatmulArgs& a) {
   u64* ended = barriers + warps * a.stages;                 // [warps]: `left` is there
   u64* x_full = ended + warps;
 
-  launch_dependents();
-#if __CUDA_ARCH__ >= 900
-  if (clustered) cluster_arrive();
-#endif
-  // Lane 0 and 1 find the share's tiles, then lane w the first step of warp w.
-  int spent;
-  int at = cut(a, 0, a.tiles, 1, a.cost * (share + min(lane, 1)) / a.shares, spent);
-  const int first_tile = __shfl_sync(~0u, at, 0), tiles = __shfl_sync(~0u, at, 1) - first_tile;
-  const int cost = (__shfl_sync(~0u, spent, 1) - __shfl_sync(~0u, spent, 0)) * depth;
-  at = cut(a, first_tile, first_tile + tiles, depth, cost * min(lane, warps) / warps, spent);
-  const int begin = __shfl_sync(~0u, at, warp), end = __shfl_sync(~0u, at, warp + 1);
-  const int after = __shfl_down_sync(~0u, at, 1);
-  const u32 busy = __ballot_sync(~0u, lane < warps && at < after);
-  const int next_warp = __ffs(busy >> (warp + 1)) + warp;  // whose first step follows this warp's last
-
-  // Where the ring is filled from: superblock `ahead_k` of row tile `ahead_tile`.
-  int tile = first_tile + begin / depth, k = begin % depth;
-  const int product = begin < end ? product_of(a, tile) : 0;
-  int format = a.products[product].format;
-  auto place = [&](const MatmulProduct& p, int tile, int k) {
-    return p.weight + ((size_t)(tile - p.first_tile) * superblocks + first_k + k) * bytes_of(p.format);
-  };
-  int ahead_k = k, ahead_tile = tile, ahead_format = format;
-  const u8* ahead = place(a.products[product], tile, k);
-  auto fill = [&](int stage) {
-    const int bytes = bytes_of(ahead_format), copied = ahead_format & DIRECT ? 0 : bytes;
-#if __CUDA_ARCH__ >= 900
-    if (lane == 0) {
-      barrier_expect(full + stage, copied);
-      if (copied) copy_stream(ring + stage * a.stage_bytes, ahead, copied, full + stage);
-      else prefetch(ahead, bytes);
-    }
-#else
-    copy_pieces(ring + stage * a.stage_bytes, ahead, copied, full + stage, lane);
-#endif
-    ahead += bytes;
-    if (++ahead_k == depth) {
-      ahead_k = 0;
-      if (++ahead_tile < a.tiles) {
-        const MatmulProduct& p = a.products[product_of(a, ahead_tile)];
-        ahead_format = p.format;
-        ahead = place(p, ahead_tile, 0);
-      }
-    }
-  };
-
   if (lane == 0) {
 #if __CUDA_ARCH__ >= 900
+#pragma unroll 1
     for (int i = 0; i < a.stages; i++) barrier_init(full + i, 1);
 #else
     for (int i = 0; i < a.stages; i++) barrier_init(full + i, 32);
@@ -195,7 +157,55 @@ __device__ __forceinline__ void matmul(const MatmulArgs& a) {
 #endif
   }
   __syncwarp();
-  for (int i = 0; i < a.stages && begin + i < end; i++) fill(i);
+
+  // This warp's steps, one superblock of a row tile each, and the warp whose first step follows its last.
+  const int begin = __shfl_sync(~0u, at, warp), end = __shfl_sync(~0u, at, warp + 1);
+  const int after = __shfl_down_sync(~0u, at, 1);
+  const u32 busy = __ballot_sync(~0u, lane < warps && at < after);
+  const int next_warp = __ffs(busy >> (warp + 1)) + warp;
+  int k = begin & 255, tile = first_tile + (begin >> 8);
+  int steps = ((end >> 8) - (begin >> 8)) * depth + (end & 255) - k;
+
+  // Where the ring is filled from: `unfilled` steps from superblock `ahead_k` of row tile `ahead_tile` on.
+  const int product = FORMAT == MIXED && steps ? product_of(a, tile) : 0;
+  int format = FORMAT == MIXED ? a.products[product].format : FORMAT;
+  auto place = [&](const MatmulProduct& p, int tile, int k) {
+    return p.weight + ((size_t)(tile - p.first_tile) * superblocks + first_k + k) * bytes_of(p.format);
+  };
+  int unfilled = steps, ahead_k = k, ahead_tile = tile, ahead_format = format;
+  const u8* ahead = nullptr;
+  if (steps) {
+    const MatmulProduct& p = a.products[FORMAT == MIXED ? product : product_of(a, tile)];
+    ahead = place(p, tile, k);
+  }
+#if __CUDA_ARCH__ >= 900
+  const u64 policy = streamed();
+#endif
+  auto fill = [&](u8* to, u64* barrier) {
+    const int bytes = FORMAT == MIXED ? bytes_of(ahead_format) : stage_bytes;
+    const int copied = FORMAT == MIXED && (ahead_format & DIRECT) ? 0 : bytes;
+#if __CUDA_ARCH__ >= 900
+    if (lane == 0) {
+      barrier_expect(barrier, copied);
+      if (copied) copy_stream(to, ahead, copied, barrier, policy);
+      else prefetch(ahead, bytes);
+    }
+#else
+    copy_pieces(to, ahead, copied, barrier, lane);
+#endif
+    ahead += bytes;
+    unfilled--;
+    if (++ahead_k == depth) {
+      ahead_k = 0;
+      if (++ahead_tile < a.tiles) {
+        const MatmulProduct& p = a.products[product_of(a, ahead_tile)];
+        ahead_format = p.format;
+        ahead = place(p, ahead_tile, 0);
+      }
+    }
+  };
+#pragma unroll 1
+  for (int i = 0; i < a.stages && unfilled; i++) fill(ring + i * stage_bytes, full + i);
 
   // Weights are on their way; activations come from the kernel before this one.
   wait_for_inputs();
@@ -226,9 +236,13 @@ __device__ __forceinline__ void matmul(const MatmulArgs& a) {
 #endif
 
   const int g = lane >> 2, t = lane & 3;
-  int from[N8];  // activation rows that do not exist read the last one; their results are dropped
+  const u8 *x_from[N8], *sums_from[N8];  // of activation rows that do not exist, the last one; their results are dropped
 #pragma unroll
-  for (int j = 0; j < N8; j++) from[j] = min(j * 8 + g, a.rows - 1);
+  for (int j = 0; j < N8; j++) {
+    const int n = min(j * 8 + g, a.rows - 1);
+    x_from[j] = x + n * x_stride + t * 16;
+    sums_from[j] = sums + n * sums_stride + t * 4;
+  }
   float acc[1][N8][4];
 #pragma unroll
   for (int j = 0; j < N8; j++) acc[0][j][0] = acc[0][j][1] = acc[0][j][2] = acc[0][j][3] = 0.f;
@@ -236,34 +250,39 @@ __device__ __forceinline__ void matmul(const MatmulArgs& a) {
   bool from_start = k == 0;  // this warp holds the first columns of the row tile
   int stage = 0;
   u32 parity = 0;
-  for (int step = begin; step < end; step++) {
-    barrier_wait(full + stage, parity);
+  while (steps) {
+    u8* weights = ring + stage * stage_bytes;
+    u64* barrier = full + stage;
+    barrier_wait(barrier, parity);
     const __half *xs[N8], *ss[N8];
 #pragma unroll
     for (int j = 0; j < N8; j++) {
-      xs[j] = (const __half*)(x + from[j] * x_stride + k * 512 + t * 16);
-      ss[j] = (const __half*)(sums + from[j] * sums_stride + k * 32 + t * 4);
+      xs[j] = (const __half*)(x_from[j] + k * 512);
+      ss[j] = (const __half*)(sums_from[j] + k * 32);
     }
-    const u8* weights = ring + stage * a.stage_bytes;
-    switch (format) {
-      case TILE_Q4_K: multiply_tile<TILE_Q4_K, N8, 1>(weights, xs, ss, acc, lane); break;
-      case TILE_Q5_K: multiply_tile<TILE_Q5_K, N8, 1>(weights, xs, ss, acc, lane); break;
-      case TILE_Q6_K: multiply_tile<TILE_Q6_K, N8, 1>(weights, xs, ss, acc, lane); break;
-      case TILE_Q8_0: multiply_tile<TILE_Q8_0, N8, 1, 2>(weights, xs, ss, acc, lane); break;
-      case TILE_F16: multiply_tile<TILE_F16, N8, 1, 2>(weights, xs, ss, acc, lane); break;
-      default: {
-        const u8* from = place(a.products[product_of(a, tile)], tile, k);
-        if (format == TILE_Q8_0 + DIRECT) multiply_tile<TILE_Q8_0, N8, 1, 1>(from, xs, ss, acc, lane);
-        else multiply_tile<TILE_F16, N8, 1, 1>(from, xs, ss, acc, lane);
+    if constexpr (FORMAT == TILE_Q8_0) multiply_tile<TILE_Q8_0, N8, 1, 2>(weights, xs, ss, acc, lane);
+    else if constexpr (FORMAT != MIXED) multiply_tile<FORMAT, N8, 1>(weights, xs, ss, acc, lane);
+    else
+      switch (format) {
+        case TILE_Q4_K: multiply_tile<TILE_Q4_K, N8, 1>(weights, xs, ss, acc, lane); break;
+        case TILE_Q5_K: multiply_tile<TILE_Q5_K, N8, 1>(weights, xs, ss, acc, lane); break;
+        case TILE_Q6_K: multiply_tile<TILE_Q6_K, N8, 1>(weights, xs, ss, acc, lane); break;
+        case TILE_Q8_0: multiply_tile<TILE_Q8_0, N8, 1, 2>(weights, xs, ss, acc, lane); break;
+        case TILE_F16: multiply_tile<TILE_F16, N8, 1, 2>(weights, xs, ss, acc, lane); break;
+        default: {
+          const u8* from = place(a.products[product_of(a, tile)], tile, k);
+          if (format == TILE_Q8_0 + DIRECT) multiply_tile<TILE_Q8_0, N8, 1, 1>(from, xs, ss, acc, lane);
+          else multiply_tile<TILE_F16, N8, 1, 1>(from, xs, ss, acc, lane);
+        }
       }
-    }
     __syncwarp();
-    if (step + a.stages < end) fill(stage);
+    if (unfilled) fill(weights, barrier);
     if (++stage == a.stages) {
       stage = 0;
       parity ^= 1;
     }
-    if (++k < depth && step + 1 < end) continue;
+    steps--;
+    if (++k < depth && steps) continue;
 
     // The row tile ends, or this warp's part of it: the rest was the first thing the next warp computed.
     const bool open = k < depth;
@@ -308,7 +327,8 @@ __device__ __forceinline__ void matmul(const MatmulArgs& a) {
     if (!from_start) barrier_arrive(ended + warp);
     from_start = true;
     k = 0;
-    if (++tile < a.tiles) format = a.products[product_of(a, tile)].format;
+    tile++;
+    if (FORMAT == MIXED && steps) format = a.products[product_of(a, tile)].format;
   }
 
 #if __CUDA_ARCH__ >= 900
@@ -341,11 +361,19 @@ constexpr int THREADS = 512;
 constexpr int THREADS = 256;
 #endif
 
-extern "C" {
-__global__ void __launch_bounds__(THREADS, 1) matmul_8(const __grid_constant__ MatmulArgs a) { matmul<1>(a); }
-__global__ void __launch_bounds__(THREADS, 1) matmul_16(const __grid_constant__ MatmulArgs a) { matmul<2>(a); }
-__global__ void __launch_bounds__(256, 1) matmul_32(const __grid_constant__ MatmulArgs a) { matmul<4>(a); }
-}
+#define MATMUL(NAME, LIMIT, N8, FORMAT) \
+  extern "C" __global__ void __launch_bounds__(LIMIT, 1) NAME(const __grid_constant__ MatmulArgs a) { \
+    matmul<N8, FORMAT>(a); \
+  }
+MATMUL(matmul_8_q4_k, THREADS, 1, TILE_Q4_K)
+MATMUL(matmul_8_q6_k, THREADS, 1, TILE_Q6_K)
+MATMUL(matmul_8_q8_0, THREADS, 1, TILE_Q8_0)
+MATMUL(matmul_8_mixed, THREADS, 1, MIXED)
+MATMUL(matmul_16_q4_k, THREADS, 2, TILE_Q4_K)
+MATMUL(matmul_16_q6_k, THREADS, 2, TILE_Q6_K)
+MATMUL(matmul_16_q8_0, THREADS, 2, TILE_Q8_0)
+MATMUL(matmul_16_mixed, THREADS, 2, MIXED)
+MATMUL(matmul_32_mixed, 256, 4, MIXED)
 
 extern "C" __global__ void __launch_bounds__(256) matmul_join(const __grid_constant__ MatmulArgs a) {
   launch_dependents();

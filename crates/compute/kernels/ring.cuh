@@ -43,13 +43,19 @@ __device__ __forceinline__ void copy_bulk(void* to, const void* from, u32 bytes,
                : "memory");
 }
 // Weights are read once in a pass: L2 should give them up first, so that activations stay.
-__device__ __forceinline__ void copy_stream(void* to, const void* from, u32 bytes, u64* barrier) {
+__device__ __forceinline__ u64 streamed() {
   u64 policy;
   asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+__device__ __forceinline__ void copy_stream(void* to, const void* from, u32 bytes, u64* barrier, u64 policy) {
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
                "[%0], [%1], %2, [%3], %4;" ::"r"(shared_address(to)),
                "l"(from), "r"(bytes), "r"(shared_address(barrier)), "l"(policy)
                : "memory");
+}
+__device__ __forceinline__ void copy_stream(void* to, const void* from, u32 bytes, u64* barrier) {
+  copy_stream(to, from, bytes, barrier, streamed());
 }
 __device__ __forceinline__ void prefetch(const void* from, u32 bytes) {  // into L2
   asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");

@@ -49,6 +49,7 @@ pub struct Cuda {
     kernels: Kernels,
     weights: Weights,
     scratch: Scratch,
+    cuts: ops::matmul::Cuts,
     /// For what a call sends beside a pass: paths of commits, settings of draws.
     inbox: DeviceMemory,
     /// For what a call reads back.
@@ -120,7 +121,8 @@ impl Cuda {
         let scratch = Scratch::new(&driver)?;
         let inbox = driver.allocate(BOX, "messages")?;
         let outbox = driver.allocate(BOX, "messages")?;
-        Ok(Self { limits, kernels, scratch, weights: Weights::default(), inbox, outbox, driver })
+        let cuts = ops::matmul::Cuts::default();
+        Ok(Self { limits, kernels, scratch, cuts, weights: Weights::default(), inbox, outbox, driver })
     }
 
     /// The device.
@@ -171,6 +173,7 @@ impl Cuda {
             limits: &self.limits,
             weights: &self.weights,
             scratch: &self.scratch,
+            cuts: &self.cuts,
             arena,
             pass,
             slots,

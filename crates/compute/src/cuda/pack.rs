@@ -14,7 +14,7 @@ pub(crate) const TILE_ROWS: usize = 16;
 pub(crate) const TILE_COLS: usize = 256;
 
 /// What a tile holds. The numbers are those of `TileFormat` in `kernels/tiles.cuh`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(non_camel_case_types)]
 pub(crate) enum TileFormat {
     Q4_K = 0,

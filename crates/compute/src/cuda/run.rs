@@ -14,14 +14,16 @@ use crate::{
     arena::Arena,
     plan::{Buf, Op, Plan, VectorId},
 };
+use std::sync::Arc;
 
 /// What a launch needs to know.
 pub(crate) struct Run<'a> {
-    pub(crate) driver: &'a Driver,
+    pub(crate) driver: &'a Arc<Driver>,
     pub(crate) kernels: &'a Kernels,
     pub(crate) limits: &'a DeviceInfo,
     pub(crate) weights: &'a Weights,
     pub(crate) scratch: &'a Scratch,
+    pub(crate) cuts: &'a ops::matmul::Cuts,
     pub(crate) arena: &'a Arena,
     pub(crate) pass: args::Pass,
     /// States a sequence folds at once in this pass.

@@ -6,17 +6,20 @@ use crate::{
     Error,
     cuda::{
         args::{Activation, Address},
-        driver::{DeviceInfo, Shape},
+        driver::{DeviceInfo, DeviceMemory, Shape},
         pack::{TILE_ROWS, TileFormat},
         run::{Run, padded},
         weights::Weights,
     },
     plan::{Product, Rows},
 };
+use std::{cell::RefCell, collections::HashMap};
 
 const MAX_PRODUCTS: usize = 8;
 /// Added to a format whose tiles are read from memory directly.
 const DIRECT: i32 = 8;
+/// Words of a block in `cuts` of `kernels/matmul.cu`.
+const CUTS: usize = 24;
 /// The rows whose activations must fit in shared memory beside the rings. With 32 one launch always takes 32 rows, but
 /// with more slices or half the warps; with 16, launches of up to 16 rows are fastest.
 const FULL_ROWS: usize = 16;
@@ -41,25 +44,26 @@ struct MatmulArgs {
     x: Activation,
     chosen: Address,
     workspace: Address,
+    cuts: Address,
     product_count: i32,
     tiles: i32,
-    cost: i32,
     first_row: i32,
     rows: i32,
     slices: i32,
-    shares: i32,
     stages: i32,
     stage_bytes: i32,
+    x_stride: i32,
     owned: i32,
     with_sums: i32,
     join: i32,
+    pad: i32,
 }
 
 // As `kernels/matmul.cu` asserts it.
-const _: () = assert!(size_of::<MatmulArgs>() == 352);
+const _: () = assert!(size_of::<MatmulArgs>() == 360);
 
 /// Matrices that share their activations.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Group {
     /// Row tiles of each, and their format.
     matrices: Vec<(usize, TileFormat)>,
@@ -94,7 +98,7 @@ struct Room {
     shared: usize,
 }
 
-/// What a tile costs beside others: its bytes. `tile_cost` in `kernels/matmul.cu` is the same.
+/// What a tile costs beside others: its bytes.
 fn cost(format: TileFormat) -> usize {
     format.tile_bytes().div_ceil(256)
 }
@@ -119,19 +123,69 @@ impl Group {
         largest.expect("one matrix is an eighth of the group")
     }
 
-    /// The first row tile of every share, as `cut` in `kernels/matmul.cu` finds it.
-    fn first_tile(&self, share: usize, shares: usize) -> usize {
-        let limit = self.cost() * share / shares;
-        let (mut tiles, mut spent) = (0, 0);
-        for &(count, format) in &self.matrices {
-            if limit <= spent {
+    /// Of the row tiles `from..to`, `depth` steps each: how many steps begin before the cost `limit` is spent, and the cost
+    /// of those steps.
+    fn cut(&self, from: usize, to: usize, depth: usize, limit: usize) -> (usize, usize) {
+        let (mut steps, mut spent, mut first) = (0, 0, 0);
+        for &(tiles, format) in &self.matrices {
+            let here = to.min(first + tiles).saturating_sub(from.max(first)) * depth;
+            let begun = here.min(limit.saturating_sub(spent).div_ceil(cost(format)));
+            steps += begun;
+            spent += begun * cost(format);
+            first += tiles;
+            if begun < here {
                 break;
             }
-            let here = count.min((limit - spent).div_ceil(cost(format)));
-            tiles += here;
-            spent += here * cost(format);
         }
-        tiles
+        (steps, spent)
+    }
+
+    /// The first row tile of a share.
+    fn first_tile(&self, share: usize, shares: usize) -> usize {
+        self.cut(0, self.tiles(), 1, self.cost() * share / shares).0
+    }
+
+    /// What every block of a launch reads: see `cuts` in `kernels/matmul.cu`.
+    fn cuts(&self, g: &Geometry) -> Vec<[i32; CUTS]> {
+        let first_superblock = |slice| self.superblocks * slice / g.slices;
+        let mut blocks = Vec::with_capacity(g.shares * g.slices);
+        for (share, slice) in (0..g.shares).flat_map(|share| (0..g.slices).map(move |slice| (share, slice))) {
+            let (from, to) = (self.first_tile(share, g.shares), self.first_tile(share + 1, g.shares));
+            let depth = first_superblock(slice + 1) - first_superblock(slice);
+            let (steps, cost) = self.cut(from, to, depth, usize::MAX);
+            let mut block = [0; CUTS];
+            for (warp, at) in block[..=g.warps].iter_mut().enumerate() {
+                let step = self.cut(from, to, depth, cost * warp / g.warps).0.min(steps);
+                *at = ((step / depth) << 8 | step % depth) as i32;
+            }
+            block[17] = slice as i32;
+            block[20] = from as i32;
+            block[21] = (to - from) as i32;
+            block[22] = first_superblock(slice) as i32;
+            block[23] = depth as i32;
+            blocks.push(block);
+        }
+        blocks
+    }
+}
+
+/// How groups are cut, found out once for each.
+#[derive(Default)]
+pub(crate) struct Cuts(RefCell<HashMap<Group, (Geometry, DeviceMemory)>>);
+
+impl Cuts {
+    fn of(&self, run: &Run<'_>, group: &Group) -> Result<(Geometry, Address), Error> {
+        if let Some((g, memory)) = self.0.borrow().get(group) {
+            return Ok((g.clone(), memory.address()));
+        }
+        let g = geometry(group, run.limits);
+        let blocks = group.cuts(&g);
+        let bytes: &[u8] = bytemuck::cast_slice(blocks.as_flattened());
+        let memory = run.driver.allocate_as_is(bytes.len(), "how products are cut")?;
+        run.driver.upload(memory.address(), bytes)?;
+        let found = (g.clone(), memory.address());
+        self.0.borrow_mut().insert(group.clone(), (g, memory));
+        Ok(found)
     }
 }
 
@@ -275,9 +329,24 @@ pub(crate) fn launch(run: &Run<'_>, products: &[Product]) -> Result<(), Error> {
     groups(products).iter().try_for_each(|products| launch_group(run, products))
 }
 
+/// The kernel for a number of rows and a format, if all matrices have the same.
+fn kernel(rows: usize, format: Option<TileFormat>) -> &'static str {
+    match (rows, format) {
+        (..=8, Some(TileFormat::Q4_K)) => "matmul_8_q4_k",
+        (..=8, Some(TileFormat::Q6_K)) => "matmul_8_q6_k",
+        (..=8, Some(TileFormat::Q8_0)) => "matmul_8_q8_0",
+        (..=8, _) => "matmul_8_mixed",
+        (9..=16, Some(TileFormat::Q4_K)) => "matmul_16_q4_k",
+        (9..=16, Some(TileFormat::Q6_K)) => "matmul_16_q6_k",
+        (9..=16, Some(TileFormat::Q8_0)) => "matmul_16_q8_0",
+        (9..=16, _) => "matmul_16_mixed",
+        _ => "matmul_32_mixed",
+    }
+}
+
 fn launch_group(run: &Run<'_>, products: &[Product]) -> Result<(), Error> {
     let group = describe(run.weights, products);
-    let g = geometry(&group, run.limits);
+    let (g, cuts) = run.cuts.of(run, &group)?;
     let (rows, chosen) = match products[0].rows {
         Rows::Chosen => (run.pass.chosen_rows as usize, run.pass.chosen),
         _ => (run.rows(), 0),
@@ -300,7 +369,8 @@ fn launch_group(run: &Run<'_>, products: &[Product]) -> Result<(), Error> {
         first_tile += tiles;
     }
     let has_mins = |&(_, format): &(usize, TileFormat)| matches!(format, TileFormat::Q4_K | TileFormat::Q5_K);
-    assert!(group.cost() * g.shares < i32::MAX as usize, "{} row tiles", group.tiles());
+    let uniform = group.matrices.iter().all(|&(_, format)| format == group.matrices[0].1);
+    let depth = group.superblocks.div_ceil(g.slices);
     for first in (0..rows).step_by(g.launch_rows) {
         let count = g.launch_rows.min(rows - first);
         let room = room(&group, &g, run.limits, count).expect("launches fit");
@@ -313,24 +383,21 @@ fn launch_group(run: &Run<'_>, products: &[Product]) -> Result<(), Error> {
             x: run.activation(products[0].x),
             chosen,
             workspace: if room.workspace { run.scratch.products.address() } else { 0 },
+            cuts,
             product_count: products.len() as i32,
             tiles: group.tiles() as i32,
-            cost: group.cost() as i32,
             first_row: first as i32,
             rows: count as i32,
             slices: g.slices as i32,
-            shares: g.shares as i32,
             stages: room.stages as i32,
             stage_bytes: g.stage_bytes as i32,
+            x_stride: (depth * 512 + 64) as i32,
             owned: g.owned as i32,
             with_sums: i32::from(group.matrices.iter().any(has_mins)),
             join: i32::from(g.join),
+            pad: 0,
         };
-        let kernel = match count {
-            ..=8 => "matmul_8",
-            9..=16 => "matmul_16",
-            _ => "matmul_32",
-        };
+        let kernel = kernel(count, uniform.then_some(group.matrices[0].1));
         let shape = Shape {
             grid: [(g.slices * g.shares) as u32, 1, 1],
             block: 32 * g.warps as u32,
@@ -422,7 +489,13 @@ mod tests {
                     cuts.windows(2).all(|w| w[0] <= w[1] && w[1] - w[0] <= g.owned * g.slices),
                     "{cuts:?}"
                 );
-                assert!(group.cost() * g.shares < i32::MAX as usize);
+                for (block, b) in group.cuts(&g).iter().enumerate() {
+                    let (tiles, depth) = (b[21], b[23]);
+                    assert!(b[17] as usize == block % g.slices && (1..256).contains(&depth));
+                    assert!(b[..=g.warps].windows(2).all(|w| w[0] <= w[1]), "{b:?}");
+                    assert!(b[0] == 0 && b[g.warps] == tiles << 8, "{b:?}");
+                    assert!(b[..=g.warps].iter().all(|at| at & 255 < depth), "{b:?}");
+                }
             }
         }
     }
