@@ -11,7 +11,7 @@ use compute::KvType;
 use engine::sampling::Sampling;
 use std::io::Write;
 
-#[derive(clap::Args)]
+#[derive(clap::Args, Clone)]
 pub(crate) struct Args {
     /// A small part of it: one prompt a suite, four modes, two ways of sampling, one cache type
     #[arg(long)]
@@ -155,7 +155,7 @@ pub(crate) fn of(model: &ModelFlags) -> Result<()> {
     let (mut device, mut processor) = (model.load()?, model.on_processor().load()?);
     let plain = Mode { name: "off".to_owned(), spec: engine::Spec::Off };
     let (mut answers, mut out) = (0, std::io::stdout().lock());
-    for suite in suites(&Args { per_suite: Some(4), ..args }, &device)? {
+    for suite in suites(&Args { per_suite: Some(4), ..args.clone() }, &device)? {
         for prompt in &suite.prompts {
             let sampling = Sampling::default();
             let found = ask(&mut device, &plain, prompt, &sampling, 64, 0.0)?.ids;
@@ -180,7 +180,33 @@ pub(crate) fn of(model: &ModelFlags) -> Result<()> {
         }
     }
     writeln!(out, "{answers} greedy answers equal the processor's, or differ at the near ties above")?;
+    let mut texts = 0;
+    for prompt in suites(&args, &device)?.iter().flat_map(|suite| &suite.prompts) {
+        let [undisturbed, disturbed] = [0, 5].map(|dropped| with_dropped(&mut device, prompt, dropped));
+        if let Some(Difference { step, .. }) = first_difference(&undisturbed?, &disturbed?) {
+            bail!("after rounds that were dropped before their commit, token {step} differs");
+        }
+        texts += 1;
+    }
+    writeln!(out, "{texts} texts in which every round follows one that was dropped: the same as without")?;
     Ok(())
+}
+
+/// A text in which before every round a verify of `dropped` rows was made and not committed, as when a client goes away.
+fn with_dropped(running: &mut Running, prompt: &[u32], dropped: usize) -> Result<Vec<u32>> {
+    let engine = &mut running.engine;
+    engine.set_spec(engine::Spec::Auto { block: 16, budget: 63 });
+    let sampling = Sampling { temperature: 1.0, seed: 5, ..Sampling::default() };
+    let sequence = engine.sequence();
+    let mut text = engine.begin(sequence, prompt, prompt, sampling, Vec::new(), |_| ())?;
+    let mut ids = vec![text.anchor()];
+    while ids.len() < 48 {
+        if dropped > 0 {
+            engine.time_verify(&mut text, dropped)?;
+        }
+        ids.extend(engine.step(&mut text, 48 - ids.len())?.emitted);
+    }
+    Ok(ids)
 }
 
 fn modes(args: &Args, running: &Running) -> Result<Vec<Mode>> {
