@@ -64,7 +64,7 @@ impl Need {
             weights: self.bill.weights,
             buffers: self.bill.buffers,
             state: self.engine.state_bytes(context),
-            scratch: self.bill.scratch(context),
+            scratch: self.bill.scratch(),
             overhead: OVERHEAD,
         }
     }

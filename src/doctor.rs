@@ -43,6 +43,9 @@ pub(crate) struct Args {
     /// The ops only, and once
     #[arg(long, requires = "selftest")]
     once: bool,
+    /// Only the groups of checks whose name has PATTERN in it (`product`, `attention F16`, `deltanet`), once
+    #[arg(long, value_name = "PATTERN", requires = "selftest")]
+    only: Option<String>,
     /// Print every check
     #[arg(short, long, requires = "selftest")]
     verbose: bool,

@@ -36,10 +36,15 @@ fn the_self_test_says_what_it_lacks() {
     if compute::cuda::devices().unwrap_or(0) > 0 {
         return;
     }
-    let found = forerun(&["doctor", "--selftest"]);
-    assert_eq!(found.status.code(), Some(1));
-    let message = String::from_utf8_lossy(&found.stderr).into_owned();
-    assert!(message.contains("needs a CUDA device") && message.contains("libcuda"), "{message}");
+    for args in [&["doctor", "--selftest"][..], &["doctor", "--selftest", "--only", "attention"]] {
+        let found = forerun(args);
+        assert_eq!(found.status.code(), Some(1));
+        let message = String::from_utf8_lossy(&found.stderr).into_owned();
+        assert!(message.contains("needs a CUDA device") && message.contains("libcuda"), "{message}");
+    }
+    let alone = forerun(&["doctor", "--only", "attention"]);
+    assert_eq!(alone.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&alone.stderr).contains("--selftest"));
 }
 
 #[test]

@@ -100,7 +100,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
     let config = TargetConfig { mtp: None, ..config };
     let drafter = synthetic::drafter_for(&args.synthetic);
-    let weights = synthetic::Weights::new(&config, mix(args.quant), 1);
+    let weights = synthetic::Weights::new(&config, mix(args.quant), 1).with_distinct_tokens();
     let drafter = drafter.map(|d| {
         let weights = synthetic::Weights::of_drafter(&d, mix(args.draft_quant), 2);
         (d, weights)

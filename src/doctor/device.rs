@@ -84,12 +84,14 @@ fn card(index: usize) -> Result<Card> {
 /// Every op of the device against the reference, twice with the same bits, then the model in every mode.
 pub(crate) fn selftest(args: &Args) -> Result<()> {
     let images = if args.ptx { Images::Ptx } else { Images::Best };
+    let once = args.once || args.only.is_some();
+    let only = args.only.as_deref().unwrap_or_default();
     let mut out = std::io::stdout().lock();
     let mut runs: Vec<Vec<u32>> = Vec::new();
-    for _ in 0..if args.once { 1 } else { 2 } {
+    for _ in 0..if once { 1 } else { 2 } {
         let mut cuda = Cuda::new(0, images).context("the self-test needs a CUDA device")?;
         let mut failed = 0;
-        let checks = compute::selftest::run(&mut cuda, |check| {
+        let checks = compute::selftest::run(&mut cuda, only, |check| {
             failed += usize::from(!check.holds());
             if !check.holds() || args.verbose {
                 let word = if check.holds() { "ok  " } else { "FAIL" };
@@ -98,6 +100,9 @@ pub(crate) fn selftest(args: &Args) -> Result<()> {
             }
         })?;
         writeln!(out, "{} checks of ops, {failed} failed ({})", checks.len(), cuda.info().name)?;
+        if checks.is_empty() {
+            bail!("no check has `{only}` in its name; --verbose without --only prints the names");
+        }
         if failed > 0 {
             bail!("{failed} of {} checks failed", checks.len());
         }
@@ -106,7 +111,7 @@ pub(crate) fn selftest(args: &Args) -> Result<()> {
     if runs.windows(2).any(|two| two[0] != two[1]) {
         bail!("two runs of the same checks differ");
     }
-    if args.once || args.ptx {
+    if once || args.ptx {
         return Ok(());
     }
     writeln!(out, "twice the same bits")?;

@@ -1,53 +1,55 @@
 // Attention of decode passes: up to 64 rows in chains and trees of several sequences.
 //
 // A row at position p reads the keys below b(p) in chunks and the rest, its tail of 64 to 127 keys, on its own: all
-// keys below b(p) are committed in any company, since a pass is at most 64 deep. Chunks lie at fixed positions and a
-// tail begins at b(p) or at the window's edge, so what is added in which order follows from p alone.
+// keys below b(p) are committed in any company, since a pass is at most 64 deep. A chunk is t(p) tiles of 64 keys, so
+// many that there are at most `parts` of them, and chunks lie at multiples of their length: what is added in which order
+// follows from p alone.
 //
 // attention_chunks_DIM (DIM 128 or 256, the next one to head_dim) works through items that its blocks find for
 // themselves, so that a captured graph serves any context:
-//   (sequence, chunk, kv head, up to 64 / (heads / kv heads) of the sequence's rows), long chunks first, and
+//   (sequence and t, chunk, kv head, as many of the rows as the block's queries take), and
 //   (row, kv head): a tail, from pages and from the rows of the pass.
 // The matrix instructions' rows are (row, query head) pairs, 16 a warp. It writes, for every row, head and part,
-//   partial [rows][heads][max_chunks][head_dim + 4]: sum of weighted values, then highest score and sum of weights;
+//   partial [rows][heads][parts + 2][head_dim + 4]: sum of weighted values, then highest score and sum of weights;
 //   part 0 is the tail, then come the chunks from the first that the row sees.
 // attention_join adds the parts in that order, applies the gate and writes the activation.
 //
-// Floor: every committed key and value once a pass; at the 27B 4 KB a token and layer in f16, 7 us at 8192 tokens.
-// Within a chunk a block keeps one tile of keys or values in flight while it works on the other; short contexts are
-// bound by the latency of two tiles. The join reads 25 MB at 16 rows and 8192 tokens, from L2.
+// Floor: every committed key and value once a pass; at the 27B 4 KB a token and layer in f16, 30 us at 32768 tokens.
+// Loads are in flight for `stages` tiles, the first of them before the inputs are there.
 //
-// Launch: attention_chunks_DIM: grid 2 x multiprocessors, block 128, dynamic shared 3 * 64 * DIM * 2 (98304 or 49152).
-//         attention_join: grid rows x heads, block 256, dynamic shared 8 * max_chunks.
-// max_chunks: see src/cuda/ops/attention.rs.
+// Launch: attention_chunks_DIM: grid multiprocessors, block 128 or 256 (64 or 128 queries), dynamic shared
+//         (threads / 2 + 128 stages) * 2 DIM. attention_join: grid rows x heads, block 256. parts and stages: see
+//         src/cuda/ops/attention.rs.
 // budget: attention_chunks_128 255
 // budget: attention_chunks_256 255
-// budget: attention_join 64
+// budget: attention_join 80
 #include "kv.cuh"
 
-constexpr int NEAR = 8192, SHORT_CHUNK = 128, LONG_CHUNK = 1024;
 constexpr int TAIL_KEYS = 192;  // at most 126 committed ones and, not causal, 64 of the pass
+constexpr int JOIN_PARTS = 72;  // parts + 2 at most
 
-__device__ __forceinline__ int chunk_of(int position) {
-  return position < NEAR ? position / SHORT_CHUNK : NEAR / SHORT_CHUNK + (position - NEAR) / LONG_CHUNK;
-}
-__device__ __forceinline__ int chunk_begin(int chunk) {
-  return chunk < NEAR / SHORT_CHUNK ? chunk * SHORT_CHUNK : NEAR + (chunk - NEAR / SHORT_CHUNK) * LONG_CHUNK;
-}
 // Keys below this are committed before a row at p can be in a pass.
 __device__ __forceinline__ int bound(int p) { return p < DECODE_ROWS ? 0 : (p - DECODE_ROWS + 1) / KEYS * KEYS; }
 __device__ __forceinline__ int lowest(int p, int window) { return window ? max(0, p - window + 1) : 0; }
+// Tiles of a chunk.
+__device__ __forceinline__ int chunk_tiles(int p, const AttentionArgs& a) {
+  int tiles = bound(p) / KEYS;
+  if (a.window) tiles = min(tiles, a.window / KEYS + 1);
+  return max(1, (tiles + a.parts - 1) / a.parts);
+}
 
-// The pass, sorted: what the blocks find their items by.
+// The pass, sorted: what the blocks find their items by. Stream 2 s has the rows of sequence s whose chunks are short,
+// 2 s + 1 those whose chunks are a tile longer.
 struct Directory {
-  int sequence[DECODE_ROWS], position[DECODE_ROWS];
-  int order[DECODE_ROWS];  // rows by sequence
-  int first[DECODE_ROWS], rows[DECODE_ROWS];  // of a sequence, in `order`
-  int first_chunk[DECODE_ROWS], chunks[DECODE_ROWS];  // the first chunk any of its rows sees, and how many
-  int source[TAIL_KEYS];   // keys of a tail: committed ones by their distance from b(p), rows of the pass as -1 - row
+  int position[DECODE_ROWS];
+  short tiles[DECODE_ROWS];  // of a chunk
+  u8 sequence[DECODE_ROWS];
+  u8 order[DECODE_ROWS];     // rows by stream
+  u8 first[2 * DECODE_ROWS], rows[2 * DECODE_ROWS];  // of a stream, in `order`
+  short first_chunk[2 * DECODE_ROWS], chunks[2 * DECODE_ROWS];  // the first that any of its rows sees, and how many
+  short source[TAIL_KEYS];   // keys of a tail: committed ones by their distance from b(p), rows of the pass as -1 - row
   int sources;
-  // The item at work: rows order[list] to order[list + count]. In shared memory: registers are short.
-  int list, count, head, chunk;
+  int group, rows_per_item, chunk_items;
 };
 
 __device__ __forceinline__ void survey(Directory& d, const AttentionArgs& a) {
@@ -55,39 +57,60 @@ __device__ __forceinline__ void survey(Directory& d, const AttentionArgs& a) {
   if (i < rows) {
     d.sequence[i] = a.pass.sequence_of[i];
     d.position[i] = a.pass.positions[i];
+    d.tiles[i] = chunk_tiles(d.position[i], a);
   }
   __syncthreads();
   if (i < rows) {
     int before = 0;
-    const int own = d.sequence[i];
-#pragma unroll 8
-    for (int r = 0; r < rows; r++) before += d.sequence[r] < own || (d.sequence[r] == own && r < i);
-    d.order[before] = i;
-  }
-  if (i < a.pass.sequence_count) {
-    int first = 0, count = 0, from = 0x7fffffff, to = 0;
+    const int sequence = d.sequence[i], tiles = d.tiles[i];
 #pragma unroll 8
     for (int r = 0; r < rows; r++) {
-      first += d.sequence[r] < i;
-      if (d.sequence[r] != i) continue;
+      const bool same = d.sequence[r] == sequence;
+      before += d.sequence[r] < sequence || (same && (d.tiles[r] < tiles || (d.tiles[r] == tiles && r < i)));
+    }
+    d.order[before] = i;
+  }
+  const int stream = threadIdx.x;
+  if (stream < 2 * a.pass.sequence_count) {
+    int before = 0, least = 0x7fffffff, first = 0, count = 0, from = 0x7fffffff, to = 0, tiles = 1;
+#pragma unroll 8
+    for (int r = 0; r < rows; r++)
+      if (d.sequence[r] == stream / 2) least = min(least, d.tiles[r]);
+#pragma unroll 8
+    for (int r = 0; r < rows; r++) {
+      const bool longer = d.tiles[r] > least;
+      before += d.sequence[r] < stream / 2;
+      if (d.sequence[r] != stream / 2) continue;
+      first += stream % 2 && !longer;
+      if (longer != (stream % 2 != 0)) continue;
       count++;
+      tiles = d.tiles[r];
       from = min(from, lowest(d.position[r], a.window));
       to = max(to, bound(d.position[r]));
     }
-    d.first[i] = first;
-    d.rows[i] = count;
-    d.first_chunk[i] = from < to ? chunk_of(from) : 0;
-    d.chunks[i] = from < to ? chunk_of(to - 1) + 1 - chunk_of(from) : 0;
+    const int length = tiles * KEYS;
+    d.first[stream] = before + first;
+    d.rows[stream] = count;
+    d.first_chunk[stream] = from < to ? from / length : 0;
+    d.chunks[stream] = from < to ? (to - 1) / length + 1 - from / length : 0;
+  }
+  __syncthreads();
+  if (i == 0) {
+    d.group = a.heads / a.layout.heads;
+    d.rows_per_item = (int)blockDim.x / 2 / d.group;
+    d.chunk_items = 0;
+    for (int s = 0; s < 2 * a.pass.sequence_count; s++)
+      d.chunk_items += d.chunks[s] * a.layout.heads * ((d.rows[s] + d.rows_per_item - 1) / d.rows_per_item);
   }
   __syncthreads();
 }
 
 // Lists the keys of a tail in order: committed ones by position, then those of the pass, by position along the row's
 // path or, not causal, in order of rows.
-__device__ __forceinline__ void list_tail(Directory& d, const AttentionArgs& a, int row, int sequence, int committed) {
+__device__ __forceinline__ void list_tail(Directory& d, const AttentionArgs& a, int row, int committed) {
   const int p = d.position[row], b = bound(p), start = max(lowest(p, a.window), b);
   if (a.causal) {
-    for (int i = threadIdx.x; i < p - start + 1; i += ATTENTION_THREADS) {
+    for (int i = threadIdx.x; i < p - start + 1; i += blockDim.x) {
       const int at = start + i;
       d.source[i] = at < committed ? at - b : -1 - a.pass.path[row * DECODE_ROWS + at - committed];
     }
@@ -95,10 +118,10 @@ __device__ __forceinline__ void list_tail(Directory& d, const AttentionArgs& a, 
   } else if (threadIdx.x < 32) {
     int count = max(0, committed - start);
     for (int i = threadIdx.x; i < count; i += 32) d.source[i] = start + i - b;
-    const int first = d.first[sequence], rows = d.rows[sequence];
-    for (int i = 0; i < rows; i += 32) {
-      const int r = i + (int)threadIdx.x < rows ? d.order[first + i + threadIdx.x] : -1;
-      const bool seen = r >= 0 && (a.window == 0 || abs(d.position[r] - p) < a.window);
+    for (int i = 0; i < a.pass.rows; i += 32) {
+      const int r = i + (int)threadIdx.x;
+      const bool seen = r < a.pass.rows && d.sequence[r] == d.sequence[row] &&
+                        (a.window == 0 || abs(d.position[r] - p) < a.window);
       const u32 all = __ballot_sync(~0u, seen);
       if (seen) d.source[count + __popc(all & ((1u << threadIdx.x) - 1))] = -1 - r;
       count += __popc(all);
@@ -108,129 +131,209 @@ __device__ __forceinline__ void list_tail(Directory& d, const AttentionArgs& a, 
   __syncthreads();
 }
 
-template <int DIM> __device__ __forceinline__ void attend(const AttentionArgs& a, Directory& d, __half* queries) {
-  __half *keys = queries + QUERIES * DIM, *values = keys + KEYS * DIM;
-  const int lane = threadIdx.x & 31, warp = threadIdx.x / 32;
-  const int kv_heads = a.layout.heads, group = a.heads / kv_heads, row_bytes = a.layout.row_bytes;
-  const int rows_per_item = QUERIES / group;
-  const float scale = a.scale * 1.44269504f;  // scores in powers of two
-  survey(d, a);
-  int chunk_items = 0;
-  for (int s = 0; s < a.pass.sequence_count; s++)
-    chunk_items += d.chunks[s] * kv_heads * ((d.rows[s] + rows_per_item - 1) / rows_per_item);
+// What a block works on. In shared memory: registers are short.
+struct Item {
+  bool tail;
+  int list, count;  // rows order[list] to order[list + count]
+  int head, chunk, tiles;
+  Sweep sweep;      // the keys that its rows see: positions, or indices in the tail's list
+  const u8* const* pages;  // pages[0] has the sweep's first tile
+};
 
-  for (int item = blockIdx.x; item < chunk_items + a.pass.rows * kv_heads; item += gridDim.x) {
-    const bool tail = item >= chunk_items;
-    int s = 0, list, count, head, chunk = 0;
-    if (tail) {
-      list = (item - chunk_items) / kv_heads;
-      count = 1;
-      head = (item - chunk_items) % kv_heads;
-      s = d.sequence[d.order[list]];
+// A tile of f16 keys or values that lie together.
+template <int DIM> __device__ __forceinline__ void load_page(__half* tile, const u8* from, int head_dim) {
+  constexpr int GROUPS = DIM / 8;
+  const int group = threadIdx.x % GROUPS, row = threadIdx.x / GROUPS, step = blockDim.x / GROUPS;
+  const int bytes = group * 8 < head_dim ? 16 : 0;
+  const u8* at = from + (bytes ? ((size_t)row * head_dim + group * 8) * 2 : 0);
+  const u32 to = shared_address(tile);
+#pragma unroll 8
+  for (int i = row; i < KEYS; i += step) {
+    copy16(to + place(i, group), at, bytes);
+    at += (size_t)step * head_dim * 2;
+  }
+  copies_commit();
+}
+
+// The item's queries, scaled so that scores are in powers of two, 64 a tile and up to the last group of 16 that has any.
+// What comes from L2 comes for several at once.
+template <int DIM>
+__device__ __forceinline__ void load_queries(__half* queries, const AttentionArgs& a, const Directory& d,
+                                             const Item& item) {
+  constexpr int GROUPS = DIM / 8, AHEAD = 4;
+  const int used = item.count * d.group, end = (used + 15) / 16 * 16, step = blockDim.x / GROUPS;
+  const int group = threadIdx.x % GROUPS;
+  const float scale = a.scale * 1.44269504f;
+  for (int first = threadIdx.x / GROUPS; first < end; first += AHEAD * step) {
+    float4 v[AHEAD][2];
+#pragma unroll
+    for (int i = 0; i < AHEAD; i++) {
+      const int x = first + i * step;
+      v[i][0] = v[i][1] = make_float4(0.f, 0.f, 0.f, 0.f);
+      if (x >= used || group * 8 >= a.head_dim) continue;
+      const int row = d.order[item.list + x / d.group], head = item.head * d.group + x % d.group;
+      const float4* from = (const float4*)(a.q + ((size_t)row * a.heads + head) * a.query_stride + group * 8);
+      v[i][0] = from[0];
+      v[i][1] = from[1];
+    }
+#pragma unroll
+    for (int i = 0; i < AHEAD; i++) {
+      const int x = first + i * step;
+      if (x < end) place_query(queries + x / QUERIES * QUERIES * DIM, x % QUERIES, group, v[i][0], v[i][1], scale);
+    }
+  }
+  stores_done();
+}
+
+// Runs the block's rows over its tiles, in order. load(tile, part) loads keys (0) or values (1) of tile number `tile` of
+// the sweep into its slot of the ring, [stages][key, value], and commits the copies; keys of the first `stages` tiles and
+// values of all of them but the last have been asked for already. The lane's rows see keys from[h] to to[h]. Warps
+// without queries (of `used`) only load.
+template <int DIM, class Load>
+__device__ __forceinline__ void sweep_ring(Rows<DIM>& rows, int stages, const __half* queries, __half* ring, int used,
+                                           const Sweep& w, const int (&from)[2], const int (&to)[2],
+                                           const Load& load) {
+  __shared__ u64 bad;
+#ifdef WGMMA
+  const bool busy = (int)threadIdx.x / 128 * QUERIES < used;
+#else
+  const bool busy = (int)threadIdx.x / 32 * 16 < used;
+#endif
+  rows.clear();
+  for (int i = 0; i < w.end - w.first; i++) {
+    __half* const keys = ring + i % stages * 2 * KEYS * DIM;
+    __half* const values = keys + KEYS * DIM;
+    const int at = (w.first + i) * KEYS;
+    const bool masked = at < w.all_from || at + KEYS > w.all_to;
+    const int low[2] = {from[0] - at, from[1] - at}, high[2] = {to[0] - at, to[1] - at};
+    copies_left(2 * stages - 2);
+    __syncthreads();
+    load(i + stages - 1, 1);
+    if (masked && threadIdx.x == 0) bad = 0;
+    u32 p[4][4];
+    if (busy) {
+      float s[8][4];
+      score<DIM>(s, shared_address(queries), shared_address(keys));
+      soften(rows, s, p, masked, low, high);
+    }
+    copies_left(2 * stages - 2);
+    __syncthreads();
+    load(i + stages, 0);
+    if (masked && !w.alike && cleanse_tile<DIM>(values, &bad)) {
+#pragma unroll
+      for (int h = 0; h < 2; h++)
+        if (bad & bits_of(low[h], high[h])) rows.total[h] = __int_as_float(0x7fc00000);
+    }
+    if (busy) weigh(rows, p, shared_address(values));
+  }
+}
+
+template <int DIM> __device__ __forceinline__ void attend(const AttentionArgs& a, __half* queries) {
+  __shared__ Directory d;
+  __shared__ Item item;
+  __half* const ring = queries + blockDim.x / 2 * DIM;
+  const int kv_heads = a.layout.heads, row_bytes = a.layout.row_bytes;
+  survey(d, a);  // the pass was there before the first kernel began
+
+  bool waited = false;
+  for (int number = blockIdx.x; number < d.chunk_items + a.pass.rows * kv_heads; number += gridDim.x) {
+    Item next;
+    next.tail = number >= d.chunk_items;
+    next.chunk = 0;
+    if (next.tail) {
+      next.list = (number - d.chunk_items) / kv_heads;
+      next.count = 1;
+      next.head = (number - d.chunk_items) % kv_heads;
     } else {
-      int left = item, parts;
+      int left = number, parts, s = 0;
       for (;; s++) {
-        parts = (d.rows[s] + rows_per_item - 1) / rows_per_item;
+        parts = (d.rows[s] + d.rows_per_item - 1) / d.rows_per_item;
         if (left < d.chunks[s] * kv_heads * parts) break;
         left -= d.chunks[s] * kv_heads * parts;
       }
-      const int part = left % parts;
-      head = left / parts % kv_heads;
-      chunk = d.first_chunk[s] + d.chunks[s] - 1 - left / (parts * kv_heads);
-      list = d.first[s] + part * rows_per_item;
-      count = min(rows_per_item, d.rows[s] - part * rows_per_item);
+      const int part = left % parts, rows = (d.rows[s] + parts - 1) / parts;
+      next.head = left / parts % kv_heads;
+      next.chunk = d.first_chunk[s] + d.chunks[s] - 1 - left / (parts * kv_heads);
+      next.list = d.first[s] + part * rows;
+      next.count = min(rows, d.rows[s] - part * rows);
     }
+    const int first_row = d.order[next.list];
+    const Sequence& sequence = a.pass.sequences[d.sequence[first_row]];
+    const int committed = sequence.committed, first_page = sequence.first_page[a.cache];
+    next.pages = sequence.pages[a.cache];
+    next.tiles = d.tiles[first_row];
     __syncthreads();  // the item before is done with
-    if (threadIdx.x == 0) {
-      d.list = list;
-      d.count = count;
-      d.head = head;
-      d.chunk = chunk;
-    }
-    __syncthreads();
-    const Sequence& sequence = a.pass.sequences[s];
-    const u8* const* pages = sequence.pages[a.cache];
-    const int first_page = sequence.first_page[a.cache], committed = sequence.committed;
-    const int chunk_from = chunk_begin(chunk), chunk_to = chunk_begin(chunk + 1);
-
-    // The keys that the item's rows see: positions, or indices in the tail's list.
-    Sweep w;
-    // The pages of this tile and of the one after it; of a tail the two from b(p) on.
-    const u8 *page = nullptr, *next = nullptr;
-    if (tail) {
-      const int row = d.order[list], p = d.position[row], b = bound(p), start = max(lowest(p, a.window), b);
-      if (start < min(committed, b + KEYS)) page = pages[b / KEYS - first_page];
-      if (committed > b + KEYS) next = pages[b / KEYS + 1 - first_page];
-      list_tail(d, a, row, s, committed);
-      w = {0, (d.sources + KEYS - 1) / KEYS, 0, d.sources, true};
+    if (next.tail) {
+      list_tail(d, a, first_row, committed);
+      next.sweep = {0, (d.sources + KEYS - 1) / KEYS, 0, d.sources, true};
+      next.pages += bound(d.position[first_row]) / KEYS - first_page;  // of those, the two from b(p) on are read
+      if (!waited) wait_for_inputs();  // some keys are from this pass
+      waited = true;
     } else {
       int first = 0x7fffffff, last = 0;
-      w = {0, 0, 0, 0x7fffffff, false};
-      for (int i = 0; i < count; i++) {
-        const int p = d.position[d.order[list + i]];
+      next.sweep = {0, 0, 0, 0x7fffffff, false};
+      const int chunk_from = next.chunk * next.tiles * KEYS, chunk_to = chunk_from + next.tiles * KEYS;
+      for (int i = 0; i < next.count; i++) {
+        const int p = d.position[d.order[next.list + i]];
         const int from = max(lowest(p, a.window), chunk_from), to = min(bound(p), chunk_to);
-        w.all_from = max(w.all_from, from);
-        w.all_to = min(w.all_to, to);
+        next.sweep.all_from = max(next.sweep.all_from, from);
+        next.sweep.all_to = min(next.sweep.all_to, to);
         if (from >= to) continue;
         first = min(first, from);
         last = max(last, to);
       }
       if (first >= last) continue;
-      w.first = first / KEYS;
-      w.end = (last + KEYS - 1) / KEYS;
-      next = pages[w.first - first_page];
+      next.sweep.first = first / KEYS;
+      next.sweep.end = (last + KEYS - 1) / KEYS;
+      next.pages += next.sweep.first - first_page;
     }
-    auto load = [&](int tile, int part, __half* to) {
-      const u32 in_page = (u32)((a.layer * 2 + part) * kv_heads + d.head) * KEYS * row_bytes;
-      if (tail) {
-        const u8* rows = a.kv + (size_t)(part * kv_heads + d.head) * row_bytes;
+    if (threadIdx.x == 0) item = next;
+    __syncthreads();
+    auto load = [&](int tile, int part) {
+      if (tile >= item.sweep.end - item.sweep.first) return copies_commit();
+      __half* to = ring + (tile % a.stages * 2 + part) * KEYS * DIM;
+      const u32 in_page = (u32)((a.layer * 2 + part) * kv_heads + item.head) * KEYS * row_bytes;
+      if (item.tail) {
+        const u8* rows = a.kv + (size_t)(part * kv_heads + item.head) * row_bytes;
         load_tile<DIM>(to, a.layout.kind, a.head_dim, a.kv, [&](int i) -> const u8* {
           const int slot = tile * KEYS + i;
           if (slot >= d.sources) return nullptr;
           const int source = d.source[slot];
           if (source < 0) return rows + (size_t)(-1 - source) * 2 * kv_heads * row_bytes;
-          return (source < KEYS ? page : next) + in_page + (size_t)(source % KEYS) * row_bytes;
+          return item.pages[source / KEYS] + in_page + (size_t)(source % KEYS) * row_bytes;
         });
+      } else if (a.layout.kind == KV_F16) {
+        load_page<DIM>(to, item.pages[tile] + in_page, a.head_dim);
       } else {
-        if (part == 0) page = next;
-        const u8* rows = page + in_page;
+        const u8* rows = item.pages[tile] + in_page;
         load_tile<DIM>(to, a.layout.kind, a.head_dim, a.kv, [&](int i) { return rows + (size_t)i * row_bytes; });
-        if (part == 1 && tile + 1 < w.end) next = pages[tile + 1 - first_page];
       }
     };
-    load(w.first, 0, keys);
-    load(w.first, 1, values);
+    for (int i = 0; i < 2 * a.stages - 1; i++) load(i / 2, i % 2);
+    if (!waited) wait_for_inputs();
+    waited = true;
 
-    const bool busy = warp * 16 < d.count * group;
-    const int used = min(QUERIES, (d.count * group + 15) / 16 * 16);
-    for (int i = threadIdx.x; i < used * (DIM / 8); i += ATTENTION_THREADS) {
-      const int x = i / (DIM / 8), col = i % (DIM / 8) * 8;
-      const bool there = x < d.count * group && col < a.head_dim;
-      const int row = there ? d.order[d.list + x / group] : 0;
-      const float* q = a.q + ((size_t)row * a.heads + d.head * group + x % group) * a.query_stride + col;
-      place_query<DIM>(queries, x, col / 8, q, there, scale);
-    }
+    const int group = d.group, used = item.count * group, lane = threadIdx.x & 31, first = threadIdx.x / 32 * 16;
+    load_queries<DIM>(queries, a, d, item);
     int from[2], to[2];
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-      const int x = warp * 16 + lane / 4 + 8 * h;
+      const int x = first + lane / 4 + 8 * h, length = item.tiles * KEYS;
       from[h] = to[h] = 0;
-      if (x >= d.count * group) continue;
-      const int p = d.position[d.order[d.list + x / group]];
-      from[h] = tail ? 0 : max(lowest(p, a.window), chunk_begin(d.chunk));
-      to[h] = tail ? d.sources : min(bound(p), chunk_begin(d.chunk + 1));
+      if (x >= used) continue;
+      const int p = d.position[d.order[item.list + x / group]];
+      from[h] = item.tail ? 0 : max(lowest(p, a.window), item.chunk * length);
+      to[h] = item.tail ? d.sources : min(bound(p), (item.chunk + 1) * length);
     }
     Rows<DIM> rows;
-    rows.clear();
-    sweep<DIM>(rows, queries, keys, values, busy, w, from, to, load);
-    if (!busy) continue;
+    sweep_ring<DIM>(rows, a.stages, queries + first / QUERIES * QUERIES * DIM, ring, used, item.sweep, from, to, load);
     rows.sum_totals();
 #pragma unroll
     for (int h = 0; h < 2; h++) {
       if (from[h] >= to[h]) continue;
-      const int x = warp * 16 + lane / 4 + 8 * h, row = d.order[d.list + x / group];
-      const int part = tail ? 0 : 1 + d.chunk - chunk_of(lowest(d.position[row], a.window));
-      const size_t at = ((size_t)row * a.heads + d.head * group + x % group) * a.max_chunks + part;
+      const int x = first + lane / 4 + 8 * h, row = d.order[item.list + x / d.group];
+      const int part = item.tail ? 0 : 1 + item.chunk - lowest(d.position[row], a.window) / (item.tiles * KEYS);
+      const size_t at = ((size_t)row * a.heads + item.head * d.group + x % d.group) * (a.parts + 2) + part;
       float* out = a.partial + at * (a.head_dim + 4);
 #pragma unroll
       for (int n = 0; n < DIM / 8; n++)
@@ -241,61 +344,71 @@ template <int DIM> __device__ __forceinline__ void attend(const AttentionArgs& a
   }
 }
 
-extern "C" __global__ void __launch_bounds__(ATTENTION_THREADS, 2)
-    attention_chunks_128(const __grid_constant__ AttentionArgs a) {
-  extern __shared__ __align__(128) __half tiles[];
-  __shared__ Directory directory;
+extern "C" __global__ void __launch_bounds__(256, 1) attention_chunks_128(const __grid_constant__ AttentionArgs a) {
+  extern __shared__ __align__(1024) __half tiles[];
   launch_dependents();
-  wait_for_inputs();
-  attend<128>(a, directory, tiles);
+  attend<128>(a, tiles);
 }
-extern "C" __global__ void __launch_bounds__(ATTENTION_THREADS, 2)
-    attention_chunks_256(const __grid_constant__ AttentionArgs a) {
-  extern __shared__ __align__(128) __half tiles[];
-  __shared__ Directory directory;
+extern "C" __global__ void __launch_bounds__(256, 1) attention_chunks_256(const __grid_constant__ AttentionArgs a) {
+  extern __shared__ __align__(1024) __half tiles[];
   launch_dependents();
-  wait_for_inputs();
-  attend<256>(a, directory, tiles);
+  attend<256>(a, tiles);
 }
 
+// Four groups of threads take every fourth part, each thread four columns.
 extern "C" __global__ void __launch_bounds__(256) attention_join(const __grid_constant__ AttentionArgs a) {
-  extern __shared__ float weights[];  // [max_chunks], then [max_chunks] sums of weights
+  constexpr int BATCH = 9;
+  __shared__ float highest_of[JOIN_PARTS], total_of[JOIN_PARTS];
   __shared__ float4 sums[4][64];
   launch_dependents();
-  wait_for_inputs();
-  const int row = blockIdx.x, head = blockIdx.y, lane = threadIdx.x & 31;
+  const int row = blockIdx.x, head = blockIdx.y, lane = threadIdx.x & 31, which = threadIdx.x / 64;
   const int p = a.pass.positions[row], from = lowest(p, a.window), to = bound(p);
-  const int parts = from < to ? 2 + chunk_of(to - 1) - chunk_of(from) : 1, stride = a.head_dim + 4;
-  const float* in = a.partial + ((size_t)row * a.heads + head) * a.max_chunks * stride;
-  float* totals = weights + a.max_chunks;
-  for (int i = threadIdx.x; i < parts; i += 256) {
-    const float2 x = *(const float2*)(in + (size_t)i * stride + a.head_dim);
-    weights[i] = x.x;
-    totals[i] = x.y;
+  const int length = chunk_tiles(p, a) * KEYS, stride = a.head_dim + 4, col = threadIdx.x % 64 * 4;
+  const int parts = from < to ? 2 + (to - 1) / length - from / length : 1;
+  const float* in = a.partial + ((size_t)row * a.heads + head) * (a.parts + 2) * stride;
+  wait_for_inputs();
+  if ((int)threadIdx.x < parts) {
+    const float2 x = *(const float2*)(in + (size_t)threadIdx.x * stride + a.head_dim);
+    highest_of[threadIdx.x] = x.x;
+    total_of[threadIdx.x] = x.y;
+  }
+  float4 x[BATCH];
+  const auto read = [&](int begin) {
+#pragma unroll
+    for (int i = 0; i < BATCH; i++) {
+      const int part = 4 * (begin + i) + which;
+      if (part < parts && col < a.head_dim) x[i] = *(const float4*)(in + (size_t)part * stride + col);
+    }
+  };
+  read(0);
+  float gate[8];
+  if (a.gated && threadIdx.x * 8 < a.head_dim) {
+    const float* from = a.q + ((size_t)row * a.heads + head) * a.query_stride + a.head_dim + threadIdx.x * 8;
+    *(float4*)gate = *(const float4*)from;
+    *(float4*)(gate + 4) = *(const float4*)(from + 4);
   }
   __syncthreads();
   float highest = -infinite();
-  for (int i = lane; i < parts; i += 32) highest = fmaxf(highest, weights[i]);
+  for (int i = lane; i < parts; i += 32) highest = fmaxf(highest, highest_of[i]);
 #pragma unroll
   for (int far = 16; far; far >>= 1) highest = fmaxf(highest, __shfl_xor_sync(~0u, highest, far));
   if (highest == -infinite()) highest = 0.f;
   float total = 0.f;
-  for (int i = lane; i < parts; i += 32) total += power_of_two(weights[i] - highest) * totals[i];
+  for (int i = lane; i < parts; i += 32) total += power_of_two(highest_of[i] - highest) * total_of[i];
 #pragma unroll
   for (int far = 16; far; far >>= 1) total += __shfl_xor_sync(~0u, total, far);
-
-  // Four groups of threads take every fourth part; each thread four columns.
-  const int which = threadIdx.x / 64, col = threadIdx.x % 64 * 4;
   float4 sum = make_float4(0.f, 0.f, 0.f, 0.f);
-  if (col < a.head_dim) {
-#pragma unroll 4
-    for (int i = which; i < parts; i += 4) {
-      const float w = power_of_two(weights[i] - highest);
-      const float4 x = *(const float4*)(in + (size_t)i * stride + col);
-      sum.x += w * x.x;
-      sum.y += w * x.y;
-      sum.z += w * x.z;
-      sum.w += w * x.w;
+  for (int begin = 0; 4 * begin < parts; begin += BATCH) {
+    if (begin) read(begin);
+#pragma unroll
+    for (int i = 0; i < BATCH; i++) {
+      const int part = 4 * (begin + i) + which;
+      if (part >= parts || col >= a.head_dim) break;
+      const float w = power_of_two(highest_of[part] - highest);
+      sum.x += w * x[i].x;
+      sum.y += w * x[i].y;
+      sum.z += w * x[i].z;
+      sum.w += w * x[i].w;
     }
   }
   sums[which][threadIdx.x % 64] = sum;
@@ -306,11 +419,7 @@ extern "C" __global__ void __launch_bounds__(256) attention_join(const __grid_co
   for (int i = 0; i < 8; i++) {
     auto at = [&](int part) { return ((const float*)sums[part])[threadIdx.x * 8 + i]; };
     y[i] = ((at(0) + at(1)) + (at(2) + at(3))) / total;
-  }
-  if (a.gated) {
-    const float* gate = a.q + ((size_t)row * a.heads + head) * a.query_stride + a.head_dim + threadIdx.x * 8;
-#pragma unroll
-    for (int i = 0; i < 8; i++) y[i] *= 1.f / (1.f + expf(-gate[i]));
+    if (a.gated) y[i] *= 1.f / (1.f + expf(-gate[i]));
   }
   store8(a.out, row, head * a.head_dim + threadIdx.x * 8, y);
 }

@@ -9,11 +9,9 @@
 // Floor: channels x 4 bytes x (2 rows + taps on the tape + 4 of weight): 1.5 MB at 16 rows of the 27B, 0.4 us; limited
 // by the latency of three dependent loads (taps, tape, inputs).
 // budget: convolve 64
-#include "forerun.cuh"
+#include "convolve.cuh"
 
 constexpr int HEADS = 8;  // of a block
-constexpr int TAPS = 4;
-constexpr u32 ALL_LANES = 0xffffffffu;
 
 __device__ __forceinline__ void prefetch(const float* from, int bytes) {
 #if __CUDA_ARCH__ >= 900
@@ -55,8 +53,6 @@ __device__ __forceinline__ void prefetch_state(const ConvolveArgs& a) {
   }
 }
 
-__device__ __forceinline__ float silu(float x) { return x / (1.f + expf(-x)); }
-
 extern "C" __global__ void __launch_bounds__(32 * (HEADS + 1)) convolve(const __grid_constant__ ConvolveArgs a) {
   launch_dependents();
   const RecurrentLayout& l = a.layout;
@@ -96,22 +92,11 @@ extern "C" __global__ void __launch_bounds__(32 * (HEADS + 1)) convolve(const __
           x[j] = *(const float4*)(tape + (size_t)a.layer * l.tape_layer + l.tape_inputs + slot * l.channels + channel);
         }
       }
-#pragma unroll
-      for (int j = 0; j < TAPS; j++) {
-        y.x = __fmaf_rn(x[j].x, weight[j].x, y.x);
-        y.y = __fmaf_rn(x[j].y, weight[j].y, y.y);
-        y.z = __fmaf_rn(x[j].z, weight[j].z, y.z);
-        y.w = __fmaf_rn(x[j].w, weight[j].w, y.w);
-      }
-      y = make_float4(silu(y.x), silu(y.y), silu(y.z), silu(y.w));
+      y = silu4(convolve_taps(x, weight));
     }
     float* out = a.v + (size_t)row * l.value_heads * l.dim + channel - 2 * l.key_heads * l.dim;
     if (kind < 2) {
-      float squares = __fmaf_rn(y.w, y.w, __fmaf_rn(y.z, y.z, __fmaf_rn(y.y, y.y, __fmul_rn(y.x, y.x))));
-#pragma unroll
-      for (int step = 16; step > 0; step /= 2) squares += __shfl_xor_sync(ALL_LANES, squares, step);
-      const float factor = (kind == 0 ? 1.f / sqrtf((float)l.dim) : 1.f) / sqrtf(squares + 1e-6f);
-      y = make_float4(y.x * factor, y.y * factor, y.z * factor, y.w * factor);
+      y = unit_head(y, kind == 0, l.dim);
       out = (kind == 0 ? a.q : a.keys) + (size_t)row * l.key_heads * l.dim + channel - kind * l.key_heads * l.dim;
     }
     if (active) *(float4*)out = y;

@@ -10,6 +10,10 @@ constexpr int KEYS = 64;      // keys of a tile; tiles lie at multiples of it, s
 constexpr int QUERIES = 64;   // query rows of a block, 16 a warp
 constexpr int ATTENTION_THREADS = 128;
 
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+#define WGMMA  // the four warps of 64 queries multiply together
+#endif
+
 __device__ __forceinline__ float infinite() { return __int_as_float(0x7f800000); }
 
 // ------------------------------------------------------------------ instructions
@@ -20,8 +24,22 @@ __device__ __forceinline__ void copy16(u32 to, const void* from, int bytes) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
 }
 __device__ __forceinline__ void copies_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+// Waits until at most LEFT groups of copies are on their way.
 template <int LEFT> __device__ __forceinline__ void copies_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");
+}
+// What the thread has stored in shared memory is seen by wgmma of threads behind a barrier. Copies need it not, and it
+// would wait for all of them.
+__device__ __forceinline__ void stores_done() {
+#ifdef WGMMA
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#endif
+}
+// The same for an even number of them, up to 4.
+__device__ __forceinline__ void copies_left(int count) {
+  if (count == 0) copies_wait<0>();
+  else if (count == 2) copies_wait<2>();
+  else copies_wait<4>();
 }
 __device__ __forceinline__ void load_matrices(u32 (&r)[4], u32 from) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -138,10 +156,12 @@ template <class Put> __device__ __forceinline__ void decode_block(int kind, cons
 
 // ------------------------------------------------------------------ tiles in shared memory
 
-// A tile is [64][DIM] halves; DIM is 128 or 256, what lies beyond head_dim is zero. The groups of eight columns of a
-// row are exchanged by its number, so that eight rows read at one column lie in different banks.
-template <int DIM> __device__ __forceinline__ u32 place(int row, int group) {
-  return (u32)(row * DIM + ((group ^ (row & 7)) << 3)) * 2;
+// A tile is [DIM / 64][64 rows][64] halves; DIM is 128 or 256, what lies beyond head_dim is zero. The groups of eight
+// columns of a row are exchanged by its number, so that eight rows read at one column lie in different banks: what wgmma
+// calls a swizzle of 128 bytes. Tiles begin at multiples of 1024 bytes.
+constexpr int PANEL = KEYS * 128;  // bytes of 64 columns
+__device__ __forceinline__ u32 place(int row, int group) {
+  return (u32)(group / 8 * PANEL + row * 128 + (((group ^ row) & 7) << 4));
 }
 
 // Loads 64 keys or values. row_of(i) is where row i is stored, null for a row of zeros; `any` is a readable address.
@@ -151,20 +171,20 @@ __device__ __forceinline__ void load_tile(__half* tile, int kind, int head_dim, 
     const u32 to = shared_address(tile);
     constexpr int GROUPS = DIM / 8;
 #pragma unroll 2
-    for (int i = threadIdx.x; i < KEYS * GROUPS; i += ATTENTION_THREADS) {
+    for (int i = threadIdx.x; i < KEYS * GROUPS; i += blockDim.x) {
       const int row = i / GROUPS, group = i % GROUPS;
       const u8* from = row_of(row);
       const bool there = from != nullptr && group * 8 < head_dim;
-      copy16(to + place<DIM>(row, group), there ? from + group * 16 : any, there ? 16 : 0);
+      copy16(to + place(row, group), there ? from + group * 16 : any, there ? 16 : 0);
     }
   } else {
     constexpr int BLOCKS = DIM / 32;
     const int bytes = kind == KV_Q8_0 ? 34 : 18;
 #pragma unroll 1
-    for (int i = threadIdx.x; i < KEYS * BLOCKS; i += ATTENTION_THREADS) {
+    for (int i = threadIdx.x; i < KEYS * BLOCKS; i += blockDim.x) {
       const int row = i / BLOCKS, block = i % BLOCKS;
       const u8* from = row_of(row);
-      auto put = [&](int g, uint4 y) { *(uint4*)((u8*)tile + place<DIM>(row, block * 4 + g)) = y; };
+      auto put = [&](int g, uint4 y) { *(uint4*)((u8*)tile + place(row, block * 4 + g)) = y; };
       if (from != nullptr && block * 32 < head_dim) {
         decode_block(kind, from + block * bytes, put);
       } else {
@@ -172,20 +192,21 @@ __device__ __forceinline__ void load_tile(__half* tile, int kind, int head_dim, 
         for (int g = 0; g < 4; g++) put(g, make_uint4(0, 0, 0, 0));
       }
     }
+    stores_done();
   }
   copies_commit();
 }
 
 // Eight columns of a query, multiplied by `scale`, as f16.
-template <int DIM>
+__device__ __forceinline__ void place_query(__half* tile, int row, int group, const float4& a, const float4& b,
+                                            float scale) {
+  *(uint4*)((u8*)tile + place(row, group)) =
+      make_uint4(pack(a.x * scale, a.y * scale), pack(a.z * scale, a.w * scale), pack(b.x * scale, b.y * scale),
+                 pack(b.z * scale, b.w * scale));
+}
 __device__ __forceinline__ void place_query(__half* tile, int row, int group, const float* q, bool there, float scale) {
-  uint4 y = make_uint4(0, 0, 0, 0);
-  if (there) {
-    const float4 a = ((const float4*)q)[0], b = ((const float4*)q)[1];
-    y = make_uint4(pack(a.x * scale, a.y * scale), pack(a.z * scale, a.w * scale), pack(b.x * scale, b.y * scale),
-                   pack(b.z * scale, b.w * scale));
-  }
-  *(uint4*)((u8*)tile + place<DIM>(row, group)) = y;
+  const float4 zero = make_float4(0.f, 0.f, 0.f, 0.f);
+  place_query(tile, row, group, there ? ((const float4*)q)[0] : zero, there ? ((const float4*)q)[1] : zero, scale);
 }
 
 // ------------------------------------------------------------------ attention of 16 rows of a warp
@@ -211,11 +232,57 @@ template <int DIM> struct Rows {
   }
 };
 
-// s[n][e]: scores of 16 queries with keys 8n + 2t, +1 of the tile.
+#ifdef WGMMA
+// What wgmma reads, 16 columns or rows at a time: swizzled by 128 bytes, eight rows 1024 bytes apart.
+__device__ __forceinline__ u64 matrix_of(u32 tile) {
+  return 1ull << 62 | (u64)(1024 / 16) << 32 | (u64)(1024 / 16) << 16 | (tile & 0x3ffff) >> 4;
+}
+// Nothing that makes or uses these registers is moved over this.
+__device__ __forceinline__ void hold(float (&x)[8][4]) {
+#pragma unroll
+  for (int n = 0; n < 8; n++) asm volatile("" : "+f"(x[n][0]), "+f"(x[n][1]), "+f"(x[n][2]), "+f"(x[n][3])::"memory");
+}
+#define EIGHT(c, n) "+f"(c[n][0]), "+f"(c[n][1]), "+f"(c[n][2]), "+f"(c[n][3]), "+f"(c[n + 1][0]), \
+                    "+f"(c[n + 1][1]), "+f"(c[n + 1][2]), "+f"(c[n + 1][3])
+#define THIRTY_TWO "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, " \
+                   "%21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}"
+// c[64][64] = or += a[64][16] b[64][16]^T, both in shared memory.
+__device__ __forceinline__ void multiply_tiles(float (&c)[8][4], u64 a, u64 b, bool add) {
+  asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %34, 0;\n"
+               "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 " THIRTY_TWO ", %32, %33, p, 1, 1, 0, 0;\n}"
+               : EIGHT(c, 0), EIGHT(c, 2), EIGHT(c, 4), EIGHT(c, 6) : "l"(a), "l"(b), "r"((u32)add) : "memory");
+}
+// c[64][64] += a[64][16] b[16][64], b in shared memory.
+__device__ __forceinline__ void multiply_values(float (&c)[8][4], const u32 (&a)[4], u64 b) {
+  asm volatile("{\n.reg .pred p;\nsetp.eq.u32 p, 0, 0;\n"
+               "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 " THIRTY_TWO
+               ", {%32, %33, %34, %35}, %36, p, 1, 1, 1;\n}"
+               : EIGHT(c, 0), EIGHT(c, 2), EIGHT(c, 4), EIGHT(c, 6)
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b) : "memory");
+}
+__device__ __forceinline__ void products_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ __forceinline__ void products_end() {
+  asm volatile("wgmma.commit_group.sync.aligned;\nwgmma.wait_group.sync.aligned 0;" ::: "memory");
+}
+#endif
+
+// s[n][e]: scores of the warp's 16 queries with keys 8n + 2t, +1 of the tile. `queries` is the tile of the four warps.
 template <int DIM> __device__ __forceinline__ void score(float (&s)[8][4], u32 queries, u32 keys) {
+#ifdef WGMMA
+  const u64 q = matrix_of(queries), k = matrix_of(keys);
+  hold(s);
+  products_begin();
+#pragma unroll
+  for (int i = 0; i < DIM / 16; i++) {
+    const int at = i / 4 * (PANEL / 16) + i % 4 * 2;
+    multiply_tiles(s, q + at, k + at, i > 0);
+  }
+  products_end();
+  hold(s);
+#else
   const int lane = threadIdx.x & 31;
   const int key = (lane & 7) + (lane >> 4) * 8;
-  const u32 q_row = queries + (lane & 15) * DIM * 2, k_row = keys + key * DIM * 2;
+  const u32 q_row = queries + (threadIdx.x / 32 % 4 * 16 + (lane & 15)) * 128, k_row = keys + key * 128;
   const int q_group = (lane >> 4) ^ (lane & 7), k_group = (lane >> 3 & 1) ^ (lane & 7);
 #pragma unroll
   for (int n = 0; n < 8; n++)
@@ -224,15 +291,16 @@ template <int DIM> __device__ __forceinline__ void score(float (&s)[8][4], u32 q
 #pragma unroll
   for (int k = 0; k < DIM / 16; k++) {
     u32 a[4];
-    load_matrices(a, q_row + ((q_group ^ (2 * k & 7)) << 4) + k / 4 * 128);
+    load_matrices(a, q_row + ((q_group ^ (2 * k & 7)) << 4) + k / 4 * PANEL);
 #pragma unroll
     for (int n = 0; n < 4; n++) {
       u32 b[4];
-      load_matrices(b, k_row + n * 16 * DIM * 2 + ((k_group ^ (2 * k & 7)) << 4) + k / 4 * 128);
+      load_matrices(b, k_row + n * 16 * 128 + ((k_group ^ (2 * k & 7)) << 4) + k / 4 * PANEL);
       multiply(s[2 * n], a, b[0], b[1]);
       multiply(s[2 * n + 1], a, b[2], b[3]);
     }
   }
+#endif
 }
 
 // Scores to weights, rounded to f16 as the left side of the product with the values. With `masked`, row h sees the keys
@@ -271,10 +339,13 @@ __device__ __forceinline__ void soften(Rows<DIM>& rows, float (&s)[8][4], u32 (&
       }
     rows.total[h] = rows.total[h] * keep[h] + total;
   }
+  // Mostly the highest score stays what it was.
+  if (__any_sync(~0u, keep[0] != 1.f || keep[1] != 1.f)) {
 #pragma unroll
-  for (int n = 0; n < DIM / 8; n++)
+    for (int n = 0; n < DIM / 8; n++)
 #pragma unroll
-    for (int e = 0; e < 4; e++) rows.o[n][e] *= keep[e >> 1];
+      for (int e = 0; e < 4; e++) rows.o[n][e] *= keep[e >> 1];
+  }
 #pragma unroll
   for (int k = 0; k < 4; k++)
 #pragma unroll
@@ -283,18 +354,33 @@ __device__ __forceinline__ void soften(Rows<DIM>& rows, float (&s)[8][4], u32 (&
 
 // o += p values.
 template <int DIM> __device__ __forceinline__ void weigh(Rows<DIM>& rows, const u32 (&p)[4][4], u32 values) {
+#ifdef WGMMA
+  const u64 v = matrix_of(values);
+#pragma unroll
+  for (int n = 0; n < DIM / 64; n++) hold(*(float(*)[8][4])rows.o[8 * n]);
+  products_begin();
+#pragma unroll
+  for (int k = 0; k < 4; k++)
+#pragma unroll
+    for (int n = 0; n < DIM / 64; n++)
+      multiply_values(*(float(*)[8][4])rows.o[8 * n], p[k], v + n * (PANEL / 16) + k * (16 * 128 / 16));
+  products_end();
+#pragma unroll
+  for (int n = 0; n < DIM / 64; n++) hold(*(float(*)[8][4])rows.o[8 * n]);
+#else
   const int lane = threadIdx.x & 31;
-  const u32 row = values + (lane & 15) * DIM * 2;
+  const u32 row = values + (lane & 15) * 128;
   const int group = (lane >> 4) ^ (lane & 7);
 #pragma unroll
   for (int k = 0; k < 4; k++)
 #pragma unroll
     for (int n = 0; n < DIM / 16; n++) {
       u32 b[4];
-      load_transposed(b, row + k * 16 * DIM * 2 + ((group ^ (2 * n & 7)) << 4) + n / 4 * 128);
+      load_transposed(b, row + k * 16 * 128 + ((group ^ (2 * n & 7)) << 4) + n / 4 * PANEL);
       multiply(rows.o[2 * n], p[k], b[0], b[1]);
       multiply(rows.o[2 * n + 1], p[k], b[2], b[3]);
     }
+#endif
 }
 
 // Zeroes the halves that are infinite or NaN.
@@ -310,14 +396,15 @@ __device__ __forceinline__ bool cleanse(u32& h) {
 template <int DIM> __device__ __forceinline__ bool cleanse_tile(__half* values, u64* bad) {
   bool found = false;
 #pragma unroll 1
-  for (int i = threadIdx.x; i < KEYS * DIM / 8; i += ATTENTION_THREADS) {
+  for (int i = threadIdx.x; i < KEYS * DIM / 8; i += blockDim.x) {
     uint4 x = ((const uint4*)values)[i];
     const bool a = cleanse(x.x), b = cleanse(x.y), c = cleanse(x.z), d = cleanse(x.w);
     if (!(a || b || c || d)) continue;
     ((uint4*)values)[i] = x;
-    atomicOr(bad, 1ull << (i / (DIM / 8)));
+    atomicOr(bad, 1ull << (i / 8 % KEYS));
     found = true;
   }
+  if (found) stores_done();
   return __syncthreads_or(found) != 0;
 }
 // Keys low up to high of a tile, as bits.
@@ -340,8 +427,10 @@ template <int DIM, class Load>
 __device__ __forceinline__ void sweep(Rows<DIM>& rows, __half* queries, __half* keys, __half* values, bool busy,
                                       const Sweep& w, const int (&from)[2], const int (&to)[2], Load load) {
   __shared__ u64 bad;
-  const u32 q = shared_address(queries) + threadIdx.x / 32 * 16 * DIM * 2;
-  const u32 k = shared_address(keys), v = shared_address(values);
+#ifdef WGMMA
+  busy = true;  // with the others
+#endif
+  const u32 q = shared_address(queries), k = shared_address(keys), v = shared_address(values);
   copies_wait<1>();
   __syncthreads();
   for (int tile = w.first; tile < w.end; tile++) {

@@ -4,9 +4,9 @@
 // Grid: slices x shares blocks of `warps` warps. Block (slice, share) multiplies the share's row tiles with its slice
 // of the columns; its slice of all activation rows stays in shared memory while weights stream through a ring of
 // `stages` tiles per warp. A share's tiles are cut over the warps by cost, in the middle of a row tile too: the later
-// warp leaves its part in shared memory, where the earlier one, which ends on that tile, adds it. Where the cuts fall,
-// `cuts` says: what a block would find by divisions before it could ask for its first weights, it reads. The slices of
-// a share are a cluster: a finished (tile, slice) goes into the shared memory of the tile's owner in the cluster, or,
+// warp leaves its part in shared memory, where the earlier one, which ends on that tile, adds it. With one format a block
+// works out where the cuts fall; with several it reads that from `cuts`: until it knows, it cannot ask for weights. The
+// slices of a share are a cluster: a finished (tile, slice) goes into the shared memory of the tile's owner in the cluster, or,
 // where that has no room, into `workspace`; after the last tile one cluster barrier and a sum in order of slices remain.
 // Without clusters (before sm_90, or above 8 slices) `join` is set and matmul_join adds the workspace.
 //
@@ -51,24 +51,25 @@ struct MatmulProduct {
   float* out;        // [activation rows][out_stride]
   int rows, out_stride, format, first_tile;
 };
+// What a block needs before it can ask for weights comes first: the constants of a launch are fetched line by line.
 struct MatmulArgs {
-  MatmulProduct products[MAX_PRODUCTS];
-  Activation x;
-  const int* chosen;  // activation row of each output row, or null: the same
-  float* workspace;   // [slices - 1][rows][16 tiles] partial sums of slices 1.., or null; slice 0 goes to out
   const int* cuts;    // [blocks][CUTS]: where each warp begins and the last ends, as row tile of the share << 8 |
                       // superblock of the slice, 17 of them; the slice, -, -; its first row tile, how many; its first
                       // superblock, how many
-  int product_count, tiles;            // row tiles of all products
-  int first_row, rows;                 // output rows of this launch
-  int slices, stages, stage_bytes;
+  int product_count, tiles;     // row tiles of all products
+  int share_tiles, larger;      // of one format: row tiles of a share, and how many shares, the first, have one more
+  int slices, stages, stage_bytes, rows;  // output rows of this launch
   int x_stride;   // bytes from one activation row to the next in shared memory: 512 a superblock + 64
   int owned;      // row tiles of a share that one block of the cluster owns, at most
   int with_sums;  // some format has mins
   int join;       // no clusters: matmul_join adds the slices
-  int pad;
+  int first_row, pad;
+  MatmulProduct products[MAX_PRODUCTS];
+  Activation x;
+  const int* chosen;  // activation row of each output row, or null: the same
+  float* workspace;   // [slices - 1][rows][16 tiles] partial sums of slices 1.., or null; slice 0 goes to out
 };
-static_assert(sizeof(MatmulProduct) == 32 && sizeof(MatmulArgs) == 360, "mirrored in src/cuda/ops/matmul.rs");
+static_assert(sizeof(MatmulProduct) == 32 && sizeof(MatmulArgs) == 368, "mirrored in src/cuda/ops/matmul.rs");
 
 __device__ __forceinline__ int end_of(const MatmulArgs& a, int product) {
   return product + 1 < a.product_count ? a.products[product + 1].first_tile : a.tiles;
@@ -79,6 +80,14 @@ __device__ __forceinline__ int product_of(const MatmulArgs& a, int tile) {
   return i;
 }
 __device__ __forceinline__ int bytes_of(int format) { return tile_bytes(format & (DIRECT - 1)); }
+
+// n / d for n below 2^22, in fewer steps than the compiler's.
+__device__ __forceinline__ int quotient(int n, int d) {
+  int q = (int)__fdividef((float)n, (float)d);  // off by one at most
+  const int rest = n - q * d;
+  q += rest >= d ? 1 : rest < 0 ? -1 : 0;
+  return q;
+}
 
 // Writes four rows of a product for one activation row; rows beyond the matrix do not exist.
 __device__ __forceinline__ void write4(const MatmulProduct& p, int n, int row, const float4& v) {
@@ -121,16 +130,29 @@ __device__ __forceinline__ void matmul(const MatmulArgs& a) {
   extern __shared__ __align__(128) u8 memory[];
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, warps = blockDim.x >> 5;
   const bool clustered = a.slices > 1 && !a.join;
+  // The lines of constants that are needed soon: they come while others are waited for.
+  asm volatile("" ::"l"(a.products[0].weight), "r"(a.x.ld), "l"(a.x.x), "l"(a.workspace));
   launch_dependents();
 #if __CUDA_ARCH__ >= 900
   if (clustered) cluster_arrive();
 #endif
-  const int* cuts = a.cuts + blockIdx.x * CUTS;
-  const int at = cuts[min(lane, warps)], slice = cuts[17];
-  const int4 part = *(const int4*)(cuts + 20);
-  const int first_tile = part.x, tiles = part.y, first_k = part.z, depth = part.w;
-
   const int superblocks = a.x.ld >> 8;
+  int at, slice, first_tile, tiles, first_k, depth;  // lane w: where warp w begins
+  if constexpr (FORMAT == MIXED) {
+    const int* cuts = a.cuts + blockIdx.x * CUTS;
+    const int4 part = *(const int4*)(cuts + 20);
+    at = cuts[min(lane, warps)], slice = cuts[17];
+    first_tile = part.x, tiles = part.y, first_k = part.z, depth = part.w;
+  } else {
+    const int share = quotient(blockIdx.x, a.slices);
+    slice = blockIdx.x - share * a.slices;
+    first_tile = share * a.share_tiles + min(share, a.larger), tiles = a.share_tiles + (share < a.larger);
+    first_k = quotient(superblocks * slice, a.slices);
+    depth = quotient(superblocks * (slice + 1), a.slices) - first_k;
+    const int step = quotient(tiles * depth * min(lane, warps), warps), tile = quotient(step, depth);
+    at = tile << 8 | (step - tile * depth);
+  }
+
   const int stage_bytes = FORMAT == MIXED ? a.stage_bytes : tile_bytes(FORMAT);
   const int x_stride = a.x_stride, sums_stride = (x_stride >> 4) + 12, result = a.rows * LD;
   u8* ring = memory + warp * a.stages * stage_bytes;

@@ -73,8 +73,9 @@ template <int DIM> __device__ __forceinline__ void attend(const AttentionArgs& a
     const bool there = p >= block.low && p < block.high && col < a.head_dim;
     const int row = there ? block.first_row + p - block.committed : 0;
     const float* q = a.q + ((size_t)row * a.heads + head) * a.query_stride + col;
-    place_query<DIM>(queries, i / (DIM / 8), col / 8, q, there, scale);
+    place_query(queries, i / (DIM / 8), col / 8, q, there, scale);
   }
+  stores_done();
   int from[2], to[2];
 #pragma unroll
   for (int h = 0; h < 2; h++) {
@@ -121,14 +122,14 @@ template <int DIM> __device__ __forceinline__ void attend(const AttentionArgs& a
 
 extern "C" __global__ void __launch_bounds__(ATTENTION_THREADS, 2)
     prompt_attention_128(const __grid_constant__ AttentionArgs a) {
-  extern __shared__ __align__(128) __half tiles[];
+  extern __shared__ __align__(1024) __half tiles[];
   launch_dependents();
   wait_for_inputs();
   attend<128>(a, tiles);
 }
 extern "C" __global__ void __launch_bounds__(ATTENTION_THREADS, 2)
     prompt_attention_256(const __grid_constant__ AttentionArgs a) {
-  extern __shared__ __align__(128) __half tiles[];
+  extern __shared__ __align__(1024) __half tiles[];
   launch_dependents();
   wait_for_inputs();
   attend<256>(a, tiles);

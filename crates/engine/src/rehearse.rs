@@ -46,7 +46,11 @@ impl Engine {
         };
         let (_, draft) = self.propose(text)?;
         lap(self)?;
-        let rows: Vec<Row> = draft.rows(text.anchor, 0);
+        let mut rows: Vec<Row> = draft.rows(text.anchor, 0);
+        // Weights that mean nothing draft the same token again and again, and a mixture would read few experts for it.
+        for (i, row) in rows.iter_mut().enumerate() {
+            row.token = spread(i + text.sequence.committed(), self.model.config().vocab);
+        }
         let all: Vec<u32> = (0..rows.len() as u32).collect();
         self.model.forward(&mut *self.backend, &rows, &all, &[&text.sequence])?;
         self.draw_rows(&[(&mut *text, 1)], &rows)?;
@@ -67,7 +71,7 @@ impl Engine {
 
     /// Seconds of a verify of `count` rows that follow each other, logits and draws included; nothing is committed.
     pub fn time_verify(&mut self, text: &mut Generation, count: usize) -> Result<f64, Error> {
-        let tokens: Vec<u32> = (0..count as u32).map(|i| i * 37 % self.model.config().vocab as u32).collect();
+        let tokens: Vec<u32> = (0..count).map(|i| spread(i, self.model.config().vocab)).collect();
         let rows: Vec<Row> = crate::model::chain(&tokens, 0).collect();
         let all: Vec<u32> = (0..count as u32).collect();
         self.backend.finish()?;
@@ -89,6 +93,11 @@ impl Engine {
         self.backend.finish()?;
         Ok((begin.elapsed().as_secs_f64(), sequence))
     }
+}
+
+/// Tokens that differ from one index to the next.
+fn spread(index: usize, vocab: usize) -> u32 {
+    (index * 7919 % vocab) as u32
 }
 
 /// The rows of the likeliest path of at most `length` rows, the anchor's first.

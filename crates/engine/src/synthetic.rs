@@ -31,20 +31,28 @@ pub struct Weights {
     layers: usize,
     mix: Mix,
     seed: u64,
+    /// Standard deviation of embeddings, where it is not that of other matrices.
+    embedding: Option<f32>,
 }
 
 impl Weights {
     /// Random weights; the same seed gives the same ones.
     pub fn new(config: &TargetConfig, mix: Mix, seed: u64) -> Self {
         let shapes = slots(config).into_iter().map(|s| (s.name, s.shape)).collect();
-        Self { shapes, layers: config.layers.len(), mix, seed }
+        Self { shapes, layers: config.layers.len(), mix, seed, embedding: None }
     }
 
     /// Random weights for a drafter.
     pub fn of_drafter(config: &DrafterConfig, mix: Mix, seed: u64) -> Self {
         let slots = checkpoint::drafter::slots(config);
         let shapes = slots.into_iter().map(|s| (s.name, s.shape)).collect();
-        Self { shapes, layers: config.layers.len(), mix, seed }
+        Self { shapes, layers: config.layers.len(), mix, seed, embedding: None }
+    }
+
+    /// With embeddings that are large beside everything layers add to them, so that hidden states stay as different as
+    /// their tokens are: rows of distinct tokens visit as many experts as uniform routing would make them visit.
+    pub fn with_distinct_tokens(self) -> Self {
+        Self { embedding: Some(64.0), ..self }
     }
 
     /// Bytes of each tensor as its type stores them, the next-token block's left out.
@@ -94,7 +102,8 @@ impl WeightSource for Weights {
         } else {
             // Products of normed activations keep a size of about 1.
             let scale = 1.0 / (*shape.last().unwrap_or(&1) as f32).sqrt();
-            random.blocks(ty, len, scale)
+            let embedding = self.embedding.filter(|_| name == "token_embd.weight");
+            random.blocks(ty, len, embedding.unwrap_or(scale))
         };
         Some(Tensor { ty, shape: shape.clone(), bytes: Cow::Owned(bytes) })
     }
@@ -270,4 +279,35 @@ pub const NAMES: [&str; 7] =
 pub fn named(name: &str) -> Option<TargetConfig> {
     let shapes = [tiny, tiny_moe, qwen35_0_8b, qwen35_4b, qwen35_9b, qwen36_27b, qwen36_35b_a3b];
     NAMES.iter().zip(shapes).find(|(n, _)| **n == name).map(|(_, shape)| shape())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Model, Options, model::chain};
+    use compute::{Activations, Cpu, CpuLevel, KvType};
+
+    #[test]
+    fn distinct_tokens_visit_experts_as_uniform_routing_would() {
+        let ffn = Ffn::Moe { experts: 256, used: 8, width: 32, shared_width: 32, weights_scale: 1.0 };
+        let config = TargetConfig { mtp: None, ..config(256, 512, 16, [4, 2], [2, 6], ffn) };
+        let mut cpu = Cpu::new(CpuLevel::detect(), 1, Activations::Int8);
+        let touched = |weights: Weights, cpu: &mut Cpu| {
+            let options = Options { kv: KvType::F16, max_rows: 80, max_chosen: 16, taps: vec![] };
+            let mut model = Model::load(cpu, &config, &weights, options).unwrap();
+            let tokens: Vec<u32> = (0..80).map(|i| i * 7 % 512).collect();
+            let mut sequence = model.sequence();
+            let rows: Vec<_> = chain(&tokens[..64], 0).collect();
+            model.forward(cpu, &rows, &[], &[&sequence]).unwrap();
+            model.commit(cpu, 0, &mut sequence, &(0..64).collect::<Vec<_>>()).unwrap();
+            let rows: Vec<_> = chain(&tokens[64..], 0).collect();
+            model.forward(cpu, &rows, &[], &[&sequence]).unwrap();
+            model.experts_touched(16).unwrap()
+        };
+        let weights = || Weights::new(&config, Mix::Q8_0, 1);
+        let (distinct, plain) = (touched(weights().with_distinct_tokens(), &mut cpu), touched(weights(), &mut cpu));
+        // 256 (1 - (1 - 8 / 256)^16)
+        let uniform = 102;
+        assert!(distinct > uniform * 9 / 10 && distinct > plain, "{distinct} experts, {plain} otherwise");
+    }
 }

@@ -198,7 +198,8 @@ pub(crate) struct AttentionArgs {
     pub(crate) gated: i32,
     pub(crate) causal: i32,
     pub(crate) window: i32,
-    pub(crate) max_chunks: i32,
+    pub(crate) parts: i32,
+    pub(crate) stages: i32,
     pub(crate) scale: f32,
 }
 

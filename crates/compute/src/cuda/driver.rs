@@ -286,6 +286,43 @@ impl Driver {
     }
 }
 
+/// A matrix as the copies of boxes that kernels for Hopper make see it.
+pub(crate) type TensorMap = sys::CUtensorMap;
+
+impl Driver {
+    /// Halves [rows][cols] at `address`, in boxes of 64 columns and `box_rows` rows whose 16-byte pieces are turned by
+    /// the row as wgmma reads them. Rows outside are zeros.
+    pub(crate) fn tensor_map(
+        &self,
+        address: u64,
+        rows: usize,
+        cols: usize,
+        box_rows: usize,
+    ) -> Result<TensorMap, Error> {
+        let mut map = TensorMap { opaque: [0; 16] };
+        let (dims, row_bytes) = ([cols as u64, rows as u64], [2 * cols as u64]);
+        let (boxes, steps) = ([64, box_rows as u32], [1, 1]);
+        // SAFETY: all pointers are to locals; the driver writes the map and reads nothing at `address`.
+        unsafe {
+            call!(cuTensorMapEncodeTiled(
+                &mut map,
+                sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
+                2,
+                address as *mut c_void,
+                dims.as_ptr(),
+                row_bytes.as_ptr(),
+                boxes.as_ptr(),
+                steps.as_ptr(),
+                sys::CUtensorMapInterleave::CU_TENSOR_MAP_INTERLEAVE_NONE,
+                sys::CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_128B,
+                sys::CUtensorMapL2promotion::CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                sys::CUtensorMapFloatOOBfill::CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+            ))?;
+        }
+        Ok(map)
+    }
+}
+
 impl Drop for Driver {
     fn drop(&mut self) {
         // SAFETY: nothing that uses the stream is left: modules, memory and graphs hold the driver.

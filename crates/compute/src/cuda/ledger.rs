@@ -1,7 +1,7 @@
 //! A backend that holds nothing and counts what the CUDA backend would: loading a model on it is the plan of device
 //! memory, made by the very code that loads it.
 
-use super::{args::DECODE_ROWS, ops, pack, run};
+use super::{ops, pack, run};
 use crate::{
     Error,
     arena::Arena,
@@ -24,11 +24,9 @@ pub struct Bill {
 }
 
 impl Bill {
-    /// Bytes of scratch memory at a context of so many tokens.
-    pub fn scratch(&self, context: usize) -> usize {
-        let chunks = ops::attention::chunks(context).next_power_of_two().max(64);
-        let attention = self.attention.iter().map(|s| ops::attention::partial_bytes(DECODE_ROWS, s, chunks));
-        attention.max().unwrap_or(0)
+    /// Bytes of scratch memory.
+    pub fn scratch(&self) -> usize {
+        self.attention.iter().map(ops::attention::partial_bytes).max().unwrap_or(0)
     }
 }
 

@@ -106,7 +106,11 @@ const MAX_GRAPHS: usize = 256;
 /// Rows of a prompt that a device with so much memory reads at once. They are kept in every layer until they are
 /// committed: 3.5 MB each at 27B.
 fn prompt_rows(memory: usize) -> usize {
-    if memory > 60 << 30 { 1024 } else { 256 }
+    match memory >> 30 {
+        100.. => 2048,
+        60.. => 1024,
+        _ => 256,
+    }
 }
 
 impl Cuda {
@@ -182,12 +186,9 @@ impl Cuda {
 
     /// Grows scratch memory to what a plan over a pass needs.
     fn reserve(&mut self, needs: &Needs, pass: &Pass<'_>) -> Result<(), Error> {
-        let context = pass.sequences.iter().map(|s| s.committed).max().unwrap_or(0) + pass.rows();
         if pass.role == Role::Decode {
             for shape in &needs.attention {
-                let chunks = ops::attention::chunks(context).next_power_of_two().max(64);
-                let bytes = ops::attention::partial_bytes(DECODE_ROWS, shape, chunks);
-                self.scratch.reserve_attention(bytes, chunks)?;
+                self.scratch.reserve_attention(ops::attention::partial_bytes(shape))?;
             }
         }
         if let Some(layout) = &needs.recurrent {
@@ -377,7 +378,7 @@ impl Cuda {
         }
         buffer.upload(&self.driver, pass)?;
         let run = self.run_on(arena, buffer.args(pass), pass.slots);
-        let launch = || plan.ops.iter().try_for_each(|op| run.execute(op));
+        let launch = || run.execute_all(&plan.ops);
         if !is_small {
             return launch();
         }

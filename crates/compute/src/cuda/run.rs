@@ -81,8 +81,21 @@ impl Run<'_> {
         self.weights.vector(id)
     }
 
+    /// Launches ops in order; those that make up a block's experts together.
+    pub(crate) fn execute_all(&self, mut ops: &[Op]) -> Result<(), Error> {
+        while let [op, rest @ ..] = ops {
+            if ops::experts::launch_block(self, ops)? {
+                ops = &ops[ops::experts::BLOCK_OPS..];
+            } else {
+                self.execute(op)?;
+                ops = rest;
+            }
+        }
+        Ok(())
+    }
+
     /// Launches everything an op is.
-    pub(crate) fn execute(&self, op: &Op) -> Result<(), Error> {
+    fn execute(&self, op: &Op) -> Result<(), Error> {
         match op {
             Op::Embed { table, out } => ops::embed::launch(self, *table, *out),
             Op::Norm { .. } => ops::norm::launch(self, op),

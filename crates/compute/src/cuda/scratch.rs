@@ -1,7 +1,10 @@
 //! Memory that ops use while they run and nobody reads afterwards. It grows; captured graphs know its address, so they
 //! are made again when it does.
 
-use super::driver::{DeviceMemory, Driver};
+use super::{
+    args::DECODE_ROWS,
+    driver::{DeviceMemory, Driver},
+};
 use crate::Error;
 use std::sync::Arc;
 
@@ -10,12 +13,12 @@ pub(crate) struct Scratch {
     driver: Arc<Driver>,
     /// Partial results of attention over chunks of keys.
     pub(crate) attention: DeviceMemory,
-    /// Chunks there is room for.
-    pub(crate) max_chunks: usize,
     /// States folded within a pass.
     pub(crate) states: DeviceMemory,
     /// Partial sums of products.
     pub(crate) products: DeviceMemory,
+    /// Counters that are zero between launches.
+    pub(crate) tickets: DeviceMemory,
     /// How often an address changed.
     pub(crate) generation: u64,
 }
@@ -25,18 +28,16 @@ impl Scratch {
         let none = || driver.allocate(0, "scratch");
         Ok(Self {
             attention: none()?,
-            max_chunks: 0,
             states: none()?,
             products: none()?,
+            tickets: driver.allocate(4 * DECODE_ROWS, "scratch")?,
             generation: 0,
             driver: driver.clone(),
         })
     }
 
-    /// Makes room for attention of `bytes` with rows of `chunks` chunks.
-    pub(crate) fn reserve_attention(&mut self, bytes: usize, chunks: usize) -> Result<(), Error> {
-        if bytes > self.attention.len() || chunks > self.max_chunks {
-            self.max_chunks = chunks.max(self.max_chunks);
+    pub(crate) fn reserve_attention(&mut self, bytes: usize) -> Result<(), Error> {
+        if bytes > self.attention.len() {
             self.attention = grown(&self.driver, &self.attention, bytes)?;
             self.generation += 1;
         }

@@ -114,6 +114,10 @@ pub(super) fn run(both: &mut Both<'_>) -> Result<(), Error> {
 }
 
 fn check(both: &mut Both<'_>, shape: AttentionShape, kind: KvType, committed: usize) -> Result<(), Error> {
+    let name = format!("attention {kind:?} {} x {}, {committed} before", shape.heads, shape.head_dim);
+    if !both.wants(&name) {
+        return Ok(());
+    }
     let layout = KvLayout { kind, layers: 2, heads: shape.kv_heads, head_dim: shape.head_dim };
     let mut random = Random(3);
     let (q, k) =
@@ -136,7 +140,6 @@ fn check(both: &mut Both<'_>, shape: AttentionShape, kind: KvType, committed: us
             committed: 0,
         },
     ];
-    let name = format!("attention {kind:?} {} x {}, {committed} before", shape.heads, shape.head_dim);
     let prompt = (None, true, true);
     let mut found: Vec<(String, f32, f32)> = Vec::new();
     // A key on the edge between two codes may fall to either side.

@@ -147,6 +147,10 @@ pub(super) fn run(both: &mut Both<'_>) -> Result<(), Error> {
 }
 
 fn check(both: &mut Both<'_>, layout: RecurrentLayout, committed: usize) -> Result<(), Error> {
+    let name = format!("deltanet {} heads of {}, {committed} before", layout.value_heads, layout.dim);
+    if !both.wants(&name) {
+        return Ok(());
+    }
     let mut random = Random(8);
     let conv = both.vector(&random.numbers(layout.kernel * layout.channels()))?;
     let dt_bias = both.vector(&random.numbers(layout.value_heads))?;
@@ -157,7 +161,6 @@ fn check(both: &mut Both<'_>, layout: RecurrentLayout, committed: usize) -> Resu
         let pick = |of: super::Of<VectorId>| if device { of.device } else { of.reference };
         Layer { conv: pick(conv), dt_bias: pick(dt_bias), decay: pick(decay), norm: pick(norm) }
     };
-    let name = format!("deltanet {} heads of {}, {committed} before", layout.value_heads, layout.dim);
     let mut found: Vec<(String, f32, f32)> = Vec::new();
     {
         let mut reference = Side::new(&mut both.reference, on(false), layout)?;

@@ -1,7 +1,7 @@
 //! Mixture of experts: routing, grouped products, combination.
 
 use super::{Both, Random, chain};
-use crate::{Error, Extent, Kind, Op, Pass, Plan, Product, Rows, SequenceView};
+use crate::{Backend, Error, Extent, Kind, Matrix, Op, Pass, Plan, Product, Rows, SequenceView};
 use formats::BlockType;
 
 pub(super) fn run(both: &mut Both<'_>) -> Result<(), Error> {
@@ -11,6 +11,10 @@ pub(super) fn run(both: &mut Both<'_>) -> Result<(), Error> {
         (64, 16, 4, 256, 256, false),
         (200, 32, 4, 512, 256, true),
     ] {
+        let name = format!("experts {rows} rows, {top_k} of {experts}");
+        if !both.wants(&name) {
+            continue;
+        }
         let mut random = Random(11);
         let gate = both.matrix(&mut random, BlockType::Q4_K, [experts, width, hidden])?;
         let up = both.matrix(&mut random, BlockType::Q6_K, [experts, width, hidden])?;
@@ -53,7 +57,114 @@ pub(super) fn run(both: &mut Both<'_>) -> Result<(), Error> {
             let pass = Pass::new(&chain(rows), &[], vec![SequenceView::default()]);
             if prompt { pass.as_prompt() } else { pass }
         };
-        both.compare(&format!("experts {rows} rows, {top_k} of {experts}"), &record, [pass(), pass()], 1e-2)?;
+        both.compare(&name, &record, [pass(), pass()], 1e-2)?;
     }
+    for (rows, experts, top_k, hidden, width, shared_width) in [
+        (1, 16, 4, 256, 256, 256),
+        (3, 40, 8, 2048, 256, 512),
+        (16, 64, 8, 512, 256, 512),
+        (33, 300, 10, 512, 256, 256),
+        (64, 16, 4, 2304, 256, 256),
+    ] {
+        block(both, rows, &Shape { experts, top_k, hidden, width, shared_width })?;
+    }
+    Ok(())
+}
+
+struct Shape {
+    experts: usize,
+    top_k: usize,
+    hidden: usize,
+    width: usize,
+    shared_width: usize,
+}
+
+/// The second half of a block as models record it, which a device may run as one. All rows against the reference, then
+/// every row alone against itself in company, to the bit.
+fn block(both: &mut Both<'_>, rows: usize, s: &Shape) -> Result<(), Error> {
+    let name = format!("experts of a block, {rows} rows, {} of {}", s.top_k, s.experts);
+    if !both.wants(&name) {
+        return Ok(());
+    }
+    let mut random = Random(12);
+    let mut matrix = |both: &mut Both<'_>, ty, shape| both.matrix(&mut random, ty, shape);
+    let shared_router = matrix(both, BlockType::F16, [1, 1, s.hidden])?;
+    let gate = matrix(both, BlockType::Q4_K, [s.experts, s.width, s.hidden])?;
+    let up = matrix(both, BlockType::Q4_K, [s.experts, s.width, s.hidden])?;
+    let down = matrix(both, BlockType::Q6_K, [s.experts, s.hidden, s.width])?;
+    let shared_gate = matrix(both, BlockType::Q8_0, [1, s.shared_width, s.hidden])?;
+    let shared_up = matrix(both, BlockType::Q5_K, [1, s.shared_width, s.hidden])?;
+    let shared_down = matrix(both, BlockType::Q4_K, [1, s.hidden, s.shared_width])?;
+    // Rows are made of the router's rows for the experts they are to visit, so that rounding changes no choice.
+    let directions = random.numbers(s.experts * s.hidden);
+    let scale = 1400.0 / s.hidden as f32;
+    let halves: Vec<u8> = directions.iter().flat_map(|x| half::f16::from_f32(scale * x).to_le_bytes()).collect();
+    let m = Matrix { ty: BlockType::F16, experts: 1, rows: s.experts, cols: s.hidden, bytes: &halves };
+    let router = super::Of { reference: both.reference.matrix(m)?, device: both.device.matrix(m)? };
+    let norm: Vec<f32> = random.numbers(s.hidden).into_iter().map(|x| 0.01 + 0.001 * x).collect();
+    let norm = both.vector(&norm)?;
+    let (mut residual, added) = (random.numbers(rows * s.hidden), random.numbers(rows * s.hidden));
+    for (row, x) in residual.chunks_exact_mut(s.hidden).enumerate() {
+        for rank in 0..s.top_k {
+            let expert = (row * row * 3 + rank * (s.experts / s.top_k)) % s.experts;
+            let direction = &directions[expert * s.hidden..][..s.hidden];
+            x.iter_mut().zip(direction).for_each(|(x, d)| *x += (12.0 - 0.6 * rank as f32) * d);
+        }
+    }
+    let record = |on_device: bool, first: usize, count: usize| {
+        let pick = |of: super::Of<_>| if on_device { of.device } else { of.reference };
+        let mut plan = Plan::new("experts of a block");
+        let (x, y) = (plan.numbers("x", s.hidden), plan.numbers("y", s.hidden));
+        let normed = plan.activation("normed", s.hidden);
+        let (logits, shared_logit) = (plan.numbers("router", s.experts), plan.numbers("shared router", 1));
+        let routing = plan.routing(s.experts, s.top_k);
+        let mut visits = |name, kind, cols| plan.buffer_of(name, kind, cols, Extent::Rows(s.top_k));
+        let (gated, upped) = (visits("gate", Kind::Numbers, s.width), visits("up", Kind::Numbers, s.width));
+        let act = visits("act", Kind::Activation, s.width);
+        let downed = visits("down", Kind::Numbers, s.hidden);
+        let shared_gated = plan.numbers("shared gate", s.shared_width);
+        let shared_upped = plan.numbers("shared up", s.shared_width);
+        let shared_act = plan.activation("shared act", s.shared_width);
+        let shared_downed = plan.numbers("shared down", s.hidden);
+        let weight = if on_device { norm.device } else { norm.reference };
+        let product = |x, weight, out, rows| Product { x, weight: pick(weight), out, rows };
+        let (to, from, all) = (Rows::ToExperts(routing), Rows::FromExperts(routing), Rows::All);
+        let routers = vec![product(normed, router, logits, all), product(normed, shared_router, shared_logit, all)];
+        let ups = vec![
+            product(normed, gate, gated, to),
+            product(normed, up, upped, to),
+            product(normed, shared_gate, shared_gated, all),
+            product(normed, shared_up, shared_upped, all),
+        ];
+        let parts = vec![(gated, upped, act), (shared_gated, shared_upped, shared_act)];
+        let downs =
+            vec![product(act, down, downed, from), product(shared_act, shared_down, shared_downed, all)];
+        let shared = Some((shared_downed, shared_logit));
+        plan.record(Op::Norm { x, add: Some(y), weight, eps: 1e-6, out: normed, offset: 0, tap: None });
+        plan.record(Op::Matmul { products: routers });
+        plan.record(Op::Route { logits, routing, scale: 1.5 });
+        plan.record(Op::Matmul { products: ups });
+        plan.record(Op::SwiGlu { parts });
+        plan.record(Op::Matmul { products: downs });
+        plan.record(Op::Combine { routing, experts: downed, shared, out: y });
+        let part = |numbers: &[f32]| numbers[first * s.hidden..(first + count) * s.hidden].to_vec();
+        (plan, vec![(x, part(&residual)), (y, part(&added))], vec![x, routing.weights, y])
+    };
+    let pass = |rows| Pass::new(&chain(rows), &[], vec![SequenceView::default()]);
+    both.compare(&name, &|on_device| record(on_device, 0, rows), [pass(rows), pass(rows)], 1e-2)?;
+    let (plan, inputs, outputs) = record(true, 0, rows);
+    let together = super::run_plan(both.device, plan, &inputs, &pass(rows))?;
+    let mut differing = 0;
+    for row in 0..rows {
+        let (plan, inputs, _) = record(true, row, 1);
+        let alone = super::run_plan(both.device, plan, &inputs, &pass(1))?;
+        for out in &outputs {
+            let cols = alone.plan().cols(*out);
+            let bits = |x: &[f32]| x.iter().map(|x| x.to_bits()).collect::<Vec<u32>>();
+            let (one, all) = (bits(&alone.read(*out)[..cols]), bits(&together.read(*out)[row * cols..][..cols]));
+            differing += usize::from(one != all);
+        }
+    }
+    both.check(&format!("{name}, each alone"), differing as f32, 0.0);
     Ok(())
 }

@@ -31,6 +31,11 @@ fn product(
     cols: usize,
     counts: &[usize],
 ) -> Result<(), Error> {
+    let names: Vec<String> = matrices.iter().map(|(ty, rows)| format!("{ty} {rows}")).collect();
+    let name = format!("product {} x {cols}", names.join(" + "));
+    if !both.wants(&name) {
+        return Ok(());
+    }
     let mut random = Random(7);
     let weights = matrices
         .iter()
@@ -38,8 +43,6 @@ fn product(
         .collect::<Result<Vec<_>, _>>()?;
     let most = counts.iter().copied().max().unwrap_or(1);
     let x = random.numbers(most * cols);
-    let names: Vec<String> = matrices.iter().map(|(ty, rows)| format!("{ty} {rows}")).collect();
-    let name = format!("product {} x {cols}", names.join(" + "));
     for prompt in [false, true] {
         let role = if prompt { "prompt" } else { "decode" };
         let mut bits: Option<Vec<Vec<f32>>> = None;

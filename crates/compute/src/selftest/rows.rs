@@ -6,6 +6,10 @@ use formats::BlockType;
 
 pub(super) fn run(both: &mut Both<'_>) -> Result<(), Error> {
     for (rows, cols) in [(5usize, 96usize), (1, 256), (17, 5120), (70, 2048)] {
+        let name = format!("norm, swiglu, load {rows} x {cols}");
+        if !both.wants(&name) {
+            continue;
+        }
         let mut random = Random(1);
         let weight = both.vector(&random.numbers(cols))?;
         let numbers: Vec<Vec<f32>> = (0..5).map(|_| random.numbers(rows * cols)).collect();
@@ -26,9 +30,13 @@ pub(super) fn run(both: &mut Both<'_>) -> Result<(), Error> {
             (plan, inputs, vec![x, tap, out, y, loaded])
         };
         let pass = || Pass::new(&chain(rows), &[], vec![SequenceView::default()]);
-        both.compare(&format!("norm, swiglu, load {rows} x {cols}"), &record, [pass(), pass()], 2e-5)?;
+        both.compare(&name, &record, [pass(), pass()], 2e-5)?;
     }
     for ty in BlockType::ALL {
+        let name = format!("embed {ty}");
+        if !both.wants(&name) {
+            continue;
+        }
         let table = both.table(&mut Random(3), ty, 40, 512)?;
         let record = |on_device: bool| {
             let table = if on_device { table.device } else { table.reference };
@@ -39,7 +47,7 @@ pub(super) fn run(both: &mut Both<'_>) -> Result<(), Error> {
         };
         let rows = [0, 39, 17, 16].map(|token| Row { token, sequence: 0, parent: None });
         let pass = || Pass::new(&rows, &[], vec![SequenceView::default()]);
-        both.compare(&format!("embed {ty}"), &record, [pass(), pass()], 1e-6)?;
+        both.compare(&name, &record, [pass(), pass()], 1e-6)?;
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Attention: of decode passes in chunks of keys that are joined, of prompts in one go.
+//! Attention: of decode passes in parts of the keys that are joined, of prompts in one go.
 
 use crate::{
     Error,
@@ -10,24 +10,25 @@ use crate::{
     plan::{AttentionShape, Op},
 };
 
-/// Chunks of keys below `NEAR` and beyond it; as in `kernels/attention.cu`.
-const NEAR: usize = 8192;
-const SHORT_CHUNK: usize = 128;
-const LONG_CHUNK: usize = 1024;
 /// Rows of a tile of queries, and of one of keys or values.
 const TILE: usize = 64;
-/// Threads of a block, except of the join.
+/// Threads that take a tile of queries.
 const THREADS: u32 = 128;
+/// Tiles of queries a block of a decode pass has, and of keys and values it has under way: the first that fit.
+const CUTS: [(usize, usize); 4] = [(2, 3), (2, 2), (2, 1), (1, 1)];
+/// Bytes of shared memory that such a block has beside the tiles.
+const DIRECTORY: usize = 2048;
 
-/// Parts that attention over so many tokens is computed in: the chunks, and a row's last keys.
-pub(crate) fn chunks(context: usize) -> usize {
-    let near = context.min(NEAR).div_ceil(SHORT_CHUNK);
-    1 + near + context.saturating_sub(NEAR).div_ceil(LONG_CHUNK)
+/// Chunks that the keys of a row are read in at most: with all key heads, about one for each multiprocessor of a large
+/// card. How a row is summed depends on it, so it follows from the model alone.
+fn parts(shape: &AttentionShape) -> usize {
+    (128 / shape.kv_heads).clamp(8, 64)
 }
 
-/// Bytes of the parts of `rows` rows: values, the highest score and the sum of weights of each query head.
-pub(crate) fn partial_bytes(rows: usize, shape: &AttentionShape, chunks: usize) -> usize {
-    rows * shape.heads * chunks * (shape.head_dim + 4) * 4
+/// Bytes of the parts of a decode pass: of each row and query head its chunks and its last keys, values, the highest
+/// score and the sum of weights. A window may touch a chunk more.
+pub(crate) fn partial_bytes(shape: &AttentionShape) -> usize {
+    DECODE_ROWS * shape.heads * (parts(shape) + 2) * (shape.head_dim + 4) * 4
 }
 
 pub(crate) fn launch(run: &Run<'_>, op: &Op) -> Result<(), Error> {
@@ -37,9 +38,11 @@ pub(crate) fn launch(run: &Run<'_>, op: &Op) -> Result<(), Error> {
     let cached = &run.plan().caches[cache];
     assert!(shape.head_dim.is_multiple_of(32) && shape.head_dim <= 256, "heads of {}", shape.head_dim);
     assert!(shape.heads / shape.kv_heads <= TILE, "{} query heads a key head", shape.heads / shape.kv_heads);
-    // Scratch has room for the chunks of this pass; how many fit says where a row's parts lie.
-    let room = run.scratch.attention.len() / partial_bytes(DECODE_ROWS, &shape, 1);
-    let max_chunks = room.min(run.scratch.max_chunks);
+    let wide = shape.head_dim > 128;
+    let tile = 2 * TILE * if wide { 256 } else { 128 };
+    let bytes = |(queries, stages): (usize, usize)| (queries + 2 * stages) * tile;
+    let fits = |cut: &(usize, usize)| bytes(*cut) + DIRECTORY <= run.limits.shared as usize;
+    let cut = CUTS.into_iter().find(fits).unwrap_or(CUTS[CUTS.len() - 1]);
     let args = AttentionArgs {
         pass: run.pass,
         q: run.buffer(q),
@@ -55,21 +58,20 @@ pub(crate) fn launch(run: &Run<'_>, op: &Op) -> Result<(), Error> {
         gated: shape.gated.into(),
         causal: causal.into(),
         window: window.unwrap_or(0) as i32,
-        max_chunks: max_chunks as i32,
+        parts: parts(&shape) as i32,
+        stages: cut.1 as i32,
         scale,
     };
-    let wide = shape.head_dim > 128;
-    let shared = 3 * (TILE * if wide { 256 } else { 128 } * 2) as u32;
-    let tiles = |grid| Shape { shared, ..Shape::new(grid, THREADS) };
     if run.is_prompt() {
         assert!(causal, "prompts are causal");
         let blocks = run.rows() / TILE + 2 * run.pass.sequence_count as usize;
         let kernel = if wide { "prompt_attention_256" } else { "prompt_attention_128" };
-        return run.launch(kernel, tiles([shape.heads as u32, blocks as u32, 1]), &args);
+        let grid = Shape::new([shape.heads as u32, blocks as u32, 1], THREADS);
+        return run.launch(kernel, Shape { shared: bytes((1, 1)) as u32, ..grid }, &args);
     }
     assert!(run.rows() <= DECODE_ROWS && run.pass.sequence_count as usize <= DECODE_ROWS, "a pass too large");
     let kernel = if wide { "attention_chunks_256" } else { "attention_chunks_128" };
-    run.launch(kernel, tiles([2 * run.limits.multiprocessors, 1, 1]), &args)?;
-    let join = Shape::new([run.rows() as u32, shape.heads as u32, 1], 256);
-    run.launch("attention_join", Shape { shared: 8 * max_chunks as u32, ..join }, &args)
+    let grid = Shape::new([run.limits.multiprocessors, 1, 1], THREADS * cut.0 as u32);
+    run.launch(kernel, Shape { shared: bytes(cut) as u32, ..grid }, &args)?;
+    run.launch("attention_join", Shape::new([run.rows() as u32, shape.heads as u32, 1], 256), &args)
 }

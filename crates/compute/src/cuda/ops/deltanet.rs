@@ -16,11 +16,11 @@ use std::sync::atomic::Ordering;
 /// Value columns of a block.
 const SLICE: usize = 32;
 /// Bytes of `Shared` in `kernels/deltanet.cu`.
-const SHARED: u32 = 73984;
-/// Bytes of `PromptShared` there.
+const SHARED: u32 = 78080;
+/// Bytes of `PromptShared` in `kernels/deltanet_prompt.cu`.
 const PROMPT_SHARED: u32 = 88448;
 /// Bytes that `deltanet_decode` takes, and those for each row of the pass.
-const DECODE_SHARED: (u32, u32) = (79984, 656);
+const DECODE_SHARED: (u32, u32) = (92288, 656);
 
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -30,7 +30,7 @@ struct DecodeArgs {
     weight: Address,
 }
 
-// As `kernels/deltanet.cu` asserts it.
+// As `kernels/deltanet_decode.cu` asserts it.
 const _: () = assert!(size_of::<DecodeArgs>() == 312);
 
 /// Bytes of scratch for states folded in a pass.

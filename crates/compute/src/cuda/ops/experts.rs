@@ -1,38 +1,340 @@
-//! Products with the matrices of experts. The launch knows neither which experts are visited nor how often: blocks find
-//! their work on the device.
+//! Experts. The second half of a block of a mixture, from its norm to the sum of the experts' outputs, is seven ops in a
+//! plan and three launches in a decoding pass; what an op says about its buffers holds for those that are read
+//! afterwards (`x`, the routing's ids and weights, the sum). Products with experts' matrices that come alone, and those
+//! of a prompt, are launches of their own. No launch knows which experts are visited, or how often: blocks find their
+//! work on the device.
 
-use super::prompt_matmul::{self, MAX_PRODUCTS, ProductArgs};
+use super::prompt_matmul;
 use crate::{
     Error,
     cuda::{
         args::{Activation, Address},
         driver::Shape,
+        pack::TILE_COLS,
         run::Run,
     },
-    plan::{Product, Routing, Rows},
+    plan::{Buf, MatrixId, Op, Product, Routing, Rows, VectorId},
 };
 
-const WARPS: usize = 12;
-/// Tiles a warp keeps ahead, at most.
-const MAX_SLOTS: usize = 8;
+/// Ops that `launch_block` takes at once.
+pub(crate) const BLOCK_OPS: usize = 7;
+/// Visits multiplied together.
+const GROUP: usize = 8;
+/// Warps of a block of `experts_up`.
+const UP_WARPS: usize = 8;
+/// Rows of tiles of gate and up that a block of `experts_up` keeps ahead, and tiles a warp of `experts_down`, at most.
+const UP_STAGES: usize = 2;
+const DOWN_SLOTS: usize = 3;
+// Bytes of shared memory, as the kernels name them.
+const ROUTE_WARP: usize = GROUP * 264 * 2 + GROUP * 4 + 8;
+const RESULT: usize = 20 * 4;
+const VISITS: usize = 13360;
+const UP_FIXED: usize = 2 * 2 * UP_WARPS * GROUP * RESULT + VISITS + 2 * 16 + 4 * 16;
 
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct ExpertsArgs {
-    products: [ProductArgs; MAX_PRODUCTS],
+struct MatrixArgs {
+    weight: Address,
+    rows: i32,
+    format: i32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct RouteArgs {
+    x: Address,
+    add: Address,
+    norm: Address,
+    out: Activation,
+    router: MatrixArgs,
+    shared: MatrixArgs,
+    logits: Address,
+    shared_logits: Address,
+    ids: Address,
+    weights: Address,
+    tickets: Address,
+    rows: i32,
+    block_rows: i32,
+    top_k: i32,
+    scale: f32,
+    eps: f32,
+    pad: i32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct UpArgs {
     x: Activation,
-    order: Address,
-    starts: Address,
+    ids: Address,
+    gate: MatrixArgs,
+    up: MatrixArgs,
+    shared_gate: MatrixArgs,
+    shared_up: MatrixArgs,
+    act: Activation,
+    shared_act: Activation,
+    rows: i32,
     experts: i32,
-    divisor: i32,
-    count: i32,
+    top_k: i32,
+    stages: i32,
+    stage_bytes: i32,
+    pad: i32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct DownArgs {
+    act: Activation,
+    shared_act: Activation,
+    ids: Address,
+    weights: Address,
+    shared_logits: Address,
+    down: MatrixArgs,
+    shared_down: MatrixArgs,
+    x: Address,
+    add: Address,
+    out: Address,
+    rows: i32,
+    experts: i32,
+    top_k: i32,
     slots: i32,
     slot_bytes: i32,
     pad: i32,
 }
 
-// As `kernels/experts.cu` asserts it.
-const _: () = assert!(size_of::<ExpertsArgs>() == 264);
+// As the kernels assert them.
+const _: () = assert!(size_of::<RouteArgs>() == 152);
+const _: () = assert!(size_of::<UpArgs>() == 192 && size_of::<DownArgs>() == 168);
+
+/// The second half of a block of a mixture.
+struct Block {
+    x: Buf,
+    add: Option<Buf>,
+    norm: VectorId,
+    eps: f32,
+    normed: Buf,
+    router: MatrixId,
+    shared_router: MatrixId,
+    logits: Buf,
+    shared_logits: Buf,
+    routing: Routing,
+    scale: f32,
+    /// Gate, up and down.
+    experts: [MatrixId; 3],
+    shared: [MatrixId; 3],
+    act: Buf,
+    shared_act: Buf,
+    out: Buf,
+}
+
+/// The block that `ops` begins with, if its ops belong together and the kernels take its shape.
+fn block(run: &Run<'_>, ops: &[Op]) -> Option<Block> {
+    let [
+        Op::Norm { x, add, weight, eps, out: normed, offset: 0, tap: None },
+        Op::Matmul { products: routers },
+        Op::Route { logits, routing, scale },
+        Op::Matmul { products: ups },
+        Op::SwiGlu { parts },
+        Op::Matmul { products: downs },
+        Op::Combine {
+            routing: combined,
+            experts: results,
+            shared: Some((shared_result, shared_logits)),
+            out,
+        },
+        ..,
+    ] = ops
+    else {
+        return None;
+    };
+    let ([router, shared_router], [gate, up, shared_gate, shared_up], [down, shared_down], [own, of_all]) =
+        (&routers[..], &ups[..], &downs[..], &parts[..])
+    else {
+        return None;
+    };
+    let all = |p: &Product, x: Buf, out: Buf| p.x == x && p.out == out && p.rows == Rows::All;
+    let (to, from) = (Rows::ToExperts(*routing), Rows::FromExperts(*routing));
+    let belong = all(router, *normed, *logits)
+        && all(shared_router, *normed, *shared_logits)
+        && [gate, up].iter().all(|p| p.x == *normed && p.rows == to)
+        && (gate.out, up.out) == (own.0, own.1)
+        && all(shared_gate, *normed, of_all.0)
+        && all(shared_up, *normed, of_all.1)
+        && (down.x, down.out, down.rows) == (own.2, *results, from)
+        && all(shared_down, of_all.2, *shared_result)
+        && combined == routing;
+    let (cols, width, shared_width) = (run.cols(*x), run.cols(own.2), run.cols(of_all.2));
+    let whole = [cols, width, shared_width].iter().all(|cols| cols.is_multiple_of(TILE_COLS));
+    let (tiles, room) = (|p: &Product| tile_bytes(run, &[p.weight]), run.limits.shared as usize);
+    let stage = (tiles(gate) + tiles(up)).max(tiles(shared_gate) + tiles(shared_up));
+    let fits = cols <= 4096
+        && routing.experts <= 512
+        && routing.top_k <= 16
+        && route_shared(run, &[router.weight, shared_router.weight], cols) + 128 <= room
+        && UP_FIXED + cols / TILE_COLS * stage <= room
+        && down_fixed(64, routing.top_k) + 8 * (tiles(down).max(tiles(shared_down)) + 8) <= room;
+    (belong && whole && fits).then(|| Block {
+        x: *x,
+        add: *add,
+        norm: *weight,
+        eps: *eps,
+        normed: *normed,
+        router: router.weight,
+        shared_router: shared_router.weight,
+        logits: *logits,
+        shared_logits: *shared_logits,
+        routing: *routing,
+        scale: *scale,
+        experts: [gate.weight, up.weight, down.weight],
+        shared: [shared_gate.weight, shared_up.weight, shared_down.weight],
+        act: own.2,
+        shared_act: of_all.2,
+        out: *out,
+    })
+}
+
+fn tile_bytes(run: &Run<'_>, matrices: &[MatrixId]) -> usize {
+    let bytes = |m: &MatrixId| run.weights.matrix(*m).tiles().tile_bytes();
+    matrices.iter().map(bytes).max().expect("a matrix")
+}
+
+/// Bytes of shared memory of `experts_down` beside its rings.
+fn down_fixed(rows: usize, top_k: usize) -> usize {
+    VISITS + rows * (top_k + 1) * RESULT + 4 * rows * top_k
+}
+
+fn route_shared(run: &Run<'_>, matrices: &[MatrixId], cols: usize) -> usize {
+    cols / TILE_COLS * (tile_bytes(run, matrices) + ROUTE_WARP)
+}
+
+/// Launches a block of a decoding pass if `ops` begins with one; says whether it did.
+pub(crate) fn launch_block(run: &Run<'_>, ops: &[Op]) -> Result<bool, Error> {
+    if run.is_prompt() {
+        return Ok(false);
+    }
+    let Some(block) = block(run, ops) else { return Ok(false) };
+    launch_route(run, &block)?;
+    launch_up(run, &block)?;
+    launch_down(run, &block)?;
+    Ok(true)
+}
+
+fn matrix(run: &Run<'_>, id: MatrixId, experts: usize, [rows, cols]: [usize; 2]) -> MatrixArgs {
+    let m = run.weights.matrix(id);
+    assert!(
+        (m.experts, m.rows, m.cols) == (experts, rows, cols),
+        "{} of {} x {} for {experts} of {rows} x {cols}",
+        m.experts,
+        m.rows,
+        m.cols
+    );
+    MatrixArgs { weight: m.address(), rows: rows as i32, format: m.tiles() as i32 }
+}
+
+fn launch_route(run: &Run<'_>, b: &Block) -> Result<(), Error> {
+    let (cols, experts, rows) = (run.cols(b.x), b.routing.experts, run.rows());
+    // Every block of some rows makes their norm again, so few rows a block, but two blocks a multiprocessor at most.
+    let tiles = experts.div_ceil(16) + 1;
+    let block_rows = (rows * tiles).div_ceil(2 * run.limits.multiprocessors as usize).min(GROUP);
+    let args = RouteArgs {
+        x: run.buffer(b.x),
+        add: b.add.map_or(0, |add| run.buffer(add)),
+        norm: run.vector(b.norm),
+        out: run.activation(b.normed),
+        router: matrix(run, b.router, 1, [experts, cols]),
+        shared: matrix(run, b.shared_router, 1, [1, cols]),
+        logits: run.buffer(b.logits),
+        shared_logits: run.buffer(b.shared_logits),
+        ids: run.buffer(b.routing.ids),
+        weights: run.buffer(b.routing.weights),
+        tickets: run.scratch.tickets.address(),
+        rows: rows as i32,
+        block_rows: block_rows as i32,
+        top_k: b.routing.top_k as i32,
+        scale: b.scale,
+        eps: b.eps,
+        pad: 0,
+    };
+    let shape = Shape {
+        grid: [tiles as u32, rows.div_ceil(block_rows) as u32, 1],
+        block: cols as u32 / 8,
+        shared: route_shared(run, &[b.router, b.shared_router], cols) as u32,
+        cluster: 1,
+    };
+    run.launch("experts_route", shape, &args)
+}
+
+fn launch_up(run: &Run<'_>, b: &Block) -> Result<(), Error> {
+    let (cols, width, shared_width) = (run.cols(b.x), run.cols(b.act), run.cols(b.shared_act));
+    let Routing { experts, top_k, ids, .. } = b.routing;
+    let tiles = |m: &[MatrixId; 3]| tile_bytes(run, &m[..1]) + tile_bytes(run, &m[1..2]);
+    let stage = cols / TILE_COLS * tiles(&b.experts).max(tiles(&b.shared));
+    // Two blocks a multiprocessor where they have room. One row is little work, and one block leaves room for the next
+    // launch beside it.
+    let half = run.limits.shared as usize / 2 - 1024;
+    let pair = run.rows() > 1 && half >= UP_FIXED + stage;
+    let shared = if pair { half } else { run.limits.shared as usize };
+    let stages = (shared.saturating_sub(UP_FIXED) / stage).min(UP_STAGES);
+    let args = UpArgs {
+        x: run.activation(b.normed),
+        ids: run.buffer(ids),
+        gate: matrix(run, b.experts[0], experts, [width, cols]),
+        up: matrix(run, b.experts[1], experts, [width, cols]),
+        shared_gate: matrix(run, b.shared[0], 1, [shared_width, cols]),
+        shared_up: matrix(run, b.shared[1], 1, [shared_width, cols]),
+        act: run.activation(b.act),
+        shared_act: run.activation(b.shared_act),
+        rows: run.rows() as i32,
+        experts: experts as i32,
+        top_k: top_k as i32,
+        stages: stages as i32,
+        stage_bytes: stage as i32,
+        pad: 0,
+    };
+    let shape = Shape {
+        grid: [run.limits.multiprocessors * if pair { 2 } else { 1 }, 1, 1],
+        block: 32 * UP_WARPS as u32,
+        shared: (stages * stage + UP_FIXED) as u32,
+        cluster: 1,
+    };
+    run.launch("experts_up", shape, &args)
+}
+
+fn launch_down(run: &Run<'_>, b: &Block) -> Result<(), Error> {
+    let (cols, width, shared_width) = (run.cols(b.x), run.cols(b.act), run.cols(b.shared_act));
+    let Routing { experts, top_k, ids, weights, .. } = b.routing;
+    let (rows, room) = (run.rows(), run.limits.shared as usize);
+    let slot_bytes = tile_bytes(run, &[b.experts[2], b.shared[2]]);
+    let fixed = down_fixed(rows, top_k);
+    let slots = |warps: usize| (room - fixed) / (warps * (slot_bytes + 8));
+    // One row has a tile or two for each of 8 warps, and leaves room for the next launch.
+    let warps = if rows > 1 && slots(16) >= 2 { 16 } else { 8 };
+    let slots = slots(warps).min(DOWN_SLOTS);
+    let args = DownArgs {
+        act: run.activation(b.act),
+        shared_act: run.activation(b.shared_act),
+        ids: run.buffer(ids),
+        weights: run.buffer(weights),
+        shared_logits: run.buffer(b.shared_logits),
+        down: matrix(run, b.experts[2], experts, [cols, width]),
+        shared_down: matrix(run, b.shared[2], 1, [cols, shared_width]),
+        x: run.buffer(b.x),
+        add: b.add.map_or(0, |add| run.buffer(add)),
+        out: run.buffer(b.out),
+        rows: rows as i32,
+        experts: experts as i32,
+        top_k: top_k as i32,
+        slots: slots as i32,
+        slot_bytes: slot_bytes as i32,
+        pad: 0,
+    };
+    let shape = Shape {
+        grid: [cols as u32 / 16, 1, 1],
+        block: 32 * warps as u32,
+        shared: (warps * slots * (slot_bytes + 8) + fixed) as u32,
+        cluster: 1,
+    };
+    run.launch("experts_down", shape, &args)
+}
 
 /// Launches the products that go to experts or come from them; others are not looked at.
 pub(crate) fn launch(run: &Run<'_>, products: &[Product]) -> Result<(), Error> {
@@ -46,39 +348,7 @@ pub(crate) fn launch(run: &Run<'_>, products: &[Product]) -> Result<(), Error> {
         for p in &group {
             assert!(run.weights.matrix(p.weight).experts == routing.experts, "{p:?}");
         }
-        if run.is_prompt() {
-            prompt_matmul::launch_experts(run, &group, &routing, divisor)?;
-        } else {
-            launch_group(run, &group, &routing, divisor)?;
-        }
+        prompt_matmul::launch_experts(run, &group, &routing, divisor)?;
     }
     Ok(())
-}
-
-fn launch_group(run: &Run<'_>, products: &[Product], routing: &Routing, divisor: usize) -> Result<(), Error> {
-    let tile = |p: &Product| run.weights.matrix(p.weight).tiles().tile_bytes();
-    let slot_bytes = products.iter().map(tile).max().expect("a product");
-    let starts = 4 * (routing.experts + 1);
-    let slots = (run.limits.shared as usize - starts) / (WARPS * (slot_bytes + 8));
-    assert!(slots > 0, "{slot_bytes}-byte tiles in {} bytes of shared memory", run.limits.shared);
-    let slots = slots.min(MAX_SLOTS);
-    let args = ExpertsArgs {
-        products: prompt_matmul::list(run, products),
-        x: run.activation(products[0].x),
-        order: run.buffer(routing.order),
-        starts: run.buffer(routing.starts),
-        experts: routing.experts as i32,
-        divisor: divisor as i32,
-        count: products.len() as i32,
-        slots: slots as i32,
-        slot_bytes: slot_bytes as i32,
-        pad: 0,
-    };
-    let shape = Shape {
-        grid: [run.limits.multiprocessors, 1, 1],
-        block: 32 * WARPS as u32,
-        shared: (WARPS * slots * (slot_bytes + 8) + starts) as u32,
-        cluster: 1,
-    };
-    run.launch("experts", shape, &args)
 }

@@ -2,6 +2,8 @@
 //! of columns, shares of rows and warps follows from the matrices and the device alone, so that a row's sums have one
 //! order in any company; rows decide only what does not change a bit.
 
+mod wide;
+
 use crate::{
     Error,
     cuda::{
@@ -13,7 +15,7 @@ use crate::{
     },
     plan::{Product, Rows},
 };
-use std::{cell::RefCell, collections::HashMap};
+use std::{cell::RefCell, collections::HashMap, sync::Arc};
 
 const MAX_PRODUCTS: usize = 8;
 /// Added to a format whose tiles are read from memory directly.
@@ -40,27 +42,29 @@ struct ProductArgs {
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct MatmulArgs {
-    products: [ProductArgs; MAX_PRODUCTS],
-    x: Activation,
-    chosen: Address,
-    workspace: Address,
     cuts: Address,
     product_count: i32,
     tiles: i32,
-    first_row: i32,
-    rows: i32,
+    share_tiles: i32,
+    larger: i32,
     slices: i32,
     stages: i32,
     stage_bytes: i32,
+    rows: i32,
     x_stride: i32,
     owned: i32,
     with_sums: i32,
     join: i32,
+    first_row: i32,
     pad: i32,
+    products: [ProductArgs; MAX_PRODUCTS],
+    x: Activation,
+    chosen: Address,
+    workspace: Address,
 }
 
 // As `kernels/matmul.cu` asserts it.
-const _: () = assert!(size_of::<MatmulArgs>() == 360);
+const _: () = assert!(size_of::<MatmulArgs>() == 368);
 
 /// Matrices that share their activations.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -140,12 +144,23 @@ impl Group {
         (steps, spent)
     }
 
-    /// The first row tile of a share.
-    fn first_tile(&self, share: usize, shares: usize) -> usize {
-        self.cut(0, self.tiles(), 1, self.cost() * share / shares).0
+    /// The format of all matrices, if they have the same.
+    fn format(&self) -> Option<TileFormat> {
+        let (_, first) = self.matrices[0];
+        self.matrices.iter().all(|&(_, format)| format == first).then_some(first)
     }
 
-    /// What every block of a launch reads: see `cuts` in `kernels/matmul.cu`.
+    /// The first row tile of a share. Tiles of one format are dealt out evenly, the first shares have the larger numbers:
+    /// so `kernels/matmul.cu` works it out.
+    fn first_tile(&self, share: usize, shares: usize) -> usize {
+        let tiles = self.tiles();
+        match self.format() {
+            Some(_) => share * (tiles / shares) + share.min(tiles % shares),
+            None => self.cut(0, tiles, 1, self.cost() * share / shares).0,
+        }
+    }
+
+    /// Where every block's warps begin: see `cuts` in `kernels/matmul.cu`, which finds the same where there is one format.
     fn cuts(&self, g: &Geometry) -> Vec<[i32; CUTS]> {
         let first_superblock = |slice| self.superblocks * slice / g.slices;
         let mut blocks = Vec::with_capacity(g.shares * g.slices);
@@ -155,7 +170,10 @@ impl Group {
             let (steps, cost) = self.cut(from, to, depth, usize::MAX);
             let mut block = [0; CUTS];
             for (warp, at) in block[..=g.warps].iter_mut().enumerate() {
-                let step = self.cut(from, to, depth, cost * warp / g.warps).0.min(steps);
+                let step = match self.format() {
+                    Some(_) => steps * warp / g.warps,
+                    None => self.cut(from, to, depth, cost * warp / g.warps).0,
+                };
                 *at = ((step / depth) << 8 | step % depth) as i32;
             }
             block[17] = slice as i32;
@@ -171,21 +189,30 @@ impl Group {
 
 /// How groups are cut, found out once for each.
 #[derive(Default)]
-pub(crate) struct Cuts(RefCell<HashMap<Group, (Geometry, DeviceMemory)>>);
+pub(crate) struct Cuts(RefCell<HashMap<Group, Arc<Cut>>>);
+
+struct Cut {
+    geometry: Geometry,
+    /// `Group::cuts`.
+    memory: DeviceMemory,
+    /// For passes of more than 16 rows, where there is such a kernel.
+    wide: Option<wide::Wide>,
+}
 
 impl Cuts {
-    fn of(&self, run: &Run<'_>, group: &Group) -> Result<(Geometry, Address), Error> {
-        if let Some((g, memory)) = self.0.borrow().get(group) {
-            return Ok((g.clone(), memory.address()));
+    fn of(&self, run: &Run<'_>, group: &Group) -> Result<Arc<Cut>, Error> {
+        if let Some(cut) = self.0.borrow().get(group) {
+            return Ok(cut.clone());
         }
         let g = geometry(group, run.limits);
         let blocks = group.cuts(&g);
         let bytes: &[u8] = bytemuck::cast_slice(blocks.as_flattened());
         let memory = run.driver.allocate_as_is(bytes.len(), "how products are cut")?;
         run.driver.upload(memory.address(), bytes)?;
-        let found = (g.clone(), memory.address());
-        self.0.borrow_mut().insert(group.clone(), (g, memory));
-        Ok(found)
+        let wide = wide::Wide::of(run, group, &g)?;
+        let cut = Arc::new(Cut { geometry: g, memory, wide });
+        self.0.borrow_mut().insert(group.clone(), cut.clone());
+        Ok(cut)
     }
 }
 
@@ -346,7 +373,8 @@ fn kernel(rows: usize, format: Option<TileFormat>) -> &'static str {
 
 fn launch_group(run: &Run<'_>, products: &[Product]) -> Result<(), Error> {
     let group = describe(run.weights, products);
-    let (g, cuts) = run.cuts.of(run, &group)?;
+    let cut = run.cuts.of(run, &group)?;
+    let g = &cut.geometry;
     let (rows, chosen) = match products[0].rows {
         Rows::Chosen => (run.pass.chosen_rows as usize, run.pass.chosen),
         _ => (run.rows(), 0),
@@ -368,36 +396,41 @@ fn launch_group(run: &Run<'_>, products: &[Product]) -> Result<(), Error> {
         };
         first_tile += tiles;
     }
+    let x = run.activation(products[0].x);
+    if let Some(wide) = cut.wide.as_ref().filter(|_| rows > 16) {
+        return wide.launch(run, &group, g.slices, &list, (x, chosen, rows));
+    }
     let has_mins = |&(_, format): &(usize, TileFormat)| matches!(format, TileFormat::Q4_K | TileFormat::Q5_K);
-    let uniform = group.matrices.iter().all(|&(_, format)| format == group.matrices[0].1);
     let depth = group.superblocks.div_ceil(g.slices);
     for first in (0..rows).step_by(g.launch_rows) {
         let count = g.launch_rows.min(rows - first);
-        let room = room(&group, &g, run.limits, count).expect("launches fit");
+        let room = room(&group, g, run.limits, count).expect("launches fit");
         if room.workspace {
-            let needed = partial_bytes(&group, &g, count);
+            let needed = partial_bytes(&group, g, count);
             assert!(needed <= run.scratch.products.len(), "{needed} bytes of partial sums");
         }
         let args = MatmulArgs {
-            products: list,
-            x: run.activation(products[0].x),
-            chosen,
-            workspace: if room.workspace { run.scratch.products.address() } else { 0 },
-            cuts,
+            cuts: cut.memory.address(),
             product_count: products.len() as i32,
             tiles: group.tiles() as i32,
-            first_row: first as i32,
-            rows: count as i32,
+            share_tiles: (group.tiles() / g.shares) as i32,
+            larger: (group.tiles() % g.shares) as i32,
             slices: g.slices as i32,
             stages: room.stages as i32,
             stage_bytes: g.stage_bytes as i32,
+            rows: count as i32,
             x_stride: (depth * 512 + 64) as i32,
             owned: g.owned as i32,
             with_sums: i32::from(group.matrices.iter().any(has_mins)),
             join: i32::from(g.join),
+            first_row: first as i32,
             pad: 0,
+            products: list,
+            x,
+            chosen,
+            workspace: if room.workspace { run.scratch.products.address() } else { 0 },
         };
-        let kernel = kernel(count, uniform.then_some(group.matrices[0].1));
+        let kernel = kernel(count, group.format());
         let shape = Shape {
             grid: [(g.slices * g.shares) as u32, 1, 1],
             block: 32 * g.warps as u32,

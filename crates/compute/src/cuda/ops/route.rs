@@ -2,11 +2,7 @@
 
 use crate::{
     Error,
-    cuda::{
-        args::{DECODE_ROWS, RouteArgs},
-        driver::Shape,
-        run::Run,
-    },
+    cuda::{args::RouteArgs, driver::Shape, run::Run},
     plan::{Buf, Routing},
 };
 
@@ -25,10 +21,6 @@ pub(crate) fn launch(run: &Run<'_>, logits: Buf, routing: &Routing, scale: f32) 
         top_k: top_k as i32,
         scale,
     };
-    if rows <= DECODE_ROWS {
-        // The same choice for a row, and the visits sorted in the same launch.
-        return run.launch("route_few", Shape::new([1, 1, 1], 1024), &args);
-    }
     run.launch("route", Shape::new([rows.div_ceil(8) as u32, 1, 1], 256), &args)?;
     run.launch("route_order", Shape::new([experts.div_ceil(8) as u32, 1, 1], 256), &args)
 }

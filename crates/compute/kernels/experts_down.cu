@@ -1,0 +1,161 @@
+// experts_down: the last launch of a block's experts, see experts.cuh. x += add; out = sum over ranks, in order, of weight
+// * (down act) + sigmoid(shared logit) * (down act of the shared expert).
+//
+// A block has 16 outputs and all groups; a warp multiplies the row tile of one group after the other, tiles streaming
+// through a ring of its own, and leaves the results in shared memory, where they are weighted and added. The choice of
+// experts is there before experts_up has ended, so the first tiles are asked for while it runs.
+//
+// Floor: the tiles of down of the experts that are visited: at 16 rows of 35B-A3B about 102 experts, 74 MB (half Q4_K,
+// half Q6_K), 16 us on an H200. What limits: instructions (245 to multiply a Q4_K tile, 350 Q6_K) and, of every tile, the
+// activations from L2.
+// Launch: grid [row tiles], block 32 * warps, 8 to 16 warps. Dynamic shared memory warps * slots * (slot_bytes + 8) +
+// rows * (top_k + 1) * 4 * LD + 4 * rows * top_k + DOWN_FIXED.
+// budget: experts_down 128
+#include "experts.cuh"
+
+struct ExpertsDownArgs {
+  Activation act, shared_act;
+  const u32* ids;
+  const float *weights, *shared_logits;
+  ExpertsMatrix down, shared_down;
+  float* x;
+  const float* add;  // may be null
+  float* out;        // may be add
+  int rows, experts, top_k;
+  int slots, slot_bytes, pad;
+};
+static_assert(sizeof(ExpertsDownArgs) == 168, "mirrored in src/cuda/ops/experts.rs");
+
+// A warp's ring of tiles.
+struct Ring {
+  u8* slots;
+  u64* barriers;
+  int count, bytes;
+  int slot;    // the next tile to multiply with
+  u32 parity;
+  int filled;  // where the next tile goes
+  int free;    // tiles that may be asked for
+
+  __device__ __forceinline__ void init(int lane) {
+    if (lane == 0) {
+      for (int i = 0; i < count; i++) barrier_init(barriers + i, ARRIVALS);
+      barriers_ready();
+    }
+    __syncwarp();
+  }
+  __device__ __forceinline__ void ask(const u8* from, int size, int lane) {
+    copy_tile(slots + filled * bytes, from, size, barriers + filled, lane);
+    if (++filled == count) filled = 0;
+    free--;
+  }
+  __device__ __forceinline__ const u8* wait() {
+    barrier_wait(barriers + slot, parity);
+    return slots + slot * bytes;
+  }
+  __device__ __forceinline__ void next() {
+    __syncwarp();  // every lane has read the tile
+    free++;
+    if (++slot == count) {
+      slot = 0;
+      parity ^= 1;
+    }
+  }
+};
+
+constexpr int DOWN_FIXED = sizeof(Visits);
+
+extern "C" __global__ void __launch_bounds__(512) experts_down(const __grid_constant__ ExpertsDownArgs a) {
+  launch_dependents();
+  const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3, warps = blockDim.x >> 5;
+  const int visit_count = a.rows * a.top_k;
+  u8* memory = shared_memory();
+  u8* slots = memory;
+  memory += warps * a.slots * a.slot_bytes;
+  u64* barriers = (u64*)memory;
+  memory += warps * a.slots * 8;
+  Visits& visits = *(Visits*)memory;
+  float* results = (float*)(memory + sizeof(Visits));     // [visits, then rows of the shared expert][LD]
+  float* weights = results + (visit_count + a.rows) * LD; // [visits]
+  Ring ring{slots + warp * a.slots * a.slot_bytes, barriers + warp * a.slots, a.slots, a.slot_bytes, 0, 0, 0, a.slots};
+  ring.init(lane);
+  no_visits(visits);
+  // experts_up has let this kernel begin, so experts_route has ended and its choice is there.
+  for (int v = threadIdx.x; v < visit_count; v += blockDim.x) {
+    visits.chosen[v] = (unsigned short)__ldcg(a.ids + v);
+    weights[v] = __ldcg(a.weights + v);
+  }
+  __syncthreads();
+  list_visits(visits, a.rows, a.experts, a.top_k);
+
+  // Units: groups of experts, then those of the shared one; a warp has every `warps`th.
+  const int own = visits.count, units = own + (a.rows + GROUP - 1) / GROUP;
+  int ahead = warp, left = 0, bytes = 0;  // tiles left of unit `ahead`
+  const u8* from = nullptr;
+  const auto aim = [&]() {
+    if (ahead >= units) return;
+    const bool is_shared = ahead >= own;
+    const ExpertsMatrix& m = is_shared ? a.shared_down : a.down;
+    const int expert = is_shared ? 0 : group_expert(visits.groups[ahead]);
+    left = (is_shared ? a.shared_act.ld : a.act.ld) / 256;
+    bytes = tile_bytes(m.format);
+    from = m.weight + (size_t)((u32)expert * (u32)(m.rows / 16) + blockIdx.x) * left * bytes;
+  };
+  const auto fill = [&]() {
+    while (ring.free > 0 && ahead < units) {
+      ring.ask(from, bytes, lane);
+      from += bytes;
+      if (--left > 0) continue;
+      ahead += warps;
+      aim();
+    }
+  };
+  aim();
+  fill();
+
+  wait_for_inputs();
+  for (int unit = warp; unit < units; unit += warps) {
+    const bool is_shared = unit >= own;
+    const int format = is_shared ? a.shared_down.format : a.down.format;
+    const Activation& act = is_shared ? a.shared_act : a.act;
+    const u32 group = is_shared ? 0 : visits.groups[unit];
+    const int first = is_shared ? (unit - own) * GROUP : group_first(group);
+    const int count = is_shared ? min(a.rows - first, GROUP) : group_visits(group);
+    const auto visit_of = [&](int n) { return is_shared ? first + n : (int)visits.order[first + n]; };
+    const int columns = act.ld / 256;
+    const size_t mine = visit_of(g < count ? g : 0);  // rows that do not exist are the first, and dropped
+    const __half* x = act.x + mine * act.ld + 8 * t;
+    const float* sums = act.numbers + mine * (act.ld / 16) + 4 * t;
+    float sum[4];
+    for (int column = 0; column < columns; column++, x += 256, sums += 16) {
+      Operand b;
+      b.read(x);
+      b.sums = load16(sums);
+      float out[1][4];
+      multiply<1, true>(format, ring.wait(), 0, b, out, lane);
+      ring.next();
+      fill();
+#pragma unroll
+      for (int e = 0; e < 4; e++) sum[e] = column ? sum[e] + out[0][e] : out[0][e];
+    }
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+      const int n = 2 * t + i;
+      if (n >= count) continue;
+      float* to = results + ((is_shared ? visit_count : 0) + visit_of(n)) * LD + g;
+      to[0] = sum[i];
+      to[8] = sum[2 + i];
+    }
+  }
+  __syncthreads();
+  for (int i = threadIdx.x; i < a.rows * 16; i += blockDim.x) {
+    const int row = i >> 4, m = i & 15;
+    const size_t at = (size_t)row * a.down.rows + blockIdx.x * 16 + m;
+    if (a.add) a.x[at] += a.add[at];
+    float sum = 0.f;
+    for (int k = 0; k < a.top_k; k++) {
+      sum = fmaf(weights[row * a.top_k + k], results[(row * a.top_k + k) * LD + m], sum);
+    }
+    sum = fmaf(1.f / (1.f + expf(-a.shared_logits[row])), results[(visit_count + row) * LD + m], sum);
+    a.out[at] = sum;
+  }
+}

@@ -1,0 +1,149 @@
+// experts_route: the first launch of a block's experts, see experts.cuh. n = rms(x + add) * norm; the logits of the router
+// and of the shared expert's gate; the experts of every row and their weights, see route.cuh. x is not written: blocks
+// of this launch read it.
+//
+// Floor: the router's tiles, 1 MB for 256 experts of 2048 columns, which are asked for before the inputs are there.
+// Latency limits it: x, one reduction, one product, a ticket, the choice. Every block of some rows makes their norm
+// again; the last of them to end chooses their experts.
+// Launch: grid [row tiles of the router and of the shared gate, ceil(rows / block_rows)], block cols / 8: warp k has the
+// columns of tile k. Dynamic shared memory cols / 256 * (tile_bytes + ROUTE_WARP).
+// budget: experts_route 128
+#include "experts.cuh"
+#include "route.cuh"
+
+constexpr int X_ROW = 264;  // halves from one activation row to the next in shared memory
+
+struct ExpertsRouteArgs {
+  const float *x, *add, *norm;  // add may be null
+  Activation out;               // n; its numbers are not written
+  ExpertsMatrix router, shared;
+  float *logits, *shared_logits;
+  u32* ids;                     // [rows][top_k]
+  float* weights;               // [rows][top_k]
+  u32* tickets;                 // [rows]: zero, and zero again at the end
+  int rows, block_rows;         // of the pass, and of a block: at most GROUP
+  int top_k;
+  float scale, eps;
+  int pad;
+};
+static_assert(sizeof(ExpertsRouteArgs) == 152, "mirrored in src/cuda/ops/experts.rs");
+
+constexpr int ROUTE_WARP = GROUP * X_ROW * 2 + GROUP * 4 + 8;  // bytes of shared memory a warp
+
+extern "C" __global__ void __launch_bounds__(512) experts_route(const __grid_constant__ ExpertsRouteArgs a) {
+  launch_dependents();
+  const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, warps = blockDim.x >> 5, col = threadIdx.x * 8;
+  const int g = lane >> 2, t = lane & 3, router_tiles = (a.router.rows + 15) / 16;
+  const bool of_shared = (int)blockIdx.x >= router_tiles;
+  const ExpertsMatrix& matrix = of_shared ? a.shared : a.router;
+  const int tile = of_shared ? blockIdx.x - router_tiles : blockIdx.x, bytes = tile_bytes(matrix.format);
+  u8* memory = shared_memory();
+  u8* weights = memory + warp * bytes;
+  memory += warps * bytes;
+  u8* parts = memory;  // of each warp its columns of n, [GROUP][X_ROW] halves, later its part of the result, [PART]
+  __half* own = (__half*)(parts + warp * GROUP * X_ROW * 2);
+  float* squares = (float*)(parts + warps * GROUP * X_ROW * 2);  // [GROUP][warps]
+  u64* barrier = (u64*)(squares + GROUP * warps) + warp;
+  if (lane == 0) {
+    barrier_init(barrier, ARRIVALS);
+    barriers_ready();
+  }
+  __syncwarp();
+  copy_tile(weights, matrix.weight + ((size_t)tile * warps + warp) * bytes, bytes, barrier, lane);
+  const float4 n0 = ((const float4*)(a.norm + col))[0], n1 = ((const float4*)(a.norm + col))[1];
+  const float norm[8] = {n0.x, n0.y, n0.z, n0.w, n1.x, n1.y, n1.z, n1.w};
+  const int first = blockIdx.y * a.block_rows, count = min(a.rows - first, a.block_rows), cols = a.out.cols;
+
+  wait_for_inputs();
+  float v[GROUP][8];
+#pragma unroll
+  for (int r = 0; r < GROUP; r++) {
+    if (r >= count) continue;
+    const size_t at = (size_t)(first + r) * cols + col;
+    const float4 x0 = ((const float4*)(a.x + at))[0], x1 = ((const float4*)(a.x + at))[1];
+    v[r][0] = x0.x, v[r][1] = x0.y, v[r][2] = x0.z, v[r][3] = x0.w;
+    v[r][4] = x1.x, v[r][5] = x1.y, v[r][6] = x1.z, v[r][7] = x1.w;
+    if (a.add) {
+      const float4 y0 = ((const float4*)(a.add + at))[0], y1 = ((const float4*)(a.add + at))[1];
+      v[r][0] += y0.x, v[r][1] += y0.y, v[r][2] += y0.z, v[r][3] += y0.w;
+      v[r][4] += y1.x, v[r][5] += y1.y, v[r][6] += y1.z, v[r][7] += y1.w;
+    }
+  }
+#pragma unroll
+  for (int r = 0; r < GROUP; r++) {
+    if (r >= count) continue;
+    float sum = 0.f;
+#pragma unroll
+    for (int i = 0; i < 8; i++) sum = fmaf(v[r][i], v[r][i], sum);
+#pragma unroll
+    for (int step = 16; step > 0; step >>= 1) sum += __shfl_xor_sync(~0u, sum, step);
+    if (lane == 0) squares[r * warps + warp] = sum;
+  }
+  __syncthreads();
+  Operand b;  // rows beyond `count` are whatever lies there: their results are dropped
+  b.sums = make_uint4(0, 0, 0, 0);
+#pragma unroll
+  for (int r = 0; r < GROUP; r++) {
+    if (r >= count) continue;
+    float sum = 0.f;
+    for (int w = 0; w < warps; w++) sum += squares[r * warps + w];
+    const float factor = 1.f / sqrtf(sum / cols + a.eps);
+    float of_32 = 0.f;
+    u32 words[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+      words[i] = pair(clamp_half(v[r][2 * i] * factor * norm[2 * i]),
+                      clamp_half(v[r][2 * i + 1] * factor * norm[2 * i + 1]));
+      of_32 += low_float(words[i]);
+      of_32 += high_float(words[i]);
+    }
+    of_32 += __shfl_xor_sync(~0u, of_32, 1);
+    of_32 += __shfl_xor_sync(~0u, of_32, 2);
+    const uint4 packed = make_uint4(words[0], words[1], words[2], words[3]);
+    *(uint4*)(own + r * X_ROW + lane * 8) = packed;
+    const float even = clamp_half(__shfl_sync(~0u, of_32, 8 * t)), odd = clamp_half(__shfl_sync(~0u, of_32, 8 * t + 4));
+    const u32 high = pair(even, odd), low = pair(half_error(even), half_error(odd));  // of groups 2 t and 2 t + 1
+    if (g == r) b.sums.x = high, b.sums.y = low;
+    if (blockIdx.x == 0) {
+      *(uint4*)(a.out.x + (size_t)(first + r) * a.out.ld + col) = packed;
+      u32* sums = (u32*)(a.out.sums + (size_t)(first + r) * (a.out.ld / 16) + warp * 16) + t;
+      if (g == 0) sums[0] = high;
+      if (g == 1) sums[4] = low;
+    }
+  }
+  __syncwarp();
+  b.read(own + g * X_ROW + 8 * t);
+  __syncwarp();
+  float out[1][4];
+  barrier_wait(barrier, 0);
+  multiply<1, false>(matrix.format, weights, 0, b, out, lane);
+  put((float*)own, out[0], false, lane);
+  __syncthreads();
+  const int rows = matrix.rows;
+  float* to = of_shared ? a.shared_logits : a.logits;
+  for (int i = threadIdx.x; i < count * 16; i += blockDim.x) {
+    const int n = i >> 4, row = tile * 16 + (i & 15);
+    const float* part = (const float*)parts + n * LD + (i & 15);
+    float sum = *part;
+    for (int w = 1; w < warps; w++) sum += part[w * GROUP * X_ROW / 2];
+    if (row < rows) to[(size_t)(first + n) * rows + row] = sum;
+  }
+
+  // The last block of these rows chooses their experts.
+  __shared__ bool last;
+  __threadfence();
+  __syncthreads();
+  if (threadIdx.x == 0) last = atomicInc(a.tickets + blockIdx.y, gridDim.x - 1) == gridDim.x - 1;
+  __syncthreads();
+  if (!last) return;
+  __threadfence();
+  for (int r = warp; r < count; r += warps) {
+    const size_t row = first + r;
+    const auto visit = [&](int rank, u32 id) { a.ids[row * a.top_k + rank] = id; };
+    const float* logits = a.logits + row * a.router.rows;
+    const float weight = a.router.rows <= 256
+                             ? route_row<8, true>(logits, a.router.rows, a.top_k, a.scale, visit)
+                             : route_row<16, true>(logits, a.router.rows, a.top_k, a.scale, visit);
+    if (lane < a.top_k) a.weights[row * a.top_k + lane] = weight;
+  }
+}

@@ -1,0 +1,242 @@
+// experts_up: the second launch of a block's experts, see experts.cuh. act = silu(gate n) * (up n) of every visit and of
+// the shared expert.
+//
+// A block's items are 16 rows of gate and up for one group each, first some of the shared expert, whose weights are asked
+// for before the inputs are there, then its share of all others, one expert after the other. The tiles of an item, all
+// columns, are a stage of shared memory: two copies. Warp k multiplies tiles k, k + 8, .. of it with activations that
+// stay in its registers while the group is the same; in turns, warps add up what all have left in `parts`.
+//
+// Floor: the tiles of gate and up of the experts that are visited: at 16 rows of 35B-A3B about 102 experts, 120 MB, 27 us
+// on an H200; at 1 row 10.6 MB, 2.3 us. What limits: instructions (490 to multiply two Q4_K tiles), at few rows the chain
+// choice, groups, first weights, product, sum.
+// Launch: grid any, block 256, two of them a multiprocessor. Dynamic shared memory stages * stage_bytes + UP_FIXED.
+// budget: experts_up 128
+#include "experts.cuh"
+
+constexpr int UP_WARPS = 8;
+constexpr int BUFFERS = 2;  // items that may wait to be added up
+
+struct ExpertsUpArgs {
+  Activation x;
+  const u32* ids;
+  ExpertsMatrix gate, up, shared_gate, shared_up;
+  Activation act, shared_act;  // x; their numbers are used for sums: [visits][cols / 256] of 64 bytes, see Operand
+  int rows, experts, top_k;
+  int stages, stage_bytes, pad;  // a stage has a row of tiles of gate and one of up
+};
+static_assert(sizeof(ExpertsUpArgs) == 192, "mirrored in src/cuda/ops/experts.rs");
+
+// n / by of numbers whose product with `by` is below 2^32.
+struct Divisor {
+  u32 by, factor;
+  __device__ __forceinline__ explicit Divisor(u32 by) : by(by), factor(0xffffffffu / by + 1) {}
+  __device__ __forceinline__ u32 of(u32 n) const { return by == 1 ? n : __umulhi(n, factor); }
+};
+
+constexpr int UP_PARTS = BUFFERS * 2 * UP_WARPS * PART * 4;  // bytes: [BUFFERS][gate, up][UP_WARPS][PART]
+constexpr int MAX_STAGES = 4;
+constexpr int UP_FIXED = UP_PARTS + sizeof(Visits) + BUFFERS * 16 + MAX_STAGES * 16;
+
+// A block's items, 16 rows of gate and up for one group each: first those of the shared expert, then its share of the
+// others, all of one expert before the next.
+struct Share {
+  int shared, all;          // items of the block
+  int first;                // of all experts' items
+  Divisor shared_tiles, tiles;  // row tiles of an expert
+};
+struct Item {
+  int index, group, tile;
+
+  __device__ __forceinline__ bool of_shared(const Share& s) const { return index < s.shared; }
+  __device__ __forceinline__ void find(const Share& s) {
+    const bool is_shared = of_shared(s);
+    const u32 at = is_shared ? blockIdx.x + index * gridDim.x : s.first + index - s.shared;
+    group = is_shared ? s.shared_tiles.of(at) : s.tiles.of(at);
+    tile = at - group * (is_shared ? s.shared_tiles.by : s.tiles.by);
+  }
+  // Whether the next item is of the same group, so that its tiles follow this one's.
+  __device__ __forceinline__ bool next(const Share& s) {
+    index++;
+    if (index > s.shared && tile + 1 < (int)s.tiles.by) {
+      tile++;
+      return true;
+    }
+    find(s);
+    return false;
+  }
+};
+
+extern "C" __global__ void __launch_bounds__(32 * UP_WARPS, 2) experts_up(const __grid_constant__ ExpertsUpArgs a) {
+  const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3, columns = a.x.ld / 256;
+  u8* stages = shared_memory();  // [stages][stage_bytes]
+  u8* memory = stages + a.stages * a.stage_bytes;
+  float* parts = (float*)memory;
+  Visits& visits = *(Visits*)(memory + UP_PARTS);
+  u64* barriers = (u64*)(memory + UP_PARTS + sizeof(Visits));
+  u64 *full = barriers + MAX_STAGES, *empty = full + BUFFERS;  // of `parts`; the first are of the stages
+  u32* done = (u32*)(empty + BUFFERS);                         // [MAX_STAGES]: warps that have read the stage
+  const int working = min(columns, UP_WARPS);  // warps with tiles
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < BUFFERS; i++) {
+      barrier_init(full + i, 32 * working);
+      barrier_init(empty + i, 32);
+    }
+    for (int i = 0; i < MAX_STAGES; i++) {
+      barrier_init(barriers + i, PAIR_ARRIVALS);
+      done[i] = 0;
+    }
+    barriers_ready();
+  }
+  const int row_groups = (a.rows + GROUP - 1) / GROUP;
+  const int of_shared = a.shared_gate.rows / 16 * row_groups - (int)blockIdx.x;
+  const Divisor blocks(gridDim.x);
+  Share share{0, 0, 0, Divisor(a.shared_gate.rows / 16), Divisor(a.gate.rows / 16)};
+  share.shared = share.all = of_shared > 0 ? (int)blocks.of(of_shared - 1) + 1 : 0;
+
+  // Both rows of tiles of an item; a warp calls this together.
+  const auto fetch = [&](int index, int stage) {
+    Item item{index, 0, 0};
+    item.find(share);
+    const bool is_shared = item.of_shared(share);
+    const u32 before = is_shared ? 0 : group_expert(visits.groups[item.group]) * share.tiles.by;
+    const size_t tile = (before + item.tile) * columns;  // of 512 experts: fits
+    const int gate_bytes = tile_bytes(is_shared ? a.shared_gate.format : a.gate.format);
+    const int up_bytes = tile_bytes(is_shared ? a.shared_up.format : a.up.format);
+    copy_tiles(stages + stage * a.stage_bytes,
+               (is_shared ? a.shared_gate.weight : a.gate.weight) + tile * gate_bytes, columns * gate_bytes,
+               (is_shared ? a.shared_up.weight : a.up.weight) + tile * up_bytes, columns * up_bytes, barriers + stage,
+               lane);
+  };
+  const int early = min(share.shared, a.stages);
+  __syncwarp();
+  if (warp == 0) {
+    for (int i = 0; i < early; i++) fetch(i, i);
+  }
+  no_visits(visits);
+
+  wait_for_inputs();
+  launch_dependents();  // experts_down reads what experts_route wrote before this kernel has ended
+  for (int v = threadIdx.x; v < a.rows * a.top_k; v += blockDim.x) visits.chosen[v] = (unsigned short)a.ids[v];
+  __syncthreads();
+  list_visits(visits, a.rows, a.experts, a.top_k);
+  const u32 items = visits.count * share.tiles.by, each = blocks.of(items), more = items - each * gridDim.x;
+  share.first = blockIdx.x * each + min(blockIdx.x, more);
+  share.all = share.shared + each + (blockIdx.x < more);
+  if (warp >= working) return;
+  if (warp == 0) {
+    for (int i = early; i < min(share.all, a.stages); i++) fetch(i, i);
+  }
+
+  // The sum over the columns of an item, gate times up, and the sum of 16 columns beside it. A lane has four rows of a
+  // visit.
+  const auto add_up = [&](int index) {
+    const int n = lane >> 2, q = lane & 3, buffer = index % BUFFERS;
+    const float* part = parts + buffer * 2 * UP_WARPS * PART + n * LD + 4 * q;
+    float sums[2][4];
+    barrier_wait(full + buffer, (index / BUFFERS) & 1);
+#pragma unroll
+    for (int m = 0; m < 2; m++) {
+      float4 sum = *(const float4*)(part + m * UP_WARPS * PART);
+#pragma unroll
+      for (int w = 1; w < UP_WARPS; w++) {
+        if (w >= working) break;
+        const float4 p = *(const float4*)(part + (m * UP_WARPS + w) * PART);
+        sum.x += p.x, sum.y += p.y, sum.z += p.z, sum.w += p.w;
+      }
+      sums[m][0] = sum.x, sums[m][1] = sum.y, sums[m][2] = sum.z, sums[m][3] = sum.w;
+    }
+    barrier_arrive(empty + buffer);
+    float v[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++) v[i] = clamp_half(sums[0][i] * (1.f / (1.f + expf(-sums[0][i]))) * sums[1][i]);
+    const uint2 words = make_uint2(pair(v[0], v[1]), pair(v[2], v[3]));
+    float of_16 = low_float(words.x) + high_float(words.x) + low_float(words.y) + high_float(words.y);
+    of_16 += __shfl_xor_sync(~0u, of_16, 1);
+    of_16 += __shfl_xor_sync(~0u, of_16, 2);
+    Item item{index, 0, 0};
+    item.find(share);
+    const bool is_shared = item.of_shared(share);
+    const u32 group = is_shared ? 0 : visits.groups[item.group];
+    const int count = is_shared ? min(a.rows - item.group * GROUP, GROUP) : group_visits(group);
+    if (n >= count) return;
+    const Activation& act = is_shared ? a.shared_act : a.act;
+    const size_t visit = is_shared ? item.group * GROUP + n : visits.order[group_first(group) + n];
+    *(uint2*)(act.x + visit * act.ld + item.tile * 16 + 4 * q) = words;
+    // Of the tile's place among the 16 of a superblock: bit 0 the half of the group, bits 1-3 the group.
+    __half* places = (__half*)(act.numbers + (visit * (act.ld / 256) + (item.tile >> 4)) * 16);
+    const int place = (item.tile >> 2 & 3) * 8 + (item.tile & 1) * 2 + (item.tile >> 1 & 1);
+    if (q == 0) places[place] = __float2half_rn(clamp_half(of_16));
+    if (q == 1) places[place + 4] = __float2half_rn(half_error(of_16));
+  };
+
+  // Warps take turns in adding up, each an item later than it multiplied it: the others are done by then.
+  Operand b;
+  Item at{0, 0, 0};
+  at.find(share);
+  bool same = false;  // b has this group's columns
+  int turn = 0, stage = 0;  // at.index % working, % stages
+  u32 parity = 0;
+  while (at.index < share.all) {
+    const bool is_shared = at.of_shared(share);
+    const int format = is_shared ? a.shared_gate.format : a.gate.format;
+    const int second_format = is_shared ? a.shared_up.format : a.up.format;
+    const int buffer = at.index % BUFFERS;
+    float* part = parts + (buffer * 2 * UP_WARPS + warp) * PART;
+    for (int column = warp; column < columns; column += UP_WARPS) {
+      if (!same || columns > UP_WARPS) {
+        const u32 group = is_shared ? 0 : visits.groups[at.group];  // rows that do not exist: the first, and dropped
+        const int own = g < group_visits(group) ? g : 0, shared_row = at.group * GROUP + g;
+        const u32 row = is_shared ? (shared_row < a.rows ? shared_row : 0)
+                                  : visits.order[group_first(group) + own] / (u32)a.top_k;
+        const __half* sums = a.x.sums + (size_t)row * (a.x.ld / 16) + column * 16 + 2 * t;
+        b.read(a.x.x + (size_t)row * a.x.ld + column * 256 + 8 * t);
+        b.sums.x = load_word(sums);
+        b.sums.y = load_word(sums + 8);
+      }
+      float out[2][4];
+      const int bytes = tile_bytes(format), stride = columns * bytes;
+      const u8* tiles = stages + stage * a.stage_bytes + column * bytes;
+      if (column == warp) barrier_wait(barriers + stage, parity);
+      if (format == second_format && format == TILE_Q4_K) {
+        multiply<TILE_Q4_K, 2, false>(tiles, stride, b, out, lane);
+      } else if (format == second_format && format == TILE_Q6_K) {
+        multiply<TILE_Q6_K, 2, false>(tiles, stride, b, out, lane);
+      } else {
+        const u8* second = stages + stage * a.stage_bytes + stride + column * tile_bytes(second_format);
+#pragma unroll 1
+        for (int m = 0; m < 2; m++) {
+          float one[1][4];
+          multiply<1, false>(m ? second_format : format, m ? second : tiles, 0, b, one, lane);
+#pragma unroll
+          for (int e = 0; e < 4; e++) {
+            if (m) out[1][e] = one[0][e];
+            else out[0][e] = one[0][e];
+          }
+        }
+      }
+      if (column == warp && at.index >= BUFFERS) barrier_wait(empty + buffer, (at.index / BUFFERS - 1) & 1);
+      put(part, out[0], column > warp, lane);
+      put(part + UP_WARPS * PART, out[1], column > warp, lane);
+    }
+    // Who is the last to have read the stage has it filled again.
+    __syncwarp();
+    u32 before = 0;
+    if (lane == 0) {
+      __threadfence_block();
+      before = atomicAdd(done + stage, 1u);
+    }
+    if (__shfl_sync(~0u, before, 0) == (u32)working - 1) {
+      if (lane == 0) done[stage] = 0;
+      if (at.index + a.stages < share.all) fetch(at.index + a.stages, stage);
+    }
+    if (++stage == a.stages) {
+      stage = 0;
+      parity ^= 1;
+    }
+    barrier_arrive(full + buffer);
+    if (at.index > 0 && (turn == 0 ? working : turn) - 1 == warp) add_up(at.index - 1);
+    if (++turn == working) turn = 0;
+    same = at.next(share);
+  }
+  if (share.all > 0 && (turn == 0 ? working : turn) - 1 == warp) add_up(share.all - 1);
+}
