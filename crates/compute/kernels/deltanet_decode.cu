@@ -29,6 +29,8 @@ static_assert(sizeof(DecodeArgs) == 312, "as in src/cuda/ops/deltanet.rs");
 
 // Rows of the sequence are numbered in the order of step_rows: parents come before their children.
 struct DecodeShared {
+  // Behind the keys of the pass, of which a group reads 16 rows though it has fewer: what is read beyond lies still.
+  float queries[GROUP][KEY_STRIDE];
   // First each warp's keys of the state and entries 4 w to 4 w + 3 of the tape's keys, then products with the state.
   union {
     float partial[WARPS][VECTORS][SLICE];
@@ -39,7 +41,6 @@ struct DecodeShared {
   };
   float next_state[WARPS][WARP_KEYS][SLICE];   // of the second step, in groups with rows of both
   float more_tape_keys[RECENT - 32][MAX_DIM];  // from entry 32 on
-  float queries[GROUP][KEY_STRIDE];
   float earlier[RECENT][SLICE];          // deltas on the tape since the first anchor
   float4 weights[WARPS][RECENT];         // products with the rows on the lists of rows w and w + 8, then their weights
   float key_weights[GROUP][GROUP], query_weights[GROUP][GROUP];

@@ -305,7 +305,8 @@ mod tests {
             model.experts_touched(16).unwrap()
         };
         let weights = || Weights::new(&config, Mix::Q8_0, 1);
-        let (distinct, plain) = (touched(weights().with_distinct_tokens(), &mut cpu), touched(weights(), &mut cpu));
+        let (distinct, plain) =
+            (touched(weights().with_distinct_tokens(), &mut cpu), touched(weights(), &mut cpu));
         // 256 (1 - (1 - 8 / 256)^16)
         let uniform = 102;
         assert!(distinct > uniform * 9 / 10 && distinct > plain, "{distinct} experts, {plain} otherwise");

@@ -98,7 +98,8 @@ fn block(both: &mut Both<'_>, rows: usize, s: &Shape) -> Result<(), Error> {
     // Rows are made of the router's rows for the experts they are to visit, so that rounding changes no choice.
     let directions = random.numbers(s.experts * s.hidden);
     let scale = 1400.0 / s.hidden as f32;
-    let halves: Vec<u8> = directions.iter().flat_map(|x| half::f16::from_f32(scale * x).to_le_bytes()).collect();
+    let halves: Vec<u8> =
+        directions.iter().flat_map(|x| half::f16::from_f32(scale * x).to_le_bytes()).collect();
     let m = Matrix { ty: BlockType::F16, experts: 1, rows: s.experts, cols: s.hidden, bytes: &halves };
     let router = super::Of { reference: both.reference.matrix(m)?, device: both.device.matrix(m)? };
     let norm: Vec<f32> = random.numbers(s.hidden).into_iter().map(|x| 0.01 + 0.001 * x).collect();
@@ -129,7 +130,8 @@ fn block(both: &mut Both<'_>, rows: usize, s: &Shape) -> Result<(), Error> {
         let weight = if on_device { norm.device } else { norm.reference };
         let product = |x, weight, out, rows| Product { x, weight: pick(weight), out, rows };
         let (to, from, all) = (Rows::ToExperts(routing), Rows::FromExperts(routing), Rows::All);
-        let routers = vec![product(normed, router, logits, all), product(normed, shared_router, shared_logit, all)];
+        let routers =
+            vec![product(normed, router, logits, all), product(normed, shared_router, shared_logit, all)];
         let ups = vec![
             product(normed, gate, gated, to),
             product(normed, up, upped, to),
@@ -161,7 +163,8 @@ fn block(both: &mut Both<'_>, rows: usize, s: &Shape) -> Result<(), Error> {
         for out in &outputs {
             let cols = alone.plan().cols(*out);
             let bits = |x: &[f32]| x.iter().map(|x| x.to_bits()).collect::<Vec<u32>>();
-            let (one, all) = (bits(&alone.read(*out)[..cols]), bits(&together.read(*out)[row * cols..][..cols]));
+            let (one, all) =
+                (bits(&alone.read(*out)[..cols]), bits(&together.read(*out)[row * cols..][..cols]));
             differing += usize::from(one != all);
         }
     }

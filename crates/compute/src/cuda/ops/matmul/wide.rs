@@ -324,7 +324,8 @@ mod tests {
         let group = group(&[(5120, Q4_K)], 17408);
         let g = geometry(&group, &H200);
         let chains = chains(&group, &g).expect("few pieces");
-        let begins = |tile: usize, superblock: usize| chains[tile][superblock / 32] >> (superblock % 32) & 1 != 0;
+        let begins =
+            |tile: usize, superblock: usize| chains[tile][superblock / 32] >> (superblock % 32) & 1 != 0;
         let mut counted = 0;
         for block in group.cuts(&g) {
             for at in block[1..g.warps].iter().filter(|&&at| at & 255 != 0) {
@@ -334,6 +335,9 @@ mod tests {
         }
         let total: u32 = chains.iter().flatten().map(|word| word.count_ones()).sum();
         assert_eq!(total, counted);
-        assert!((0..group.tiles()).all(|tile| (0..g.slices).all(|s| !begins(tile, group.superblocks * s / g.slices))));
+        assert!(
+            (0..group.tiles())
+                .all(|tile| (0..g.slices).all(|s| !begins(tile, group.superblocks * s / g.slices)))
+        );
     }
 }
