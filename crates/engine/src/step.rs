@@ -8,6 +8,7 @@ use crate::propose::{Learned, Spec};
 use crate::sampling::{Constraint, History, Likelihood, Sampler, Sampling};
 use crate::size::{Arm, Costs, Mean};
 use crate::state::MtpFeed;
+use crate::stow::Copies;
 use crate::{Error, Row, Sequence};
 use checkpoint::{DrafterConfig, TargetConfig};
 use compute::{Backend, Draw, Drawn, KvType};
@@ -30,6 +31,8 @@ pub struct Engine {
     pub(crate) learned: Learned,
     /// Drafters that turned out to be broken when they were measured.
     pub(crate) faulty: Vec<Arm>,
+    /// Blocks of sequences that have copies in the host's memory.
+    pub(crate) copies: Copies,
 }
 
 /// One answer in the making.
@@ -130,6 +133,7 @@ impl Engine {
             mtp_cost: mean,
             learned,
             faulty: Vec::new(),
+            copies: Copies::default(),
         };
         if matches!(spec, Spec::Auto { .. }) {
             engine.measure()?;
