@@ -4,7 +4,7 @@
 #[allow(dead_code)]
 mod http;
 
-use http::{Server, read};
+use http::{Server, assert_fits, read};
 use serde_json::{Value, json};
 use std::io::Read;
 use std::process::Command;
@@ -399,29 +399,6 @@ fn recorded_tool_chats_replay_alike_with_and_without_speculation() {
         }
         let answers_a_result = body["messages"].as_array().unwrap().last().unwrap()["role"] == "tool";
         assert_eq!(calls.is_empty(), answers_a_result, "{line}");
-    }
-}
-
-/// That a call names a tool on offer, with every argument it needs and of the type it says.
-fn assert_fits(function: &Value, tools: &Value) {
-    let tools = tools.as_array().unwrap();
-    let tool =
-        tools.iter().find(|tool| tool["function"]["name"] == function["name"]).expect("a tool on offer");
-    let schema = &tool["function"]["parameters"];
-    let arguments: Value = serde_json::from_str(function["arguments"].as_str().unwrap()).expect("JSON");
-    for name in schema["required"].as_array().unwrap() {
-        assert!(arguments.get(name.as_str().unwrap()).is_some(), "{function} lacks {name}");
-    }
-    for (name, value) in arguments.as_object().expect("an object") {
-        let property = &schema["properties"][name];
-        let fits = match property["type"].as_str() {
-            Some("string") => value.is_string(),
-            Some("integer") => value.is_i64(),
-            other => panic!("{name}: {other:?}"),
-        };
-        assert!(fits, "{name}: {value}");
-        let choices = property["enum"].as_array();
-        assert!(choices.is_none_or(|choices| choices.contains(value)), "{name}: {value}");
     }
 }
 

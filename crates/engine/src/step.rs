@@ -333,8 +333,9 @@ impl Engine {
             let commit_s = laps.lap();
 
             let share = verify_s * (draft.nodes.len() + 1) as f64 / rows.len() as f64;
+            let seconds = (draft_s + share + judge_s + commit_s) / self.costs.drift();
             for learned in [&mut text.learned, &mut self.learned] {
-                learned.add(*arm, draft, &verdict.path, draft_s + share + judge_s + commit_s);
+                learned.add(*arm, draft, &verdict.path, seconds);
             }
             let emitted = verdict.tokens[..kept].to_vec();
             text.anchor = emitted.last().copied().unwrap_or(text.anchor);
