@@ -1,9 +1,11 @@
 //! Load on a server of its own, over loopback: how much a number of clients get, and whether hours of it would do harm.
 //!
 //!     cargo build --release && cargo run --release --example load -- target/release/forerun rate --spec off
+//!     cargo run --release --example load -- target/release/forerun rate=docs/runs/serving.json --spec off
 //!     cargo run --release --example load -- target/release/forerun soak
 //!
-//! `rate` measures tokens per second for 1 and 8 clients in turns; `soak` runs 16 clients, a fifth of whose answers are
+//! `rate` measures tokens per second for 1 and 8 clients in turns, and adds a row to a run that `forerun bench tables` can
+//! quote where a file is named; `soak` runs 16 clients, a fifth of whose answers are
 //! dropped midway, compares every whole answer with the one given alone, and watches the server's memory.
 
 use serde_json::{Value, json};
@@ -128,7 +130,44 @@ fn rate(server: &Server, bodies: &[Value], clients: usize) -> Result<(f64, f64)>
     Ok((tokens / start.elapsed().as_secs_f64(), 1e6 * (server.processor()? - processor) / tokens))
 }
 
-fn measure_rates(server: &Server) -> Result<()> {
+/// Adds a row of figures to a named run, and makes it where there is none.
+fn add_row(path: &str, row: Value) -> Result<()> {
+    let command = |program: &str, args: &[&str]| -> Result<String> {
+        Ok(String::from_utf8(Command::new(program).args(args).output()?.stdout)?.trim().to_owned())
+    };
+    let mut run = match std::fs::read_to_string(path) {
+        Ok(text) => serde_json::from_str(&text)?,
+        Err(_) => {
+            let cpuinfo = std::fs::read_to_string("/proc/cpuinfo")?;
+            let name = cpuinfo.lines().find(|line| line.starts_with("model name")).unwrap_or_default();
+            let processor = name.split_once(": ").map_or("an unknown processor", |(_, name)| name);
+            let cores = std::thread::available_parallelism()?;
+            json!({
+                "machine": format!("{processor}, {cores} cores"),
+                "build": format!("{} release", env!("CARGO_PKG_VERSION")),
+                "date": command("date", &["-u", "+%Y-%m-%d"])?,
+                "command": "cargo run --release --example load -- target/release/forerun rate=FILE FLAGS",
+                "shapes": format!(
+                    "the embedded pair, 24 prompts of four suites, 24 to 200 tokens, streamed, 8 slots; {TURNS} turns of {} s, \
+                     medians; microseconds are processor time of the server a token",
+                    TURN.as_secs()
+                ),
+                "tables": {"rate": {
+                    "columns": ["flags", "UTC", "load", "tok/s, 1 client", "8 clients", "times", "us, 1 client", "8 clients"],
+                    "rows": [],
+                }},
+            })
+        }
+    };
+    let mut cells = vec![row[0].clone(), json!(command("date", &["-u", "+%H:%M"])?)];
+    let load = std::fs::read_to_string("/proc/loadavg")?;
+    cells.push(json!(load.split(' ').next().unwrap_or_default()));
+    cells.extend(row.as_array().into_iter().flatten().skip(1).cloned());
+    run["tables"]["rate"]["rows"].as_array_mut().ok_or("no rows")?.push(json!(cells));
+    Ok(std::fs::write(path, format!("{run:#}\n"))?)
+}
+
+fn measure_rates(server: &Server, flags: &[String], out: Option<&str>) -> Result<()> {
     let bodies = bodies()?;
     let (mut one, mut eight) = (Vec::new(), Vec::new());
     for turn in 0..TURNS {
@@ -152,7 +191,12 @@ fn measure_rates(server: &Server) -> Result<()> {
         "medians: {slow:.0} and {fast:.0} tokens/s, {:.2} times; {dear:.0} and {cheap:.0} us a token",
         fast / slow
     );
-    Ok(())
+    match out {
+        Some(path) => {
+            add_row(path, json!([flags.join(" "), slow.round(), fast.round(), fast / slow, dear, cheap]))
+        }
+        None => Ok(()),
+    }
 }
 
 fn soak(server: &Server, clients: usize, seconds: u64) -> Result<()> {
@@ -206,14 +250,15 @@ fn soak(server: &Server, clients: usize, seconds: u64) -> Result<()> {
 
 fn main() -> Result<()> {
     let mut args = std::env::args().skip(1);
-    let usage = "load PROGRAM rate|soak [FLAGS OF SERVE]";
+    let usage = "load PROGRAM rate[=FILE]|soak [FLAGS OF SERVE]";
     let (program, what) = (args.next().ok_or(usage)?, args.next().ok_or(usage)?);
     let mut flags: Vec<String> = vec!["--slots".into(), "8".into()];
-    flags.extend(args);
+    let own: Vec<String> = args.collect();
+    flags.extend(own.clone());
     let server = Server::start(&program, &flags)?;
-    match what.as_str() {
-        "rate" => measure_rates(&server),
-        "soak" => soak(&server, 16, 180),
+    match what.split_once('=').unwrap_or((&what, "")) {
+        ("rate", file) => measure_rates(&server, &own, Some(file).filter(|file| !file.is_empty())),
+        ("soak", "") => soak(&server, 16, 180),
         _ => Err(usage.into()),
     }
 }

@@ -35,6 +35,8 @@ pub(crate) struct Answer {
     pub(crate) prefill_s: f64,
     pub(crate) decode_s: f64,
     pub(crate) rounds: Vec<Round>,
+    /// Seconds from the end of the round before to the end of each, giving its text away included.
+    pub(crate) round_s: Vec<f64>,
     /// Why proposals ended before their time.
     pub(crate) fallback: Option<&'static str>,
     /// Holds the prompt and every token of the answer but the last.
@@ -96,13 +98,14 @@ pub(crate) fn answer(
     let mut stream = Stream::new(&text.tokenizer, Controls::Hide, []);
     let mut written = String::new();
     let mut ids = vec![generation.anchor()];
-    let mut rounds: Vec<Round> = Vec::new();
+    let (mut rounds, mut round_s): (Vec<Round>, Vec<f64>) = (Vec::new(), Vec::new());
     let mut give = |token: u32, drafted: bool, round: Option<&Round>| {
         let text = stream.push(token);
         written.push_str(&text);
         emit(Piece { text: &text, drafted, round })
     };
     give(ids[0], false, None)?;
+    let mut round_began = Instant::now();
     let finish = loop {
         if text.tokenizer.is_end(ids[ids.len() - 1]) {
             break Finish::Stop;
@@ -120,13 +123,16 @@ pub(crate) fn answer(
         }
         ids.extend(&round.emitted);
         rounds.push(round);
+        let now = Instant::now();
+        round_s.push(now.duration_since(round_began).as_secs_f64());
+        round_began = now;
     };
     let rest = stream.finish();
     emit(Piece { text: &rest, drafted: false, round: None })?;
     written.push_str(&rest);
     let (decode_s, fallback) = (start.elapsed().as_secs_f64(), generation.fallback());
     let sequence = generation.into_sequence();
-    Ok(Answer { ids, text: written, finish, prefill_s, decode_s, rounds, fallback, sequence })
+    Ok(Answer { ids, text: written, finish, prefill_s, decode_s, rounds, round_s, fallback, sequence })
 }
 
 fn prompt_bar(tokens: usize) -> ProgressBar {

@@ -78,9 +78,9 @@ struct MeasureArgs {
     /// Prompts of each suite
     #[arg(long, value_name = "N", default_value_t = 10)]
     per_suite: usize,
-    /// How often everything is measured
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..))]
-    repeats: u16,
+    /// How often everything is measured; unless given at least 3 times, and up to 50 s until what disturbs has been seen past
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    repeats: Option<u16>,
     /// Tokens of an answer at most
     #[arg(long, value_name = "N", default_value_t = 96, value_parser = clap::value_parser!(u32).range(2..))]
     max_tokens: u32,
@@ -136,6 +136,10 @@ enum Weights {
     #[value(name = "bf16")]
     Bf16,
 }
+
+/// How often everything is measured at least, and how long to go on where repeats differ.
+const REPEATS: usize = 3;
+const SETTLING: Duration = Duration::from_secs(50);
 
 /// Time for each kind of cost.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -209,10 +213,10 @@ fn served(args: &MeasureArgs, url: &str) -> Result<Served> {
             args.prompts.iter().map(|path| suites::file_lines(path, count)).collect::<Result<Vec<_>>>()?
         }
     };
-    let sampling = args.sampling.over(&Sampling::default());
+    let sampling = args.sampling.over(&Sampling::default(), usize::MAX)?;
     let asking = served::Asking {
         concurrency: args.concurrency.iter().map(|c| usize::from(*c).max(1)).collect(),
-        repeats: args.repeats.into(),
+        repeats: args.repeats.map_or(REPEATS, usize::from),
         max_tokens: args.max_tokens as usize,
         temperature: sampling.temperature,
         seed: sampling.seed,
@@ -223,18 +227,21 @@ fn served(args: &MeasureArgs, url: &str) -> Result<Served> {
 /// Suites in all modes, then the sweeps.
 fn answers(args: &MeasureArgs, results: &mut Results) -> Result<()> {
     let mut running = args.model.load()?;
-    let sampling = args.sampling.over(&Sampling::default());
+    let sampling = args.sampling.over(&Sampling::default(), running.vocab())?;
     let modes = modes(args, &running)?;
     let suites = suites(args, &running)?;
-    let (max_tokens, repeats) = (args.max_tokens as usize, args.repeats.into());
-    let asking = Asking { sampling, max_tokens, repeats, slow_down: args.slow_down };
+    let (max_tokens, repeats) = (args.max_tokens as usize, args.repeats.map_or(REPEATS, usize::from));
+    let patience = if args.repeats.is_some() { Duration::ZERO } else { SETTLING };
+    let asking = Asking { sampling, max_tokens, repeats, patience, slow_down: args.slow_down };
     results.samples = measure::samples(&mut running, &suites, &modes, &asking)?;
+    let repeats = results.samples.iter().map(|s| s.repeat + 1).max().unwrap_or(0);
+    let asking = Asking { patience: Duration::ZERO, ..asking };
     let settings = Settings {
         model: running.name.clone(),
         kv: format!("{:?}", args.model.kv()),
         suites: suites.iter().map(|s| s.name.clone()).collect(),
         modes: modes.iter().map(|m| m.name.clone()).collect(),
-        repeats: asking.repeats,
+        repeats,
         max_tokens: asking.max_tokens,
         temperature: asking.sampling.temperature,
         seed: asking.sampling.seed,

@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use text::{Prompt, Reasoning, Specials};
 
-const HELP: &str =
-    "/new starts over, /quit (or Ctrl-D) leaves, Ctrl-C ends an answer; a line that ends in \\ goes on";
+const HELP: &str = "/new starts over, /quit (or Ctrl-D) leaves, Ctrl-C ends an answer; a line that ends in \\ goes on; a message that \
+     begins with / is written with two of them";
 
 /// Earlier states kept for the next prompt to start from.
 const SNAPSHOTS: usize = 4;
@@ -46,7 +46,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     if running.text.template.is_none() {
         bail!("the model has no chat template; `forerun run --raw` continues plain text");
     }
-    let sampling = args.sampling.over(&running.text.sampling);
+    let sampling = args.sampling.over(&running.text.sampling, running.vocab())?;
     let stop = Arc::new(AtomicBool::new(false));
     let handler = Arc::clone(&stop);
     ctrlc::set_handler(move || handler.store(true, Ordering::Relaxed))?;
@@ -68,9 +68,13 @@ pub(crate) fn run(args: &Args) -> Result<()> {
                 messages.clone_from(&opening);
                 snapshots.clear();
             }
-            command if command.starts_with('/') => eprintln!("unknown command `{command}`; {HELP}"),
-            _ => {
-                messages.push(json!({"role": "user", "content": line}));
+            command if command.starts_with('/') && !command.starts_with("//") => {
+                eprintln!("unknown command `{command}`; {HELP}");
+            }
+            said => {
+                // Two slashes are one that begins no command.
+                let said = if said.starts_with("//") { &said[1..] } else { line.as_str() };
+                messages.push(json!({"role": "user", "content": said}));
                 stop.store(false, Ordering::Relaxed);
                 match take_turn(args, &mut running, &sampling, &messages, &mut snapshots, &stop) {
                     Ok(message) => messages.push(message),

@@ -38,6 +38,21 @@ pub(crate) struct DraftFlags {
 struct YarnFlag(Option<Yarn>);
 
 impl DraftFlags {
+    /// The first flag that was given.
+    pub(crate) fn first(&self) -> Option<&'static str> {
+        let given = [
+            ("--draft-rope-theta", self.draft_rope_theta.is_some()),
+            ("--draft-mask-token", self.draft_mask_token.is_some()),
+            ("--draft-taps", self.draft_taps.is_some()),
+            ("--draft-window", self.draft_window.is_some()),
+            ("--draft-causal", self.draft_causal.is_some()),
+            ("--draft-yarn", self.draft_yarn.is_some()),
+            ("--draft-block", self.draft_block.is_some()),
+            ("--draft-type", self.draft_type.is_some()),
+        ];
+        given.iter().find(|(_, given)| *given).map(|(flag, _)| *flag)
+    }
+
     /// The type a drafter of floats is quantised to.
     pub(crate) fn quantised(&self) -> Option<BlockType> {
         self.draft_type

@@ -119,6 +119,13 @@ pub(crate) struct Running {
     pub(crate) context: usize,
 }
 
+impl Running {
+    /// Tokens that there are.
+    pub(crate) fn vocab(&self) -> usize {
+        self.engine.model().config().vocab
+    }
+}
+
 impl ModelFlags {
     /// A backend as the flags say.
     pub(crate) fn backend(&self) -> Result<Box<dyn Backend>> {
@@ -164,7 +171,12 @@ impl ModelFlags {
 
     /// Opens the files, without taking weights in.
     pub(crate) fn open(&self) -> Result<Loaded> {
-        loading::load(self.model.as_deref(), self.draft.as_deref(), &self.draft_flags.overrides())
+        let loaded =
+            loading::load(self.model.as_deref(), self.draft.as_deref(), &self.draft_flags.overrides())?;
+        if let (None, Some(flag)) = (&loaded.drafter, self.draft_flags.first()) {
+            bail!("`{flag}` is about a drafter, and there is none: give `--draft FILE`");
+        }
+        Ok(loaded)
     }
 
     /// Opens another drafter for that target, under the same overrides.
@@ -324,9 +336,12 @@ pub(crate) struct SamplingFlags {
 }
 
 impl SamplingFlags {
-    /// The flags over the file's recommendation.
-    pub(crate) fn over(&self, file: &Sampling) -> Sampling {
-        Sampling {
+    /// The flags over the file's recommendation, for a vocabulary of that size.
+    pub(crate) fn over(&self, file: &Sampling, vocab: usize) -> Result<Sampling> {
+        if let Some((token, _)) = self.logit_bias.iter().find(|(token, _)| *token as usize >= vocab) {
+            bail!("`--logit-bias {token}=...`: the vocabulary has {vocab} tokens, from 0 to {}", vocab - 1);
+        }
+        Ok(Sampling {
             temperature: self.temp.unwrap_or(file.temperature),
             top_k: self.top_k.unwrap_or(file.top_k),
             top_p: self.top_p.unwrap_or(file.top_p),
@@ -337,7 +352,7 @@ impl SamplingFlags {
             logit_bias: self.logit_bias.clone(),
             seed: self.seed.unwrap_or_else(random_seed),
             choice: 0,
-        }
+        })
     }
 }
 

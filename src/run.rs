@@ -59,7 +59,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let start = Instant::now();
     let mut running = args.model.load()?;
     let load_s = start.elapsed().as_secs_f64();
-    let sampling = args.sampling.over(&running.text.sampling);
+    let sampling = args.sampling.over(&running.text.sampling, running.vocab())?;
     let ids = prompt_ids(args, &running, &prompt)?;
     let relaxed = relaxed(args, &running, &sampling, &ids)?;
     let question = Question {

@@ -15,6 +15,9 @@ const CONNECTION_THREADS: usize = 2;
 /// Connections that may wait to be taken in; with fewer, a crowd's have to knock again a second later.
 const KNOCKING: u32 = 4096;
 
+/// MiB of the host's memory for states that a device has no room for.
+const DEFAULT_HOST_CACHE: usize = 4096;
+
 /// Arguments of `forerun serve`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -39,6 +42,9 @@ pub(crate) struct Args {
     /// Memory for the states of earlier prompts, in MiB; 0 for none
     #[arg(long, value_name = "MIB", default_value_t = 1024)]
     prefix_cache: usize,
+    /// Host memory for states that the former has no room for, in MiB; 0 for none [default: 4096 on a GPU, else 0]
+    #[arg(long, value_name = "MIB")]
+    prefix_cache_host: Option<usize>,
     /// Seconds a request may take; no limit unless given
     #[arg(long, value_name = "S", value_parser = clap::value_parser!(u64).range(1..))]
     timeout: Option<u64>,
@@ -61,8 +67,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         );
     }
     let start = Instant::now();
-    let Running { name, engine, mode, text, context } = args.model.load()?;
+    let Running { name, mut engine, mode, text, context } = args.model.load()?;
     let load_s = start.elapsed().as_secs_f64();
+    let spills = engine.backend().has_own_memory();
+    let host_cache = args.prefix_cache_host.unwrap_or(if spills { DEFAULT_HOST_CACHE } else { 0 });
     let served = Served {
         name,
         engine,
@@ -78,6 +86,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         queue: usize::from(args.queue),
         keys,
         cache_bytes: args.prefix_cache.saturating_mul(1 << 20),
+        host_cache_bytes: host_cache.saturating_mul(1 << 20),
         timeout: args.timeout.map(Duration::from_secs),
         drain: Duration::from_secs(args.drain),
         cors: args.cors.clone(),

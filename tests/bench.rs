@@ -250,6 +250,9 @@ fn steady(results: &Value, slower: f64) -> Value {
         for (seconds, tokens) in [("decode_s", "tokens"), ("prefill_s", "prompt_tokens")] {
             sample[seconds] = json!(sample[tokens].as_f64().unwrap() / 1000.0 * jitter * slower);
         }
+        let rounds = sample["round_us"].as_array().unwrap().len();
+        let round = 1e6 * sample["decode_s"].as_f64().unwrap() / rounds as f64;
+        sample["round_us"] = json!(vec![round; rounds]);
     }
     results
 }

@@ -111,7 +111,7 @@ fn prompts_come_in_many_ways() {
 #[test]
 fn what_can_go_wrong_is_said() {
     let long = "word ".repeat(200);
-    let cases: [(&[&str], &str); 13] = [
+    let cases: [(&[&str], &str); 15] = [
         (&["run", "x", "--model", "absent.gguf"], "absent.gguf: No such file or directory (os error 2)"),
         (
             &["run", "x", "--model", "models/dense/draft-Q8_0.gguf"],
@@ -147,6 +147,14 @@ fn what_can_go_wrong_is_said() {
         (
             &["run", "--prompt-ids", "5000"],
             "token 5000 of `--prompt-ids` is not below the vocabulary of 4096",
+        ),
+        (
+            &["run", "x", "--logit-bias", "4096=1"],
+            "`--logit-bias 4096=...`: the vocabulary has 4096 tokens, from 0 to 4095",
+        ),
+        (
+            &["run", "x", "--model", "models/dense/target-Q4_K_M.gguf", "--draft-window", "64"],
+            "`--draft-window` is about a drafter, and there is none: give `--draft FILE`",
         ),
         (&["run", "x", "--max-tokens", "0"], "`--max-tokens 0` leaves no room for an answer"),
     ];
@@ -223,11 +231,13 @@ fn a_chat_remembers_and_starts_over() {
     let args = ["chat", "--temp", "0", "--no-think", "--max-tokens", "48"];
     let output = with_input(
         &args,
-        "Write Python binary search\nCompute 2 + 3\n/new\nCompute 2 + 3\n/help\n/what\n/quit\n",
+        "Write Python binary search\nCompute 2 + 3\n/new\n//tmp\n/new\nCompute 2 + 3\n/help\n/what\n/quit\n",
     );
     let text = String::from_utf8(output.stdout).expect("UTF-8");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     assert!(text.contains("def binary_search"), "{text}");
+    let slash = forerun(&["run", "/tmp", "--temp", "0", "--no-think", "--max-tokens", "48"]).stdout;
+    assert!(text.contains(&*String::from_utf8_lossy(&slash)), "two slashes begin a message with one: {text}");
     let fresh = forerun(&["run", "Compute 2 + 3", "--temp", "0", "--no-think", "--max-tokens", "48"]).stdout;
     assert!(text.ends_with(&*String::from_utf8_lossy(&fresh)), "after /new as in the beginning: {text}");
     let said = String::from_utf8_lossy(&output.stderr).into_owned();

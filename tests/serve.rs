@@ -4,7 +4,7 @@
 #[allow(dead_code)]
 mod http;
 
-use http::{Server, read};
+use http::{Server, assert_fits, read};
 use serde_json::{Value, json};
 use std::io::Read;
 use std::process::Command;
@@ -202,7 +202,23 @@ fn answers_end_where_they_should() {
 
 #[test]
 fn a_known_beginning_is_not_read_again_and_changes_nothing() {
-    let (warm, cold) = (Server::start(&[]), Server::start(&["--prefix-cache", "0"]));
+    let cold = Server::start(&["--prefix-cache", "0"]);
+    known_beginnings(&Server::start(&[]), &cold);
+    // The same where states are stowed: all but the newest, and all of them.
+    for near in ["8", "0"] {
+        let stowing = Server::start(&["--prefix-cache", near, "--prefix-cache-host", "512"]);
+        known_beginnings(&stowing, &cold);
+        let metrics = stowing.get("/metrics", "").body;
+        let bytes = |name: &str| {
+            let line = metrics.lines().find_map(|line| line.strip_prefix(name)).expect(name);
+            line.trim().parse::<usize>().expect("a number")
+        };
+        assert!(bytes("forerun_prefix_cache_host_bytes ") > 0, "{metrics}");
+        assert_eq!(bytes("forerun_prefix_cache_bytes ") > 0, near != "0", "{metrics}");
+    }
+}
+
+fn known_beginnings(warm: &Server, cold: &Server) {
     let system = json!({"role": "system", "content": "You write Python. ".repeat(20)});
     let ask = |server: &Server, messages: &[Value]| {
         let answer =
@@ -213,20 +229,20 @@ fn a_known_beginning_is_not_read_again_and_changes_nothing() {
     };
     let user = |text: &str| json!({"role": "user", "content": text});
     let first = [system.clone(), user("Write Python quicksort")];
-    let (message, cached) = ask(&warm, &first);
+    let (message, cached) = ask(warm, &first);
     assert_eq!(cached, 0);
-    let (again, all) = ask(&warm, &first);
+    let (again, all) = ask(warm, &first);
     assert_eq!(again, message);
     // Another question shares the system message, the next turn shares the first one.
     let other = [system.clone(), user("Write a binary search")];
-    let (answer, shared) = ask(&warm, &other);
+    let (answer, shared) = ask(warm, &other);
     assert!(0 < shared && shared < all, "{shared} {all}");
-    assert_eq!((answer, 0), ask(&cold, &other));
+    assert_eq!((answer, 0), ask(cold, &other));
     let next = [system, first[1].clone(), message.clone(), user("Now bubble sort")];
-    let (answer, kept) = ask(&warm, &next);
+    let (answer, kept) = ask(warm, &next);
     assert!(kept >= all, "{kept} {all}");
-    assert_eq!((answer, 0), ask(&cold, &next));
-    assert_eq!((message, 0), ask(&cold, &first));
+    assert_eq!((answer, 0), ask(cold, &next));
+    assert_eq!((message, 0), ask(cold, &first));
 }
 
 /// A request whose answer does not end by itself: the end tokens are forbidden.
@@ -383,29 +399,6 @@ fn recorded_tool_chats_replay_alike_with_and_without_speculation() {
         }
         let answers_a_result = body["messages"].as_array().unwrap().last().unwrap()["role"] == "tool";
         assert_eq!(calls.is_empty(), answers_a_result, "{line}");
-    }
-}
-
-/// That a call names a tool on offer, with every argument it needs and of the type it says.
-fn assert_fits(function: &Value, tools: &Value) {
-    let tools = tools.as_array().unwrap();
-    let tool =
-        tools.iter().find(|tool| tool["function"]["name"] == function["name"]).expect("a tool on offer");
-    let schema = &tool["function"]["parameters"];
-    let arguments: Value = serde_json::from_str(function["arguments"].as_str().unwrap()).expect("JSON");
-    for name in schema["required"].as_array().unwrap() {
-        assert!(arguments.get(name.as_str().unwrap()).is_some(), "{function} lacks {name}");
-    }
-    for (name, value) in arguments.as_object().expect("an object") {
-        let property = &schema["properties"][name];
-        let fits = match property["type"].as_str() {
-            Some("string") => value.is_string(),
-            Some("integer") => value.is_i64(),
-            other => panic!("{name}: {other:?}"),
-        };
-        assert!(fits, "{name}: {value}");
-        let choices = property["enum"].as_array();
-        assert!(choices.is_none_or(|choices| choices.contains(value)), "{name}: {value}");
     }
 }
 

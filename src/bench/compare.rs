@@ -1,7 +1,8 @@
 //! `forerun bench compare`: what changed between two runs beyond noise. Prompts are compared with themselves; a change
 //! counts when its interval leaves out "none" and it is larger than what either run drifted between its repeats. Speeds
-//! are those of a prompt's fastest repeat, since whatever else a machine does only ever slows it. Where the machine
-//! itself ran at another pace, speeds say nothing of the build and only ratios within a run are judged.
+//! are of the quietest moments, since whatever else a machine does only ever slows it: a repeat does the same rounds again, so
+//! the least time that each of them ever took makes the time of an answer that nobody disturbed. Where the machine itself
+//! ran at another pace, speeds say nothing of the build and only ratios within a run are judged.
 
 use super::cost::Cost;
 use super::results::{Results, Sample, by_prompt, table};
@@ -10,6 +11,7 @@ use super::statistics::{Estimate, Interval, deviation, median};
 use super::tables;
 use anyhow::{Result, bail};
 use serde::Serialize;
+use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::PathBuf;
 
@@ -41,9 +43,8 @@ pub(crate) struct Change {
     pub(crate) changed: bool,
 }
 
-/// No machine is steadier than this from run to run, whatever its repeats say: runs of one build on two shared cores
-/// lay up to 5 % apart in all their cells at once. `bench versus` sees smaller changes.
-const STEADIEST: f64 = 0.03;
+/// No machine is steadier than this from run to run, whatever its repeats say. `bench versus` sees smaller changes.
+const STEADIEST: f64 = 0.025;
 /// What is assumed of a run that repeated nothing.
 const UNKNOWN: f64 = 0.05;
 /// What is assumed of costs, which are measured in one go, while the machine may be in any mood.
@@ -122,19 +123,17 @@ pub(crate) fn print(
 }
 
 const SPEED: &str = "tok/s";
+const RATIO: &str = "times plain";
+const ACCEPTED: &str = "accept length";
 const PROMPT_SPEED: &str = "prompt tok/s";
 
-/// A figure of samples: its name, and its values by prompt and repeat.
+/// A figure of samples: its name, and its values by prompt and repeat, for those who compare repeat by repeat.
 pub(crate) type Figure = (&'static str, fn(&[Sample], &str, &str) -> Vec<Vec<f64>>);
 
 pub(crate) const FIGURES: [Figure; 4] = [
     (SPEED, |samples, suite, mode| table(&by_prompt(samples, suite, mode), Sample::tokens_per_s)),
-    ("times plain", ratios),
-    ("accept length", |samples, suite, mode| {
-        let mean =
-            |s: &Sample| s.accept_lengths.iter().sum::<usize>() as f64 / s.accept_lengths.len().max(1) as f64;
-        table(&by_prompt(samples, suite, mode), mean)
-    }),
+    (RATIO, ratios),
+    (ACCEPTED, |samples, suite, mode| table(&by_prompt(samples, suite, mode), Sample::mean_accept_length)),
     (PROMPT_SPEED, |samples, suite, mode| {
         table(&by_prompt(samples, suite, mode), Sample::prefill_tokens_per_s)
     }),
@@ -151,43 +150,52 @@ fn ratios(samples: &[Sample], suite: &str, mode: &str) -> Vec<Vec<f64>> {
     these.iter().zip(&plain).map(row).collect()
 }
 
-/// After by before, of the machine's own pace, where both runs have it.
+/// After by before, of the machine's own pace in its quiet moments, where both runs have it.
 fn pace(before: &Results, after: &Results) -> Option<f64> {
-    let middle = |results: &Results| {
-        let paces: Vec<f64> = results.samples.iter().filter_map(|s| s.pace).collect();
-        (!paces.is_empty()).then(|| median(paces))
+    let quiet = |results: &Results| {
+        let mut paces: Vec<f64> = results.samples.iter().filter_map(|s| s.pace).collect();
+        paces.sort_by(f64::total_cmp);
+        paces.get(paces.len() * 9 / 10).copied()
     };
-    Some(middle(after)? / middle(before)?)
+    Some(quiet(after)? / quiet(before)?)
+}
+
+/// How far the speeds of a run hang on single repeats.
+pub(crate) fn unsettled(samples: &[Sample]) -> f64 {
+    let cells: BTreeSet<(&str, &str)> = samples.iter().map(|s| (&*s.suite, &*s.mode)).collect();
+    let cells: Vec<Vec<Repeats<'_>>> = cells.iter().map(|(s, m)| repeats_of(samples, s, m)).collect();
+    drift(&cells, |repeats| repeats.quiet_rate()).unwrap_or(f64::INFINITY)
 }
 
 fn of_answers(before: &Results, after: &Results, same_pace: bool) -> Vec<Change> {
     let (Some(a), Some(b)) = (&before.settings, &after.settings) else { return Vec::new() };
     let mut changes = Vec::new();
-    for (figure, values) in FIGURES {
-        let is_speed = figure == SPEED || figure == PROMPT_SPEED;
-        let of_repeats: fn(&[f64]) -> f64 = if is_speed { fastest } else { middle };
-        let judged = same_pace || !is_speed;
+    for (figure, of) in OVER_REPEATS {
+        let judged = same_pace || (figure != SPEED && figure != PROMPT_SPEED);
         let pairs = || a.suites.iter().flat_map(|suite| a.modes.iter().map(move |mode| (suite, mode)));
         let drift = |results: &Results| {
-            let cells: Vec<Vec<Vec<f64>>> = pairs().map(|(s, m)| values(&results.samples, s, m)).collect();
-            drift(&cells, of_repeats)
+            let cells: Vec<Vec<Repeats<'_>>> =
+                pairs().map(|(s, m)| repeats_of(&results.samples, s, m)).collect();
+            drift(&cells, of).map_or(UNKNOWN, |drift| drift.max(STEADIEST))
         };
         let noise = WITHIN * drift(before).hypot(drift(after));
         for (suite, mode) in pairs().filter(|(s, m)| b.suites.contains(s) && b.modes.contains(m)) {
-            let (x, y) = (values(&before.samples, suite, mode), values(&after.samples, suite, mode));
-            // Other prompts would be another suite.
-            if x.is_empty() || x.len() != y.len() {
+            let figures = |results: &Results| -> Vec<f64> {
+                repeats_of(&results.samples, suite, mode).iter().map(of).collect()
+            };
+            let (x, y) = (figures(before), figures(after));
+            // Other prompts would be another suite; plain decoding has no ratio to itself.
+            if x.is_empty() || x.len() != y.len() || x.iter().all(|x| x.is_nan()) {
                 continue;
             }
-            let change = paired(&x, &y, of_repeats);
+            let change = paired(&x, &y);
             let beyond = change.value.ln().abs() > noise && !(change.low <= 1.0 && 1.0 <= change.high);
-            let over_prompts = |values: &[Vec<f64>]| median(values.iter().map(|v| of_repeats(v)));
             changes.push(Change {
                 suite: suite.clone(),
                 mode: mode.clone(),
                 figure,
-                before: over_prompts(&x),
-                after: over_prompts(&y),
+                before: median(x),
+                after: median(y),
                 change,
                 noise,
                 judged,
@@ -198,44 +206,87 @@ fn of_answers(before: &Results, after: &Results, same_pace: bool) -> Vec<Change>
     changes
 }
 
+/// The answers to one prompt in one mode, and beside each the plain one of the same repeat.
+struct Repeats<'a>(Vec<(&'a Sample, Option<&'a Sample>)>);
+
+fn repeats_of<'a>(samples: &'a [Sample], suite: &str, mode: &str) -> Vec<Repeats<'a>> {
+    let plain = if mode == "off" { Vec::new() } else { by_prompt(samples, suite, "off") };
+    let beside = |s: &Sample| {
+        let prompt = plain.iter().find(|p| p[0].prompt == s.prompt)?;
+        prompt.iter().find(|p| p.repeat == s.repeat).copied()
+    };
+    let of_prompt =
+        |p: &Vec<&'a Sample>| Repeats(p.iter().filter(|s| s.tokens > 1).map(|s| (*s, beside(s))).collect());
+    by_prompt(samples, suite, mode).iter().map(of_prompt).filter(|r| !r.0.is_empty()).collect()
+}
+
+impl Repeats<'_> {
+    /// Without one of them.
+    fn without(&self, repeat: usize) -> Self {
+        Self(self.0.iter().enumerate().filter(|(i, _)| *i != repeat).map(|(_, s)| *s).collect())
+    }
+
+    /// Tokens a second when nothing disturbs.
+    fn quiet_rate(&self) -> f64 {
+        let first = self.0[0].0;
+        let (rounds, tokens) = (first.round_us.len(), (first.tokens - 1) as f64);
+        // The same rounds every time, which `auto` need not have.
+        let alike = |s: &Sample| {
+            s.round_us.len() == rounds && s.accept_lengths == first.accept_lengths && s.text == first.text
+        };
+        if rounds == 0 || !self.0.iter().all(|(s, _)| alike(s)) {
+            return self.0.iter().map(|(s, _)| s.tokens_per_s()).fold(f64::NEG_INFINITY, f64::max);
+        }
+        let least = |i: usize| self.0.iter().map(|(s, _)| s.round_us[i]).fold(f64::INFINITY, f64::min);
+        tokens / (0..rounds).map(least).sum::<f64>() * 1e6
+    }
+
+    fn middle(&self, figure: impl Fn(&Sample) -> f64) -> f64 {
+        median(self.0.iter().map(|(s, _)| figure(s)))
+    }
+}
+
+/// A figure of an answer that was given several times.
+type OverRepeats = (&'static str, fn(&Repeats<'_>) -> f64);
+
+const OVER_REPEATS: [OverRepeats; 4] = [
+    (SPEED, |repeats| repeats.quiet_rate()),
+    (RATIO, |repeats| {
+        let ratio = |(s, plain): &(&Sample, Option<&Sample>)| {
+            plain.map_or(f64::NAN, |p| s.tokens_per_s() / p.tokens_per_s())
+        };
+        median(repeats.0.iter().map(ratio))
+    }),
+    (ACCEPTED, |repeats| repeats.middle(Sample::mean_accept_length)),
+    (PROMPT_SPEED, |repeats| {
+        repeats.0.iter().map(|(s, _)| s.prefill_tokens_per_s()).fold(f64::NEG_INFINITY, f64::max)
+    }),
+];
+
 /// The median over prompts of after by before, with its interval.
-fn paired(before: &[Vec<f64>], after: &[Vec<f64>], of_repeats: fn(&[f64]) -> f64) -> Interval {
-    let ratios: Vec<f64> = before.iter().zip(after).map(|(a, b)| of_repeats(b) / of_repeats(a)).collect();
+fn paired(before: &[f64], after: &[f64]) -> Interval {
+    let ratios: Vec<f64> = before.iter().zip(after).map(|(a, b)| b / a).collect();
     Estimate::of(ratios.len(), 1, |drawn| median(drawn.iter().map(|i| ratios[*i]))).interval()
 }
 
-fn middle(repeats: &[f64]) -> f64 {
-    median(repeats.iter().copied())
-}
-
-fn fastest(repeats: &[f64]) -> f64 {
-    repeats.iter().copied().fold(f64::NEG_INFINITY, f64::max)
-}
-
-/// How far a cell's figure hangs on single repeats, over all cells: [cells][prompts][repeats]. By the jackknife: the
-/// figure again and again with one repeat left out.
-fn drift(cells: &[Vec<Vec<f64>>], of_repeats: fn(&[f64]) -> f64) -> f64 {
+/// How far a cell's figure hangs on single repeats, over all cells. By the jackknife: the figure again and again with one
+/// repeat left out.
+fn drift(cells: &[Vec<Repeats<'_>>], of: fn(&Repeats<'_>) -> f64) -> Option<f64> {
     let mut squares = Vec::new();
     for prompts in cells {
-        let repeats = prompts.iter().map(Vec::len).min().unwrap_or(0);
+        let repeats = prompts.iter().map(|p| p.0.len()).min().unwrap_or(0);
         if repeats < 2 {
             continue;
         }
-        let without = |r: usize| {
-            let rest = |p: &Vec<f64>| {
-                let kept: Vec<f64> = p.iter().enumerate().filter(|(i, _)| *i != r).map(|(_, x)| *x).collect();
-                of_repeats(&kept)
-            };
-            median(prompts.iter().map(rest)).ln()
-        };
+        let without = |r: usize| median(prompts.iter().map(|p| of(&p.without(r)))).ln();
         let figures: Vec<f64> = (0..repeats).map(without).filter(|f| f.is_finite()).collect();
+        if figures.len() < 2 {
+            continue;
+        }
         let count = figures.len() as f64;
         squares.push(deviation(&figures).powi(2) * (count - 1.0).powi(2) / count);
     }
-    match squares.is_empty() {
-        true => UNKNOWN,
-        false => (squares.iter().sum::<f64>() / squares.len() as f64).sqrt().max(STEADIEST),
-    }
+    (!squares.is_empty()).then(|| (squares.iter().sum::<f64>() / squares.len() as f64).sqrt())
 }
 
 /// Costs have no prompts: a change counts when the intervals lie apart.
@@ -287,23 +338,50 @@ fn apart(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
+
+    /// A plain answer of as many rounds as it took microseconds for.
+    fn sample(prompt: usize, repeat: usize, round_us: &[f64]) -> Sample {
+        let seconds = round_us.iter().sum::<f64>() / 1e6;
+        let rounds = round_us.len();
+        serde_json::from_value(json!({"suite": "s", "prompt": prompt, "repeat": repeat, "mode": "off",
+            "prompt_tokens": 9, "tokens": rounds + 1, "prefill_s": 0.1, "decode_s": seconds, "stages": {"draft": 0.0,
+            "verify": 0.0, "judge": 0.0, "commit": 0.0, "host": 0.0}, "drafted": 0, "accepted": 0,
+            "accept_lengths": vec![1; rounds], "round_us": round_us, "state_bytes": 0, "text": "same"}))
+        .expect("a sample")
+    }
+
+    fn drift_of(repeats: &[[f64; 4]]) -> Option<f64> {
+        let samples: Vec<Sample> = repeats.iter().enumerate().map(|(r, us)| sample(0, r, us)).collect();
+        drift(&[repeats_of(&samples, "s", "off")], |repeats| repeats.quiet_rate())
+    }
+
+    #[test]
+    fn an_undisturbed_answer_is_put_together_from_disturbed_ones() {
+        let samples = [sample(0, 0, &[10.0, 90.0, 10.0]), sample(0, 1, &[70.0, 10.0, 80.0])];
+        let repeats = repeats_of(&samples, "s", "off");
+        assert!((repeats[0].quiet_rate() - 1e5).abs() < 1e-6);
+        // Other rounds cannot be put together: the faster answer counts.
+        let samples = [sample(0, 0, &[10.0, 30.0]), sample(0, 1, &[20.0, 20.0, 20.0])];
+        let rate = repeats_of(&samples, "s", "off")[0].quiet_rate();
+        assert!((rate - 5e4).abs() < 1e-6, "{rate}");
+    }
 
     #[test]
     fn drift_is_what_repeats_differ_by() {
-        let calm = vec![vec![vec![100.0, 100.0, 100.0]; 4]];
-        let shaky = vec![vec![vec![100.0, 120.0, 80.0]; 4]];
-        assert_eq!(drift(&calm, middle), STEADIEST);
-        assert!((0.1..0.3).contains(&drift(&shaky, middle)), "{}", drift(&shaky, middle));
-        // A repeat that was disturbed says nothing of the fastest.
-        assert_eq!(drift(&[vec![vec![100.0, 100.0, 60.0]; 4]], fastest), STEADIEST);
-        assert_eq!(drift(&[vec![vec![100.0]; 4]], middle), UNKNOWN);
+        assert_eq!(drift_of(&[[10.0; 4]; 3]), Some(0.0));
+        // A repeat that was disturbed says nothing of the quiet ones.
+        assert_eq!(drift_of(&[[10.0; 4], [10.0; 4], [16.0; 4]]), Some(0.0));
+        let shaky = drift_of(&[[10.0; 4], [12.0; 4], [15.0; 4]]);
+        assert!(shaky.is_some_and(|s| (0.05..0.3).contains(&s)), "{shaky:?}");
+        assert_eq!(drift_of(&[[10.0; 4]]), None);
     }
 
     #[test]
     fn a_prompt_is_compared_with_itself() {
-        let before: Vec<Vec<f64>> = (1..=9).map(|p| vec![100.0 * f64::from(p)]).collect();
-        let after: Vec<Vec<f64>> = before.iter().map(|p| vec![p[0] * 0.9]).collect();
-        let found = paired(&before, &after, middle);
+        let before: Vec<f64> = (1..=9).map(|p| 100.0 * f64::from(p)).collect();
+        let after: Vec<f64> = before.iter().map(|p| p * 0.9).collect();
+        let found = paired(&before, &after);
         assert!((found.low - 0.9).abs() < 1e-9 && (found.high - 0.9).abs() < 1e-9, "{found:?}");
     }
 }

@@ -1,6 +1,7 @@
 //! Answers that are timed: modes take turns on every prompt, and all prompts again in every repeat, so that whatever
 //! the machine does meanwhile meets all modes alike.
 
+use super::compare;
 use super::machine::{Pace, checksum};
 use super::modes::Mode;
 use super::progress::Progress;
@@ -12,7 +13,7 @@ use anyhow::{Result, bail};
 use engine::sampling::Sampling;
 use engine::{Generation, Round};
 use std::sync::atomic::AtomicBool;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// How answers are asked for.
 #[derive(Clone)]
@@ -22,7 +23,12 @@ pub(crate) struct Asking {
     pub(crate) sampling: Sampling,
     pub(crate) max_tokens: usize,
     pub(crate) repeats: usize,
+    /// How long to go on after that until the figures have settled.
+    pub(crate) patience: Duration,
 }
+
+/// Figures have settled when they hang on single repeats by no more than this.
+const SETTLED: f64 = 0.02;
 
 /// One answer in one mode.
 pub(crate) fn ask(
@@ -63,7 +69,16 @@ pub(crate) fn samples(
     let prompts: usize = suites.iter().map(|s| s.prompts.len()).sum();
     let progress = Progress::new(asking.repeats * prompts, &suites[0].name);
     let mut samples = Vec::new();
-    for repeat in 0..asking.repeats {
+    let begin = Instant::now();
+    for repeat in 0.. {
+        let another = begin.elapsed() * (repeat as u32 + 1) / (repeat as u32).max(1);
+        let go_on = || another < asking.patience && compare::unsettled(&samples) > SETTLED;
+        if repeat >= asking.repeats && !go_on() {
+            break;
+        }
+        if repeat >= asking.repeats {
+            progress.lengthen(prompts);
+        }
         for suite in suites {
             for (index, prompt) in suite.prompts.iter().enumerate() {
                 for turn in 0..modes.len() {
@@ -175,6 +190,7 @@ fn at_once(
         drafted: rounds.iter().map(|r| r.drafted).sum(),
         accepted: rounds.iter().map(|r| r.stood).sum(),
         accept_lengths: rounds.iter().map(Round::accept_length).collect(),
+        round_us: Vec::new(),
         state_bytes: texts.iter().map(|(text, _)| text.sequence().bytes()).sum(),
         text: format!("{:016x}", checksum(ids)),
         pace: None,
@@ -206,6 +222,7 @@ fn sample(
         drafted: given.rounds.iter().map(|r| r.drafted).sum(),
         accepted: given.rounds.iter().map(|r| r.stood).sum(),
         accept_lengths: given.rounds.iter().map(Round::accept_length).collect(),
+        round_us: given.round_s.iter().map(|s| (s * 1e7).round() / 10.0).collect(),
         state_bytes: given.sequence.bytes(),
         text: format!("{:016x}", checksum(given.ids.iter().flat_map(|id| id.to_le_bytes()))),
         pace: None,

@@ -13,6 +13,11 @@ impl Progress {
         Self(bar)
     }
 
+    /// So many steps more.
+    pub(crate) fn lengthen(&self, steps: usize) {
+        self.0.inc_length(steps as u64);
+    }
+
     /// A step is done; the next one is `next`.
     pub(crate) fn step(&self, next: &str) {
         self.0.inc(1);

@@ -64,6 +64,9 @@ pub(crate) struct Sample {
     pub(crate) accepted: usize,
     /// One for each verify.
     pub(crate) accept_lengths: Vec<usize>,
+    /// Microseconds of each, all that is between two of them included.
+    #[serde(default)]
+    pub(crate) round_us: Vec<f64>,
     /// Of the sequence at the end.
     pub(crate) state_bytes: usize,
     /// A checksum of the tokens.
@@ -108,6 +111,10 @@ impl Sample {
     /// Tokens after the first, which is the prompt's, by the time they took.
     pub(crate) fn tokens_per_s(&self) -> f64 {
         (self.tokens - 1) as f64 / self.decode_s.max(1e-9)
+    }
+
+    pub(crate) fn mean_accept_length(&self) -> f64 {
+        self.accept_lengths.iter().sum::<usize>() as f64 / self.accept_lengths.len().max(1) as f64
     }
 
     pub(crate) fn prefill_tokens_per_s(&self) -> f64 {

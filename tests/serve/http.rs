@@ -125,3 +125,23 @@ pub(crate) fn read(mut stream: TcpStream) -> Response {
     let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).expect("a status");
     Response { status, head: head.to_owned(), body: body.to_owned() }
 }
+
+/// That a call names a tool on offer and its arguments fit the tool's schema.
+pub(crate) fn assert_fits(function: &Value, tools: &Value) {
+    let tool = tools.as_array().unwrap().iter().find(|tool| tool["function"]["name"] == function["name"]);
+    let schema = &tool.unwrap_or_else(|| panic!("{function} is not on offer"))["function"]["parameters"];
+    let arguments: Value = serde_json::from_str(function["arguments"].as_str().unwrap()).expect("JSON");
+    for name in schema["required"].as_array().unwrap() {
+        assert!(arguments.get(name.as_str().unwrap()).is_some(), "{function} lacks {name}");
+    }
+    for (name, value) in arguments.as_object().expect("an object") {
+        let property = &schema["properties"][name];
+        let fits = match property["type"].as_str() {
+            Some("string") => value.is_string(),
+            Some("integer") => value.is_i64(),
+            other => panic!("{name}: {other:?}"),
+        };
+        let choices = property["enum"].as_array();
+        assert!(fits && choices.is_none_or(|choices| choices.contains(value)), "{function}");
+    }
+}

@@ -122,6 +122,16 @@ pub trait Backend: Send {
         Ok(Memory::zeroed(len))
     }
 
+    /// Whether that memory is other than the host's.
+    fn has_own_memory(&self) -> bool {
+        false
+    }
+
+    /// Memory for the state of a sequence that holds what a block of the host holds.
+    fn memory_with(&self, host: &Memory) -> Result<Memory, Error> {
+        Ok(host.clone())
+    }
+
     /// Rows of a prompt that are best read in one pass.
     fn prompt_rows(&self) -> usize {
         256

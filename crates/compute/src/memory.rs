@@ -109,6 +109,14 @@ impl Memory {
         }
     }
 
+    /// A copy in the host's memory.
+    pub fn to_host(&self) -> Result<Self, Error> {
+        let Store::Device(memory) = &self.store else { return Ok(self.clone()) };
+        let mut host = Self::zeroed(self.len);
+        memory.fetch(host.slice_mut())?;
+        Ok(host)
+    }
+
     pub(crate) fn device(&self) -> Option<&DeviceMemory> {
         match &self.store {
             Store::Host(_) => None,

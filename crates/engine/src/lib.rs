@@ -34,6 +34,7 @@ mod sequence;
 mod size;
 mod state;
 mod step;
+mod stow;
 pub mod synthetic;
 
 pub use compute::Row;
@@ -41,6 +42,7 @@ pub use error::Error;
 pub use model::{Model, Options, Random, Requantised, Tensor, WeightSource};
 pub use propose::Spec;
 pub use rehearse::Rehearsed;
-pub use sequence::Sequence;
+pub use sequence::{Block, Sequence};
 pub use state::KeptRows;
 pub use step::{Engine, Generation, Round};
+pub use stow::Stowed;

@@ -1,8 +1,10 @@
 //! One text in the making: how many tokens are committed, and the state they left. Cloning it is a snapshot, which
 //! shares memory until one of the two is written.
 
-use crate::state::{Context, KvPages, MtpFeed, Recurrent};
-use compute::{KvLayout, RecurrentLayout, SequenceView};
+use crate::Error;
+use crate::state::{Context, KvPages, MtpFeed, Other, Recurrent};
+use compute::{KvLayout, Memory, RecurrentLayout, SequenceView};
+use std::sync::Arc;
 
 /// A sequence. Passes read it, `Model::commit` writes it.
 #[derive(Clone, Debug, PartialEq)]
@@ -15,6 +17,15 @@ pub struct Sequence {
     pub(crate) draft: Option<Context>,
     /// Rows on their way to the next-token block, where it is in use.
     pub(crate) feed: Option<MtpFeed>,
+}
+
+/// A block of memory that a sequence refers to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Block {
+    /// Tells blocks apart as long as somebody refers to them.
+    pub id: usize,
+    /// Its length.
+    pub bytes: usize,
 }
 
 /// What the next-token block keeps: keys and values of its own, for as many rows as were committed to it.
@@ -47,24 +58,40 @@ impl Sequence {
     }
 
     /// A copy that shares no memory with this one.
-    pub fn unshared(&self) -> Self {
-        Self {
+    pub fn unshared(&self) -> Result<Self, Error> {
+        self.over(&mut |block| Ok(Arc::new(block.duplicate()?)))
+    }
+
+    /// The same over other blocks of memory: what `other` makes of each. Everything a sequence keeps is passed by here.
+    pub(crate) fn over(&self, other: &mut Other<'_>) -> Result<Self, Error> {
+        let mtp = match &self.mtp {
+            Some(mtp) => Some(MtpState { committed: mtp.committed, kv: mtp.kv.over(other)? }),
+            None => None,
+        };
+        Ok(Self {
             committed: self.committed,
-            kv: self.kv.unshared(),
-            recurrent: self.recurrent.unshared(),
-            mtp: self.mtp.as_ref().map(|m| MtpState { committed: m.committed, kv: m.kv.unshared() }),
-            draft: self.draft.as_ref().map(Context::unshared),
-            feed: self.feed.clone(),
-        }
+            kv: self.kv.over(other)?,
+            recurrent: self.recurrent.over(other)?,
+            mtp,
+            draft: self.draft.as_ref().map(|d| d.over(other)).transpose()?,
+            feed: self.feed.as_ref().map(|f| f.over(other)).transpose()?,
+        })
+    }
+
+    /// The blocks of memory its state lies in. Snapshots share most of them.
+    pub fn blocks(&self) -> Vec<Block> {
+        let mut blocks = Vec::new();
+        let mut note = |memory: &Arc<Memory>| {
+            blocks.push(Block { id: Arc::as_ptr(memory) as usize, bytes: memory.len() });
+            Ok(Arc::clone(memory))
+        };
+        self.over(&mut note).expect("nothing is allocated");
+        blocks
     }
 
     /// Bytes of state this sequence refers to, shared ones included.
     pub fn bytes(&self) -> usize {
-        self.kv.bytes()
-            + self.recurrent.bytes()
-            + self.mtp.as_ref().map_or(0, |m| m.kv.bytes())
-            + self.draft.as_ref().map_or(0, |d| d.bytes())
-            + self.feed.as_ref().map_or(0, |f| f.bytes())
+        self.blocks().iter().map(|block| block.bytes).sum()
     }
 
     pub(crate) fn view(&self) -> SequenceView<'_> {

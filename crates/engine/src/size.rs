@@ -26,40 +26,57 @@ impl Mean {
 }
 
 /// Seconds of a verify by its number of rows: measured at some, interpolated between.
+///
+/// They are seconds of the machine as it was when they were first measured, at the beginning of a text. What is measured later
+/// is divided by the drift: a longer context or a slower minute slows whoever happens to propose then, and says nothing
+/// of how one drafter compares with another.
 #[derive(Clone, Debug)]
 pub(crate) struct Costs {
-    /// By rows, from 1.
-    verify: [Mean; MAX_NODES + 2],
-    /// How much slower than the table verifies are by now; follows the context.
+    /// By rows, from 1; none where that many were never measured.
+    verify: [Option<f64>; MAX_NODES + 2],
+    /// How much slower than the table verifies are by now.
     drift: Mean,
 }
 
+/// Weight of a verify in what is known of its size.
+const CORRECTION: f64 = 0.05;
+/// A verify that took this many times as long as expected was stalled.
+const STALLED: f64 = 2.0;
+
 impl Costs {
     pub(crate) fn new() -> Self {
-        Self { verify: [Mean::default(); MAX_NODES + 2], drift: Mean::default() }
+        Self { verify: [None; MAX_NODES + 2], drift: Mean::default() }
     }
 
     /// A first measurement.
     pub(crate) fn set(&mut self, rows: usize, seconds: f64) {
-        self.verify[rows].add(seconds);
+        self.verify[rows] = Some(seconds);
     }
 
     /// A verify of a round. Where its size is known, it tells how far costs have drifted; else it makes it known.
     pub(crate) fn add(&mut self, rows: usize, seconds: f64) {
-        if let Some(known) = self.verify[rows].get() {
-            self.drift.add(seconds / known);
-        }
-        let drift = self.drift.get().unwrap_or(1.0);
-        self.verify[rows].add(seconds / drift);
+        let Some(known) = self.verify[rows] else {
+            self.verify[rows] = Some(seconds / self.drift());
+            return;
+        };
+        let seconds = seconds.min(STALLED * known * self.drift());
+        self.drift.add(seconds / known);
+        // The table itself moves slowly: what all sizes have in common is for the drift to tell.
+        self.verify[rows] = Some(known + CORRECTION * (seconds / self.drift() - known));
+    }
+
+    /// What to divide measured seconds by.
+    pub(crate) fn drift(&self) -> f64 {
+        self.drift.get().unwrap_or(1.0)
     }
 
     /// Seconds of a verify of `rows` rows.
     pub(crate) fn verify(&self, rows: usize) -> f64 {
-        self.table(rows).unwrap_or(1e-3) * self.drift.get().unwrap_or(1.0)
+        self.table(rows).unwrap_or(1e-3)
     }
 
     fn table(&self, rows: usize) -> Option<f64> {
-        let known = |n: usize| self.verify[n].get().map(|v| (n as f64, v));
+        let known = |n: usize| self.verify[n].map(|v| (n as f64, v));
         let below = (1..=rows).rev().find_map(known);
         let above = (rows..self.verify.len()).find_map(known);
         match (below, above) {
@@ -146,11 +163,11 @@ pub(crate) enum Arm {
     Off,
 }
 
-/// A trial that loses time is repeated only after so many times as much has passed: what trying costs stays below one
-/// part in so many.
-const PATIENCE: f64 = 50.0;
+/// A trial that loses time is repeated only after so many times as much has passed: what trying an arm costs stays below
+/// one part in so many.
+const PATIENCE: f64 = 100.0;
 /// After trials that keep losing, up to so many times longer.
-const MOST_PATIENCE: f64 = 8.0 * PATIENCE;
+const MOST_PATIENCE: f64 = 4.0 * PATIENCE;
 /// An arm that could at best be this much faster is not worth a trial.
 const WORTH_TRYING: f64 = 1.1;
 
@@ -195,6 +212,7 @@ impl Choice {
         self.arms.iter().find(due).unwrap_or(best).arm
     }
 
+    /// A round of an arm: its tokens, and its seconds by the drift.
     pub(crate) fn add(&mut self, arm: Arm, tokens: usize, seconds: f64) {
         let before = self.best().map(|b| b.arm);
         for record in &mut self.arms {
@@ -261,16 +279,22 @@ mod tests {
         // What rounds measure besides leaves the first measurements as they are.
         costs.add(8, 1.7);
         assert_eq!((costs.verify(1), costs.verify(8), costs.verify(16)), (1.0, 1.7, 2.5));
-        // Everything twice as slow, seen at one size only, moves the others too.
-        for _ in 0..50 {
-            costs.add(16, 5.0);
+        // Everything half as slow again, seen at one size only, is a drift of all and leaves their ratios alone.
+        for _ in 0..100 {
+            costs.add(16, 3.75);
         }
-        assert!(
-            (costs.verify(16) - 5.0).abs() < 0.3 && costs.verify(1) > 1.5,
-            "{} {}",
-            costs.verify(16),
-            costs.verify(1)
-        );
+        let (one, sixteen, drift) = (costs.verify(1), costs.verify(16), costs.drift());
+        assert!((sixteen * drift - 3.75).abs() < 0.2 && drift > 1.2, "{one} {sixteen} {drift}");
+    }
+
+    #[test]
+    fn a_stalled_verify_moves_little() {
+        let mut costs = costs(&[(1, 1.0), (16, 2.5)]);
+        (0..20).for_each(|_| costs.add(1, 1.0));
+        costs.add(1, 10.0);
+        (0..5).for_each(|_| costs.add(1, 1.0));
+        let (verify, drift) = (costs.verify(1), costs.drift());
+        assert!((0.7..1.4).contains(&verify) && (0.7..1.4).contains(&drift), "{verify} {drift}");
     }
 
     #[test]
@@ -325,6 +349,30 @@ mod tests {
         // And as soon as it loses its worth, it is left.
         let [dflash, mtp, off] = spend(&mut choice, 1000, by_arm([0.5, 0.8, 1.0]));
         assert!(off > 0.85 * (dflash + mtp + off), "{dflash} {mtp} {off}");
+    }
+
+    #[test]
+    fn texts_that_grow_slower_do_not_speak_for_whoever_comes_first() {
+        // Seconds of a round besides the verify, rows, and tokens, by arm: 5.3, 5 and 3.3 tokens a second.
+        let arms = [(1.0, 16, 16), (0.27, 4, 4), (0.0, 1, 1)];
+        let mut costs = costs(&[(1, 0.3), (4, 0.53), (16, 2.0)]);
+        let mut choice = Choice::new(&[Arm::Dflash, Arm::Mtp, Arm::Off]);
+        let mut spent = [0.0; 3];
+        for _ in 0..200 {
+            let mut position = 0;
+            while position < 96 {
+                let slower = 1.0 + position as f64 / 160.0;
+                let arm = choice.next(|_| f64::INFINITY);
+                let (rest, rows, tokens) = arms[arm as usize];
+                let verify = [(1, 0.3), (4, 0.53), (16, 2.0)].iter().find(|v| v.0 == rows).expect("known").1;
+                costs.add(rows, verify * slower);
+                choice.add(arm, tokens, (rest + verify) * slower / costs.drift());
+                spent[arm as usize] += (rest + verify) * slower;
+                position += tokens;
+            }
+        }
+        let share = spent[0] / spent.iter().sum::<f64>();
+        assert!(share > 0.9, "{spent:?}");
     }
 
     #[test]

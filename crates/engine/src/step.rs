@@ -8,6 +8,7 @@ use crate::propose::{Learned, Spec};
 use crate::sampling::{Constraint, History, Likelihood, Sampler, Sampling};
 use crate::size::{Arm, Costs, Mean};
 use crate::state::MtpFeed;
+use crate::stow::Copies;
 use crate::{Error, Row, Sequence};
 use checkpoint::{DrafterConfig, TargetConfig};
 use compute::{Backend, Draw, Drawn, KvType};
@@ -30,6 +31,8 @@ pub struct Engine {
     pub(crate) learned: Learned,
     /// Drafters that turned out to be broken when they were measured.
     pub(crate) faulty: Vec<Arm>,
+    /// Blocks of sequences that have copies in the host's memory.
+    pub(crate) copies: Copies,
 }
 
 /// One answer in the making.
@@ -130,6 +133,7 @@ impl Engine {
             mtp_cost: mean,
             learned,
             faulty: Vec::new(),
+            copies: Copies::default(),
         };
         if matches!(spec, Spec::Auto { .. }) {
             engine.measure()?;
@@ -329,8 +333,9 @@ impl Engine {
             let commit_s = laps.lap();
 
             let share = verify_s * (draft.nodes.len() + 1) as f64 / rows.len() as f64;
+            let seconds = (draft_s + share + judge_s + commit_s) / self.costs.drift();
             for learned in [&mut text.learned, &mut self.learned] {
-                learned.add(*arm, draft, &verdict.path, draft_s + share + judge_s + commit_s);
+                learned.add(*arm, draft, &verdict.path, seconds);
             }
             let emitted = verdict.tokens[..kept].to_vec();
             text.anchor = emitted.last().copied().unwrap_or(text.anchor);

@@ -136,7 +136,7 @@ proptest! {
         setup.read(&mut sequence, &text, &[50]);
         let mut second = setup.model.sequence();
         setup.read(&mut second, &other, &[64]);
-        let (before, second_before) = (sequence.unshared(), second.unshared());
+        let (before, second_before) = (sequence.unshared().unwrap(), second.unshared().unwrap());
 
         // The tree, its rows between those of a chain on another sequence.
         let mut rows: Vec<Row> = Vec::new();
@@ -183,7 +183,7 @@ proptest! {
         let mut sequence = setup.model.sequence();
         setup.read(&mut sequence, &text, &[64]);
         let snapshot = sequence.clone();
-        let kept = snapshot.unshared();
+        let kept = snapshot.unshared().unwrap();
         let rows: Vec<Row> = tree.iter().map(|(token, parent)| Row { token: *token, sequence: 0, parent: *parent }).collect();
         setup.pass(&rows, &[&sequence]);
         let mut path = vec![rows.len() as u32 - 1];

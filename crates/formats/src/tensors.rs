@@ -29,7 +29,7 @@ impl TensorInfo {
 }
 
 /// Tensors by name over the files that hold them. Every range was checked against its file at opening.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Tensors {
     shards: Vec<Storage>,
     list: Vec<TensorInfo>,

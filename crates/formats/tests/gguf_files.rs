@@ -3,6 +3,7 @@
 use formats::gguf::{Entries, Error, Gguf, Header, Overwrite, Value, Writer};
 use formats::{BlockType, Storage};
 use proptest::prelude::*;
+use std::path::Path;
 
 #[test]
 fn metadata_and_tensors_come_back() {
@@ -39,6 +40,67 @@ fn metadata_and_tensors_come_back() {
     assert_eq!(part, 1.0f32.to_le_bytes());
     let starts = tensors.iter().map(|t| tensors.data(t).as_ptr() as usize % 32).collect::<Vec<_>>();
     assert_eq!(starts, [0, 0], "data is aligned in the file, so in the mapping too");
+}
+
+/// Writes part `index` of `count` with tensors of one number, the number being their place.
+fn write_part(path: &Path, index: u32, count: u32, tensors: &[(&str, f32)], total: u32) {
+    let mut header = Header::new("test");
+    header.entries.u32("split.no", index);
+    header.entries.u32("split.count", count);
+    header.entries.u32("split.tensors.count", total);
+    tensors.iter().for_each(|(name, _)| header.tensor(name, BlockType::F32, &[1]));
+    let writer = Writer::create(path, &header, Overwrite::Replace).unwrap();
+    for (i, (_, number)) in tensors.iter().enumerate() {
+        writer.write_at(i, 0, &number.to_le_bytes()).unwrap();
+    }
+    writer.finish().unwrap();
+}
+
+#[test]
+fn any_part_of_a_split_model_leads_to_all() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let part = |i: u32| at(&format!("big-{i:05}-of-00003.gguf"));
+    write_part(&part(1), 0, 3, &[], 3);
+    write_part(&part(2), 1, 3, &[("x", 1.0), ("y", 2.0)], 3);
+    write_part(&part(3), 2, 3, &[("z", 3.0)], 3);
+    for i in 1..=3 {
+        let gguf = Gguf::open(&part(i)).unwrap();
+        let tensors = gguf.tensors();
+        let found: Vec<(&str, f32)> = tensors
+            .iter()
+            .map(|t| (&*t.name, f32::from_le_bytes(tensors.data(t).try_into().unwrap())))
+            .collect();
+        assert_eq!(found, [("x", 1.0), ("y", 2.0), ("z", 3.0)]);
+        let mut number = [0; 4];
+        tensors.read_at(tensors.get("z").unwrap(), 0, &mut number).unwrap();
+        assert_eq!(f32::from_le_bytes(number), 3.0);
+        // The first part's metadata counts, whichever was named.
+        assert_eq!(gguf.integer("split.no").unwrap(), Some(0));
+    }
+
+    let refusal = || Gguf::open(&part(1)).unwrap_err().to_string();
+    write_part(&part(3), 2, 3, &[("x", 3.0)], 3);
+    assert_eq!(refusal(), "`big-00003-of-00003.gguf`, a part of this model: tensor `x` appears twice");
+    write_part(&part(3), 2, 3, &[], 3);
+    assert_eq!(refusal(), "the parts have 2 tensors, `split.tensors.count` is 3");
+    write_part(&part(3), 1, 3, &[("z", 3.0)], 3);
+    assert!(
+        refusal().ends_with("a part of this model: it does not say that it is part 3 of 3"),
+        "{}",
+        refusal()
+    );
+    std::fs::remove_file(part(3)).unwrap();
+    assert!(refusal().starts_with("`big-00003-of-00003.gguf`, a part of this model: "), "{}", refusal());
+    std::fs::rename(part(1), at("other.gguf")).unwrap();
+    let renamed = Gguf::open(&at("other.gguf")).unwrap_err().to_string();
+    assert!(
+        renamed.starts_with("this is part 1 of 3 of a split model, but its name does not end"),
+        "{renamed}"
+    );
+    write_part(&at("a-00001-of-99999.gguf"), 0, 99_999, &[], 0);
+    let many = Gguf::open(&at("a-00001-of-99999.gguf")).unwrap_err().to_string();
+    assert_eq!(many, "99999 parts claimed, the cap is 1024");
 }
 
 #[test]

@@ -78,6 +78,12 @@ impl ApiError {
         }
     }
 
+    /// The field that is named, for tests.
+    #[cfg(test)]
+    pub(crate) fn named(self) -> String {
+        self.object()["error"]["param"].as_str().unwrap_or("none").to_owned()
+    }
+
     /// OpenAI's error object.
     pub(crate) fn object(&self) -> Value {
         let param = match self {

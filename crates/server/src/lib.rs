@@ -89,8 +89,10 @@ pub struct Options {
     pub queue: usize,
     /// Who may ask; anybody where there is none.
     pub keys: Option<Keys>,
-    /// Bytes of state kept for prompts to come.
+    /// Bytes of state kept for prompts to come where passes read it.
     pub cache_bytes: usize,
+    /// Bytes of the host's memory for states that are used less; none unless given.
+    pub host_cache_bytes: usize,
     /// The longest a request may take.
     pub timeout: Option<Duration>,
     /// How long answers under way may go on when the server is told to end.
@@ -103,7 +105,8 @@ impl Default for Options {
     fn default() -> Self {
         let drain = Duration::from_secs(30);
         let cors = Vec::new();
-        Self { slots: 4, queue: 64, keys: None, cache_bytes: 1 << 30, timeout: None, drain, cors }
+        let (cache_bytes, host_cache_bytes) = (1 << 30, 0);
+        Self { slots: 4, queue: 64, keys: None, cache_bytes, host_cache_bytes, timeout: None, drain, cors }
     }
 }
 
@@ -118,7 +121,7 @@ pub async fn serve(
     stop: impl Future<Output = ()> + Send + 'static,
 ) -> io::Result<()> {
     let Served { name, engine, mode, tokenizer, template, sampling, context, load_s } = served;
-    let Options { slots, queue, keys, cache_bytes, timeout, drain, cors } = options;
+    let Options { slots, queue, keys, cache_bytes, host_cache_bytes, timeout, drain, cors } = options;
     let loopback = listener.local_addr()?.ip().is_loopback();
     let slots = slots.clamp(1, MAX_SLOTS);
     let capacity = slots + queue;
@@ -129,7 +132,7 @@ pub async fn serve(
     let scheduler = scheduler::Scheduler {
         engine,
         tokenizer: Arc::clone(&tokenizer),
-        cache: prefix::PrefixCache::new(cache_bytes),
+        cache: prefix::PrefixCache::new(cache_bytes, host_cache_bytes),
         metrics: Arc::clone(&metrics),
         abandon: Arc::clone(&abandon),
         slots,

@@ -36,6 +36,7 @@ pub(crate) struct Metrics {
     pub(crate) cached_queries: Counter,
     pub(crate) cached_hits: Counter,
     pub(crate) cache_bytes: Gauge,
+    pub(crate) cache_host_bytes: Gauge,
     pub(crate) cache_entries: Gauge,
     /// Of the tokens that all slots could hold, those that are held.
     pub(crate) kv_usage: Gauge<f64, AtomicU64>,
@@ -65,6 +66,7 @@ impl Metrics {
             cached_queries: Counter::default(),
             cached_hits: Counter::default(),
             cache_bytes: Gauge::default(),
+            cache_host_bytes: Gauge::default(),
             cache_entries: Gauge::default(),
             kv_usage: Gauge::default(),
             refused: Counter::default(),
@@ -101,6 +103,11 @@ impl Metrics {
         r.register("forerun_accept_length", "Tokens of a round", metrics.accept_length.clone());
         r.register("forerun_rounds", "Rounds by who proposed", metrics.rounds.clone());
         r.register("forerun_prefix_cache_bytes", "Bytes that cached states use", metrics.cache_bytes.clone());
+        r.register(
+            "forerun_prefix_cache_host_bytes",
+            "Bytes of those stowed in the host's memory",
+            metrics.cache_host_bytes.clone(),
+        );
         r.register("forerun_prefix_cache_entries", "Cached states", metrics.cache_entries.clone());
         r.register("forerun_requests_refused", "Requests turned away", metrics.refused.clone());
         metrics

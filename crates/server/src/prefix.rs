@@ -1,65 +1,211 @@
-//! The prefix cache: states that earlier prompts and answers left, found again by the tokens that led to them. The
-//! least recently used go when the bytes they refer to are more than the budget.
+//! The prefix cache: states that earlier prompts and answers left, found again by the tokens that led to them. They
+//! have a budget of bytes where passes read them and another in the host's memory: what is used least recently is stowed
+//! there when the first is spent, fetched when it is wanted, and let go of when the second is spent too.
 
-/// States by the tokens before them.
+use engine::{Block, Engine, Sequence, Stowed};
+use std::collections::HashMap;
+
+/// Copies states to the host's memory and back; nothing where there is no room.
+pub(crate) trait Keeper {
+    /// A state that passes can read.
+    type State: Clone;
+    /// Its copy in the host's memory.
+    type Stowed;
+    fn stow(&mut self, state: &Self::State) -> Option<Self::Stowed>;
+    fn fetch(&mut self, stowed: &Self::Stowed) -> Option<Self::State>;
+    fn blocks(state: &Self::State) -> Vec<Block>;
+    fn stowed_blocks(stowed: &Self::Stowed) -> Vec<Block>;
+}
+
+impl Keeper for Engine {
+    type State = Sequence;
+    type Stowed = Stowed;
+
+    fn stow(&mut self, state: &Sequence) -> Option<Stowed> {
+        Engine::stow(self, state).ok()
+    }
+
+    fn fetch(&mut self, stowed: &Stowed) -> Option<Sequence> {
+        Engine::fetch(self, stowed).ok()
+    }
+
+    fn blocks(state: &Sequence) -> Vec<Block> {
+        state.blocks()
+    }
+
+    fn stowed_blocks(stowed: &Stowed) -> Vec<Block> {
+        stowed.blocks()
+    }
+}
+
+/// Bytes of the blocks that states refer to; a block that several share counts once.
 #[derive(Debug)]
-pub(crate) struct PrefixCache<S> {
-    entries: Vec<Entry<S>>,
+struct Tally {
     budget: usize,
     bytes: usize,
+    /// How many states refer to a block, by its id.
+    uses: HashMap<usize, usize>,
+}
+
+impl Tally {
+    fn new(budget: usize) -> Self {
+        Self { budget, bytes: 0, uses: HashMap::new() }
+    }
+
+    /// Whether it could be kept with nothing beside it.
+    fn could_hold(&self, blocks: &[Block]) -> bool {
+        blocks.iter().map(|block| block.bytes).sum::<usize>() <= self.budget
+    }
+
+    fn is_overdrawn(&self) -> bool {
+        self.bytes > self.budget
+    }
+
+    fn add(&mut self, blocks: &[Block]) {
+        for block in blocks {
+            let uses = self.uses.entry(block.id).or_default();
+            self.bytes += if *uses == 0 { block.bytes } else { 0 };
+            *uses += 1;
+        }
+    }
+
+    fn remove(&mut self, blocks: &[Block]) {
+        for block in blocks {
+            let uses = self.uses.get_mut(&block.id).expect("it was added");
+            *uses -= 1;
+            if *uses == 0 {
+                self.uses.remove(&block.id);
+                self.bytes -= block.bytes;
+            }
+        }
+    }
+}
+
+/// States by the tokens before them.
+pub(crate) struct PrefixCache<K: Keeper> {
+    entries: Vec<Entry<K>>,
+    /// Where passes read, and the host's memory beside it.
+    near: Tally,
+    far: Tally,
     /// Counts uses; an entry's age is how long ago it was stamped.
     clock: u64,
 }
 
-#[derive(Debug)]
-struct Entry<S> {
+struct Entry<K: Keeper> {
     tokens: Box<[u32]>,
-    state: S,
-    bytes: usize,
+    state: Place<K>,
     used: u64,
 }
 
-impl<S: Clone> PrefixCache<S> {
-    /// A cache of at most `budget` bytes.
-    pub(crate) fn new(budget: usize) -> Self {
-        Self { entries: Vec::new(), budget, bytes: 0, clock: 0 }
+enum Place<K: Keeper> {
+    Near(K::State),
+    Far(K::Stowed),
+}
+
+impl<K: Keeper> Entry<K> {
+    fn is_near(&self) -> bool {
+        matches!(self.state, Place::Near(_))
+    }
+
+    fn blocks(&self) -> Vec<Block> {
+        match &self.state {
+            Place::Near(state) => K::blocks(state),
+            Place::Far(stowed) => K::stowed_blocks(stowed),
+        }
+    }
+}
+
+impl<K: Keeper> PrefixCache<K> {
+    /// A cache of at most `near` bytes where passes read states, and `far` bytes of the host's memory beside them.
+    pub(crate) fn new(near: usize, far: usize) -> Self {
+        Self { entries: Vec::new(), near: Tally::new(near), far: Tally::new(far), clock: 0 }
     }
 
     /// The state after the longest known beginning of `prompt`, less than all of it: the logits of its last token are
     /// wanted, so that one is always read.
-    pub(crate) fn find(&mut self, prompt: &[u32]) -> Option<(usize, S)> {
-        let known = |e: &&mut Entry<S>| e.tokens.len() < prompt.len() && prompt.starts_with(&e.tokens);
-        let best = self.entries.iter_mut().filter(known).max_by_key(|e| e.tokens.len())?;
+    pub(crate) fn find(&mut self, keeper: &mut K, prompt: &[u32]) -> Option<(usize, K::State)> {
+        let known = |e: &Entry<K>| e.tokens.len() < prompt.len() && prompt.starts_with(&e.tokens);
+        let matches = (0..self.entries.len()).filter(|i| known(&self.entries[*i]));
+        let best = matches.max_by_key(|i| self.entries[*i].tokens.len())?;
         self.clock += 1;
-        best.used = self.clock;
-        Some((best.tokens.len(), best.state.clone()))
+        let entry = &mut self.entries[best];
+        entry.used = self.clock;
+        let len = entry.tokens.len();
+        let state = match &entry.state {
+            Place::Near(state) => state.clone(),
+            Place::Far(stowed) => keeper.fetch(stowed)?,
+        };
+        let blocks = K::blocks(&state);
+        if !entry.is_near() && self.near.could_hold(&blocks) {
+            self.far.remove(&entry.blocks());
+            self.near.add(&blocks);
+            entry.state = Place::Near(state.clone());
+            self.settle(keeper);
+        }
+        Some((len, state))
     }
 
     /// Whether exactly these tokens are known; counts as a use.
-    pub(crate) fn touch(&mut self, tokens: &[u32]) -> bool {
+    fn touch(&mut self, tokens: &[u32]) -> bool {
         self.clock += 1;
         let found = self.entries.iter_mut().find(|e| *e.tokens == *tokens);
         found.map(|e| e.used = self.clock).is_some()
     }
 
-    /// Keeps a state that refers to `bytes` of memory. Memory shared between states is counted once for each, so the
-    /// budget is kept with room to spare.
-    pub(crate) fn insert(&mut self, tokens: &[u32], state: S, bytes: usize) {
-        let bytes = bytes + size_of_val(tokens);
-        if tokens.is_empty() || bytes > self.budget || self.touch(tokens) {
+    /// Keeps a state.
+    pub(crate) fn insert(&mut self, keeper: &mut K, tokens: &[u32], state: K::State) {
+        if tokens.is_empty() || self.touch(tokens) {
             return;
         }
-        while self.bytes + bytes > self.budget {
-            let Some(oldest) = (0..self.entries.len()).min_by_key(|i| self.entries[*i].used) else { return };
-            self.bytes -= self.entries.swap_remove(oldest).bytes;
-        }
-        self.bytes += bytes;
-        self.entries.push(Entry { tokens: tokens.into(), state, bytes, used: self.clock });
+        let blocks = K::blocks(&state);
+        let state = if self.near.could_hold(&blocks) {
+            self.near.add(&blocks);
+            Place::Near(state)
+        } else if self.far.could_hold(&blocks)
+            && let Some(stowed) = keeper.stow(&state)
+        {
+            self.far.add(&K::stowed_blocks(&stowed));
+            Place::Far(stowed)
+        } else {
+            return;
+        };
+        self.entries.push(Entry { tokens: tokens.into(), state, used: self.clock });
+        self.settle(keeper);
     }
 
-    /// Bytes the entries refer to.
-    pub(crate) fn bytes(&self) -> usize {
-        self.bytes
+    /// Keeps to the budgets: stows what is near, lets go of what is far, the least recently used first.
+    fn settle(&mut self, keeper: &mut K) {
+        while self.near.is_overdrawn()
+            && let Some(oldest) = self.oldest(true)
+        {
+            let blocks = self.entries[oldest].blocks();
+            let Place::Near(state) = &self.entries[oldest].state else { return };
+            let stowed = if self.far.could_hold(&blocks) { keeper.stow(state) } else { None };
+            self.near.remove(&blocks);
+            match stowed {
+                Some(stowed) => {
+                    self.far.add(&K::stowed_blocks(&stowed));
+                    self.entries[oldest].state = Place::Far(stowed);
+                }
+                None => drop(self.entries.swap_remove(oldest)),
+            }
+        }
+        while self.far.is_overdrawn()
+            && let Some(oldest) = self.oldest(false)
+        {
+            let gone = self.entries.swap_remove(oldest);
+            self.far.remove(&gone.blocks());
+        }
+    }
+
+    fn oldest(&self, near: bool) -> Option<usize> {
+        let there = (0..self.entries.len()).filter(|i| self.entries[*i].is_near() == near);
+        there.min_by_key(|i| self.entries[*i].used)
+    }
+
+    /// Bytes that states take where passes read them, and in the host's memory beside that.
+    pub(crate) fn bytes(&self) -> (usize, usize) {
+        (self.near.bytes, self.far.bytes)
     }
 
     /// Number of states.
@@ -72,53 +218,142 @@ impl<S: Clone> PrefixCache<S> {
 mod tests {
     use super::*;
 
-    /// Bytes of an entry of one token besides its state.
-    const TOKEN: usize = 4;
+    /// A state is a list of blocks of 10 bytes; stowed, their ids are 1000 more. Counts the blocks it copied.
+    #[derive(Default)]
+    struct Lists {
+        stowed: usize,
+        fetched: usize,
+    }
+
+    struct Away(Vec<usize>);
+
+    fn tens(ids: &[usize]) -> Vec<Block> {
+        ids.iter().map(|id| Block { id: *id, bytes: 10 }).collect()
+    }
+
+    impl Keeper for Lists {
+        type State = Vec<usize>;
+        type Stowed = Away;
+        fn stow(&mut self, state: &Vec<usize>) -> Option<Away> {
+            self.stowed += state.len();
+            Some(Away(state.iter().map(|id| id + 1000).collect()))
+        }
+        fn fetch(&mut self, stowed: &Away) -> Option<Vec<usize>> {
+            self.fetched += stowed.0.len();
+            Some(stowed.0.iter().map(|id| id - 1000).collect())
+        }
+        fn blocks(state: &Vec<usize>) -> Vec<Block> {
+            tens(state)
+        }
+        fn stowed_blocks(stowed: &Away) -> Vec<Block> {
+            tens(&stowed.0)
+        }
+    }
+
+    /// A cache with its keeper, with room for so many blocks near and far.
+    struct Case(PrefixCache<Lists>, Lists);
+
+    impl Case {
+        fn new(near: usize, far: usize) -> Self {
+            Self(PrefixCache::new(10 * near, 10 * far), Lists::default())
+        }
+        fn insert(&mut self, tokens: &[u32], state: &[usize]) {
+            self.0.insert(&mut self.1, tokens, state.to_vec());
+        }
+        fn find(&mut self, prompt: &[u32]) -> Option<(usize, Vec<usize>)> {
+            self.0.find(&mut self.1, prompt)
+        }
+    }
 
     #[test]
     fn the_longest_beginning_is_found_but_never_all() {
-        let mut cache = PrefixCache::new(1000);
-        cache.insert(&[1], 'a', 1);
-        cache.insert(&[1, 2, 3], 'b', 1);
-        cache.insert(&[1, 9], 'c', 1);
-        assert_eq!(cache.find(&[1, 2, 3, 4]), Some((3, 'b')));
-        assert_eq!(cache.find(&[1, 2, 3]), Some((1, 'a')));
-        assert_eq!(cache.find(&[1, 2]), Some((1, 'a')));
-        assert_eq!(cache.find(&[2, 1]), None);
-        assert_eq!(cache.find(&[1]), None);
+        let mut case = Case::new(9, 0);
+        case.insert(&[1], &[1]);
+        case.insert(&[1, 2, 3], &[2]);
+        case.insert(&[1, 9], &[3]);
+        assert_eq!(case.find(&[1, 2, 3, 4]), Some((3, vec![2])));
+        assert_eq!(case.find(&[1, 2, 3]), Some((1, vec![1])));
+        assert_eq!(case.find(&[1, 2]), Some((1, vec![1])));
+        assert_eq!(case.find(&[2, 1]), None);
+        assert_eq!(case.find(&[1]), None);
     }
 
     #[test]
     fn the_least_recently_used_goes_first() {
-        let mut cache = PrefixCache::new(2 * (10 + TOKEN));
-        cache.insert(&[1], 'a', 10);
-        cache.insert(&[2], 'b', 10);
-        assert!(cache.find(&[1, 0]).is_some());
-        cache.insert(&[3], 'c', 10);
-        assert_eq!(cache.find(&[2, 0]), None);
-        assert_eq!(cache.find(&[1, 0]), Some((1, 'a')));
-        assert_eq!(cache.find(&[3, 0]), Some((1, 'c')));
-        assert_eq!((cache.len(), cache.bytes()), (2, 2 * (10 + TOKEN)));
+        let mut case = Case::new(2, 0);
+        case.insert(&[1], &[1]);
+        case.insert(&[2], &[2]);
+        assert!(case.find(&[1, 0]).is_some());
+        case.insert(&[3], &[3]);
+        assert_eq!(case.find(&[2, 0]), None);
+        assert_eq!(case.find(&[1, 0]), Some((1, vec![1])));
+        assert_eq!(case.find(&[3, 0]), Some((1, vec![3])));
+        assert_eq!((case.0.len(), case.0.bytes()), (2, (20, 0)));
     }
 
     #[test]
     fn what_cannot_fit_is_not_kept_and_nothing_is_lost_for_it() {
-        let mut cache = PrefixCache::new(20);
-        cache.insert(&[1], 'a', 10);
-        cache.insert(&[2], 'b', 100);
-        assert_eq!(cache.find(&[1, 0]), Some((1, 'a')));
-        assert_eq!(cache.len(), 1);
-        let mut none = PrefixCache::new(0);
-        none.insert(&[1], 'a', 0);
-        assert_eq!(none.len(), 0);
+        let mut case = Case::new(2, 0);
+        case.insert(&[1], &[1]);
+        case.insert(&[2], &[2, 3, 4]);
+        assert_eq!(case.find(&[1, 0]), Some((1, vec![1])));
+        assert_eq!(case.0.len(), 1);
+        let mut none = Case::new(0, 0);
+        none.insert(&[1], &[1]);
+        assert_eq!(none.0.len(), 0);
     }
 
     #[test]
     fn the_same_tokens_are_kept_once() {
-        let mut cache = PrefixCache::new(100);
-        cache.insert(&[1, 2], 'a', 10);
-        cache.insert(&[1, 2], 'b', 10);
-        assert_eq!((cache.len(), cache.bytes()), (1, 18));
-        assert_eq!(cache.find(&[1, 2, 3]), Some((2, 'a')));
+        let mut case = Case::new(9, 0);
+        case.insert(&[1, 2], &[1]);
+        case.insert(&[1, 2], &[2]);
+        assert_eq!((case.0.len(), case.0.bytes()), (1, (10, 0)));
+        assert_eq!(case.find(&[1, 2, 3]), Some((2, vec![1])));
+    }
+
+    #[test]
+    fn a_block_that_states_share_counts_once() {
+        let mut case = Case::new(4, 0);
+        case.insert(&[1], &[1, 2]);
+        case.insert(&[1, 2], &[1, 2, 3]);
+        assert_eq!((case.0.len(), case.0.bytes()), (2, (30, 0)));
+        // The older one goes, and leaves what the other needs.
+        case.insert(&[9], &[7, 8]);
+        assert_eq!(case.0.bytes(), (20, 0));
+        assert_eq!((case.0.len(), case.find(&[9, 0])), (1, Some((1, vec![7, 8]))));
+    }
+
+    #[test]
+    fn states_are_stowed_fetched_and_let_go_of_in_turn() {
+        let mut case = Case::new(2, 2);
+        for id in 1..=4 {
+            case.insert(&[id], &[id as usize]);
+        }
+        // 1 and 2 are far, 3 and 4 near.
+        assert_eq!((case.0.len(), case.0.bytes()), (4, (20, 20)));
+        assert_eq!((case.1.stowed, case.1.fetched), (2, 0));
+        // 1 comes back, 3 makes room for it.
+        assert_eq!(case.find(&[1, 0]), Some((1, vec![1])));
+        assert_eq!((case.1.stowed, case.1.fetched, case.0.bytes()), (3, 1, (20, 20)));
+        // Now 1 is near: finding it again copies nothing.
+        assert_eq!(case.find(&[1, 0]), Some((1, vec![1])));
+        assert_eq!((case.1.stowed, case.1.fetched), (3, 1));
+        // 5 pushes 4 out of the near memory and 2, the oldest, out of the far one.
+        case.insert(&[5], &[5]);
+        assert_eq!((case.0.len(), case.0.bytes()), (4, (20, 20)));
+        assert_eq!(case.find(&[2, 0]), None);
+        assert!([1, 3, 4, 5].into_iter().all(|id| case.find(&[id, 0]) == Some((1, vec![id as usize]))));
+    }
+
+    #[test]
+    fn a_state_too_large_for_the_near_memory_is_far_and_stays_there() {
+        let mut case = Case::new(2, 4);
+        case.insert(&[1], &[1]);
+        case.insert(&[2], &[2, 3, 4]);
+        assert_eq!(case.0.bytes(), (10, 30));
+        assert_eq!(case.find(&[2, 0]), Some((1, vec![2, 3, 4])));
+        assert_eq!(case.0.bytes(), (10, 30));
+        assert_eq!(case.find(&[1, 0]), Some((1, vec![1])));
     }
 }

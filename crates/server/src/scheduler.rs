@@ -28,7 +28,7 @@ pub const MAX_SLOTS: usize = 32;
 pub(crate) struct Scheduler {
     pub(crate) engine: Engine,
     pub(crate) tokenizer: Arc<Tokenizer>,
-    pub(crate) cache: PrefixCache<Sequence>,
+    pub(crate) cache: PrefixCache<Engine>,
     pub(crate) metrics: Arc<Metrics>,
     /// Set to give up what is under way.
     pub(crate) abandon: Arc<AtomicBool>,
@@ -139,12 +139,16 @@ impl Scheduler {
             let sibling = start.is_some();
             let (cached, sequence) = match start {
                 Some(sequence) => (sequence.committed(), sequence),
-                None => self.cache.find(prompt).unwrap_or_else(|| (0, self.engine.sequence())),
+                None => match self.cache.find(&mut self.engine, prompt) {
+                    Some(found) => found,
+                    None => (0, self.engine.sequence()),
+                },
             };
             if !sibling {
                 self.metrics.prompt_tokens.inc_by(prompt.len() as u64);
                 self.metrics.cached_queries.inc_by(prompt.len() as u64);
                 self.metrics.cached_hits.inc_by(cached as u64);
+                self.note_cache();
             }
             let opening = self.tokenizer.special("<|im_start|>");
             let reading = Reading::new(ticket, choice, sequence, cached, opening);
@@ -209,7 +213,7 @@ impl Scheduler {
         if reading.at_mark() {
             let sequence = &reading.sequence;
             let tokens = &reading.ticket.job.prompt[..sequence.committed()];
-            self.cache.insert(tokens, sequence.clone(), sequence.bytes());
+            self.cache.insert(&mut self.engine, tokens, sequence.clone());
             self.note_cache();
         }
     }
@@ -251,13 +255,14 @@ impl Scheduler {
         self.metrics.add_answer(&outcome);
         answer.tell(News::Done(Box::new(outcome)));
         let (tokens, sequence) = answer.into_state();
-        let bytes = sequence.bytes();
-        self.cache.insert(&tokens, sequence, bytes);
+        self.cache.insert(&mut self.engine, &tokens, sequence);
         self.note_cache();
     }
 
     fn note_cache(&self) {
-        self.metrics.cache_bytes.set(self.cache.bytes() as i64);
+        let (near, far) = self.cache.bytes();
+        self.metrics.cache_bytes.set(near as i64);
+        self.metrics.cache_host_bytes.set(far as i64);
         self.metrics.cache_entries.set(self.cache.len() as i64);
     }
 }

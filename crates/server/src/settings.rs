@@ -202,8 +202,7 @@ mod tests {
     }
 
     fn read(body: Value) -> Result<Settings, String> {
-        let read = Settings::read(&Fields::of(body.as_object().unwrap()), &limits());
-        read.map_err(|error| error.object()["error"]["param"].as_str().unwrap_or("none").to_owned())
+        Settings::read(&Fields::of(body.as_object().unwrap()), &limits()).map_err(ApiError::named)
     }
 
     #[test]

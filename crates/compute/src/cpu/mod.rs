@@ -19,7 +19,8 @@ use crate::{
     commit::{write_pages, write_tape},
     memory::Memory,
     pass::Pass,
-    plan::{MatrixId, Plan, VectorId},
+    plan::{Buf, MatrixId, Plan, VectorId},
+    rank::Ranked,
 };
 use pack::Packed;
 pub use pool::{Pool, Worker};
@@ -190,6 +191,22 @@ impl Backend for Cpu {
     fn run(&mut self, arena: &mut Arena, pass: &Pass<'_>) -> Result<(), Error> {
         self.run_observed(arena, pass, None);
         Ok(())
+    }
+
+    fn rank(
+        &mut self,
+        arena: &Arena,
+        logits: Buf,
+        rows: usize,
+        ranks: usize,
+    ) -> Result<Option<Vec<Ranked>>, Error> {
+        let ranked = |row: usize| {
+            let mut out = None;
+            // SAFETY: the level is available.
+            unsafe { ops::rank(self.level, arena.host_row(logits, row), ranks, &mut out) };
+            out
+        };
+        Ok((0..rows).map(ranked).collect())
     }
 
     fn describe(&self) -> String {

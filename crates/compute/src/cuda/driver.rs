@@ -489,6 +489,12 @@ impl DeviceMemory {
         }
     }
 
+    /// Copies all of it to the host.
+    pub(crate) fn fetch(&self, bytes: &mut [u8]) -> Result<(), Error> {
+        assert_eq!(bytes.len(), self.len, "all of a block");
+        if bytes.is_empty() { Ok(()) } else { self.driver.download(self.address, bytes) }
+    }
+
     pub(crate) fn write(&self, at: usize, bytes: &[u8]) {
         assert!(at + bytes.len() <= self.len, "{} bytes at {at} of {}", bytes.len(), self.len);
         if !bytes.is_empty() {

@@ -243,6 +243,18 @@ impl Backend for Cuda {
         Ok(Memory::of_device(self.driver.allocate(len, "the state of a sequence")?))
     }
 
+    fn has_own_memory(&self) -> bool {
+        true
+    }
+
+    fn memory_with(&self, host: &Memory) -> Result<Memory, Error> {
+        let memory = self.driver.allocate_as_is(host.len(), "the state of a sequence")?;
+        if !host.is_empty() {
+            self.driver.upload(memory.address(), host.slice())?;
+        }
+        Ok(Memory::of_device(memory))
+    }
+
     fn prompt_rows(&self) -> usize {
         prompt_rows(self.driver.info().memory)
     }

@@ -41,7 +41,27 @@ pub fn run(device: &mut dyn Backend, only: &str, mut seen: impl FnMut(&Check)) -
     experts::run(&mut both)?;
     attention::run(&mut both)?;
     deltanet::run(&mut both)?;
+    stow(&mut both)?;
     Ok(both.checks)
+}
+
+/// State that goes to the host's memory and comes back is the same to the bit, also where the block it was is gone.
+fn stow(both: &mut Both<'_>) -> Result<(), Error> {
+    for len in [1, 65, 4097, 5_000_011] {
+        let bytes: Vec<u8> = (0..len).map(|i: usize| ((i * 31) ^ (i >> 8)) as u8).collect();
+        let mut block = both.device.memory(len)?;
+        block.write(0, &bytes);
+        let stowed = block.to_host()?;
+        drop(block);
+        let fetched = both.device.memory_with(&stowed)?;
+        let same = *stowed.slice::<u8>() == *bytes && *fetched.read::<u8>(0, len) == *bytes;
+        both.check(
+            &format!("{len} bytes of state stowed and fetched"),
+            if same { 0.0 } else { f32::NAN },
+            0.0,
+        );
+    }
+    Ok(())
 }
 
 /// A device and the reference, which are given the same weights and plans.

@@ -1,6 +1,7 @@
 //! What a drafter keeps of a sequence: the keys and values of its context, and features that are not in them yet.
 
-use super::{KeptRows, KvPages};
+use super::{KeptRows, KvPages, Other};
+use crate::Error;
 use compute::{KvLayout, PageTable};
 
 /// The context of a DFlash drafter. Full layers keep every row, sliding layers as many as their window reaches.
@@ -33,13 +34,11 @@ impl Context {
         }
     }
 
-    pub(crate) fn unshared(&self) -> Self {
-        let caches = self.caches.iter().map(|(pages, window)| (pages.unshared(), *window)).collect();
-        Self { committed: self.committed, caches, pending: self.pending.clone() }
-    }
-
-    pub(crate) fn bytes(&self) -> usize {
-        self.caches.iter().map(|(pages, _)| pages.bytes()).sum::<usize>() + self.pending.bytes()
+    /// The same over other blocks: what `other` makes of each.
+    pub(crate) fn over(&self, other: &mut Other<'_>) -> Result<Self, Error> {
+        let mut cache = |(pages, window): &(KvPages, Option<usize>)| Ok((pages.over(other)?, *window));
+        let caches = self.caches.iter().map(&mut cache).collect::<Result<_, Error>>()?;
+        Ok(Self { committed: self.committed, caches, pending: self.pending.over(other)? })
     }
 }
 
@@ -55,6 +54,11 @@ pub(crate) struct MtpFeed {
 impl MtpFeed {
     pub(crate) fn new(width: usize) -> Self {
         Self { hidden: KeptRows::new(width), tokens: Vec::new() }
+    }
+
+    /// The same over another block: what `other` makes of it.
+    pub(crate) fn over(&self, other: &mut Other<'_>) -> Result<Self, Error> {
+        Ok(Self { hidden: self.hidden.over(other)?, tokens: self.tokens.clone() })
     }
 
     /// The tokens whose hidden states were just added.

@@ -1,6 +1,6 @@
 //! Keys and values in pages that grow with the text.
 
-use super::writable;
+use super::{Other, writable};
 use crate::Error;
 use compute::{Arena, Backend, CommitPath, KvLayout, Memory, PAGE_TOKENS, PageTable};
 use std::sync::Arc;
@@ -23,16 +23,10 @@ impl KvPages {
         PageTable { first_page: self.first, pages: self.pages.iter().map(|p| &**p).collect() }
     }
 
-    pub(crate) fn unshared(&self) -> Self {
-        Self {
-            layout: self.layout,
-            first: self.first,
-            pages: self.pages.iter().map(|p| Arc::new((**p).clone())).collect(),
-        }
-    }
-
-    pub(crate) fn bytes(&self) -> usize {
-        self.pages.len() * self.layout.page_bytes()
+    /// The same over other blocks: what `other` makes of each.
+    pub(crate) fn over(&self, other: &mut Other<'_>) -> Result<Self, Error> {
+        let pages = self.pages.iter().map(other).collect::<Result<_, _>>()?;
+        Ok(Self { layout: self.layout, first: self.first, pages })
     }
 
     /// Lets go of pages that lie wholly before `position`.

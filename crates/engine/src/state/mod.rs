@@ -14,6 +14,9 @@ use crate::Error;
 use compute::Memory;
 use std::sync::Arc;
 
+/// Makes another block of one: a copy, or a copy elsewhere.
+pub(crate) type Other<'a> = dyn FnMut(&Arc<Memory>) -> Result<Arc<Memory>, Error> + 'a;
+
 /// Memory that may be written: a copy, where a snapshot shares it.
 fn writable(memory: &mut Arc<Memory>) -> Result<&mut Memory, Error> {
     if Arc::get_mut(memory).is_none() {

@@ -1,6 +1,6 @@
 //! The recurrent part of a sequence: the anchors its next rows start from, and the tape of rows since.
 
-use super::writable;
+use super::{Other, writable};
 use crate::Error;
 use compute::{
     ANCHOR_TOKENS, Arena, Backend, CommitPath, Memory, RecurrentCommit, RecurrentLayout, anchor_of,
@@ -53,20 +53,15 @@ impl Recurrent {
         self.tape.as_deref()
     }
 
-    pub(crate) fn unshared(&self) -> Self {
-        let copy = |m: &Arc<Memory>| Arc::new((**m).clone());
-        Self {
+    /// The same over other blocks: what `other` makes of each.
+    pub(crate) fn over(&self, other: &mut Other<'_>) -> Result<Self, Error> {
+        Ok(Self {
             layout: self.layout,
-            anchor: self.anchor.as_ref().map(copy),
-            older: self.older.as_ref().map(copy),
-            tape: self.tape.as_ref().map(copy),
+            anchor: self.anchor.as_ref().map(&mut *other).transpose()?,
+            older: self.older.as_ref().map(&mut *other).transpose()?,
+            tape: self.tape.as_ref().map(&mut *other).transpose()?,
             spare: Spare::default(),
-        }
-    }
-
-    pub(crate) fn bytes(&self) -> usize {
-        let anchors = self.anchor.iter().chain(&self.older).count();
-        anchors * 4 * self.layout.anchor_len() + self.tape.as_ref().map_or(0, |tape| tape.len())
+        })
     }
 
     /// Writes the rows of a path and folds the anchors that its end makes due.

@@ -1,5 +1,6 @@
 //! Rows of numbers that wait in the backend's memory: hidden states on their way to a drafter.
 
+use super::Other;
 use crate::Error;
 use compute::{Arena, Backend, Buf, Memory};
 use std::sync::Arc;
@@ -34,6 +35,12 @@ impl KeptRows {
 
     pub(crate) fn bytes(&self) -> usize {
         4 * self.width * self.len
+    }
+
+    /// The same over another block: what `other` makes of it.
+    pub(crate) fn over(&self, other: &mut Other<'_>) -> Result<Self, Error> {
+        let memory = self.memory.as_ref().map(other).transpose()?;
+        Ok(Self { width: self.width, first: self.first, len: self.len, memory })
     }
 
     /// Copies rows of a buffer to the end.

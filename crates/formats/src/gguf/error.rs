@@ -40,8 +40,17 @@ pub enum Error {
     KeyType { key: String, wanted: &'static str, found: String },
     #[error("`general.alignment` is {0}; a power of two from 8 to {max} expected", max = caps::ALIGNMENT)]
     Alignment(u64),
-    #[error("this is part {} of {count} of a split model; merge the parts into one file first", .index + 1)]
+    #[error(
+        "this is part {} of {count} of a split model, but its name does not end in `-{:05}-of-{count:05}.gguf`, by which \
+         the others would be found", .index + 1, .index + 1
+    )]
     Split { index: u64, count: u64 },
+    #[error("`{name}`, a part of this model: {cause}")]
+    Part { name: String, cause: Box<Error> },
+    #[error("it does not say that it is part {number} of {count}")]
+    OtherPart { number: u64, count: u64 },
+    #[error("the parts have {found} tensors, `split.tensors.count` is {claimed}")]
+    PartTensors { claimed: u64, found: u64 },
     #[error("tensor name at offset {at} is empty")]
     EmptyName { at: u64 },
     #[error("tensor `{0}` appears twice")]

@@ -5,6 +5,7 @@
 
 mod error;
 mod read;
+mod split;
 mod value;
 mod write;
 
@@ -27,6 +28,8 @@ pub mod caps {
     pub const NAME: u64 = 1 << 10;
     /// Dimensions of a tensor.
     pub const DIMENSIONS: u32 = 4;
+    /// Files that a model is split into.
+    pub const PARTS: u64 = 1 << 10;
     /// `general.alignment`.
     pub const ALIGNMENT: u32 = 1 << 20;
 }

@@ -6,7 +6,6 @@ use crate::storage::Storage;
 use crate::{BlockType, TensorInfo, Tensors};
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
-use std::path::Path;
 
 /// An open GGUF file.
 #[derive(Debug)]
@@ -14,7 +13,7 @@ pub struct Gguf {
     version: u32,
     entries: Vec<Entry>,
     by_key: HashMap<String, usize>,
-    tensors: Tensors,
+    pub(super) tensors: Tensors,
 }
 
 /// Where a metadata value lies in the header.
@@ -26,14 +25,8 @@ struct Entry {
 }
 
 impl Gguf {
-    /// Maps a file and reads its header.
-    pub fn open(path: &Path) -> Result<Self, Error> {
-        Self::parse(Storage::open(path)?)
-    }
-
-    /// Reads the header of a file that is in memory already.
-    pub fn parse(storage: impl Into<Storage>) -> Result<Self, Error> {
-        let storage = storage.into();
+    /// Reads the header of one file, which may be a part of a model.
+    pub(super) fn read(storage: Storage) -> Result<Self, Error> {
         let mut cursor = Cursor { bytes: storage.bytes(), at: 0 };
         let magic = &cursor.bytes[..cursor.bytes.len().min(4)];
         if magic != MAGIC {
@@ -66,9 +59,6 @@ impl Gguf {
         let alignment = integer("general.alignment")?.unwrap_or(u64::from(DEFAULT_ALIGNMENT));
         if !alignment.is_power_of_two() || !(8..=u64::from(caps::ALIGNMENT)).contains(&alignment) {
             return Err(Error::Alignment(alignment));
-        }
-        if let Some(count) = integer("split.count")?.filter(|&n| n > 1) {
-            return Err(Error::Split { index: integer("split.no")?.unwrap_or(0), count });
         }
 
         let mut tensors = Vec::new();

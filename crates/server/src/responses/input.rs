@@ -203,8 +203,7 @@ mod tests {
     use super::*;
 
     fn translated(body: Value) -> Result<Value, String> {
-        let translated = translate(&Fields::of(body.as_object().unwrap())).map(Value::Object);
-        translated.map_err(|error| error.object()["error"]["param"].as_str().unwrap_or("none").to_owned())
+        translate(&Fields::of(body.as_object().unwrap())).map(Value::Object).map_err(ApiError::named)
     }
 
     #[test]

@@ -8,13 +8,17 @@ use crate::{
         q8::{Q8Block, quantise_row},
         view::{RawBuffer, View},
     },
-    kv::{KvLayout, PAGE_TOKENS},
+    kv::{KvLayout, KvType, PAGE_TOKENS},
     pass::PageTable,
     plan::{AttentionShape, Op},
 };
 
 /// Rows that share the reading of a page.
 const ROW_BLOCK: usize = 8;
+
+/// A page of halves that is read by more pairs of query heads than this is turned into numbers first. Either way
+/// the numbers are the same.
+const HALVES_READ: usize = 4;
 
 pub(super) fn scratch_len(shape: &AttentionShape) -> usize {
     let group = shape.heads / shape.kv_heads;
@@ -78,14 +82,21 @@ unsafe fn attend<L: Lanes>(
         let begin = block_rows.clone().map(|r| visible(r).0).min().unwrap_or(0);
         let end = block_rows.clone().map(|r| visible(r).1).max().unwrap_or(0);
 
+        let as_halves = block.layout.kind == KvType::F16 && block.rows * group.div_ceil(2) <= HALVES_READ;
         for page in begin / PAGE_TOKENS..end.div_ceil(PAGE_TOKENS) {
             let start = page * PAGE_TOKENS;
             let stored = begin.max(start)..block.committed.min(start + PAGE_TOKENS).min(end);
+            // Where the page's keys and values lie, and numbers from one to the next.
+            let (mut page_of, mut stride) = ([keys.cast_const(), values.cast_const()], dim);
             if !stored.is_empty() {
                 let bytes = block.pages.page(start).slice::<u8>();
                 let row_bytes = block.layout.row_bytes();
                 for (part, to) in [(0, keys), (1, values)] {
                     let from = bytes[block.layout.offset(block.layer, part, block.head)..].as_ptr();
+                    if as_halves {
+                        (page_of[part], stride) = (from.cast(), dim / 2);
+                        continue;
+                    }
                     for position in stored.clone() {
                         let i = position - start;
                         decode_row::<L>(block.layout.kind, from.add(i * row_bytes), dim, to.add(i * dim));
@@ -103,10 +114,11 @@ unsafe fn attend<L: Lanes>(
                 let mut value = [std::ptr::null::<f32>(); PAGE_TOKENS];
                 let mut i = 0;
                 while i < n && from + i < block.committed {
-                    let at = (from + i - start) * dim;
-                    (key[i], value[i]) = (keys.add(at), values.add(at));
+                    let at = (from + i - start) * stride;
+                    (key[i], value[i]) = (page_of[0].add(at), page_of[1].add(at));
                     i += 1;
                 }
+                let halves = if as_halves { i } else { 0 };
                 let at = block.head * dim;
                 let mut put = |i: usize, r: usize| {
                     (key[i], value[i]) = (k.row(r).add(at).cast_const(), v.row(r).add(at).cast_const());
@@ -134,7 +146,15 @@ unsafe fn attend<L: Lanes>(
                     let pair = g + 1 < group;
                     let second = if pair { query.add(block.shape.query_stride()) } else { query };
                     let mut scores = [[f32::NEG_INFINITY; PAGE_TOKENS]; 2];
-                    score::<L>([query, second], &key[..n], dim, block.scale, &mut scores);
+                    score::<L, true>([query, second], &key[..halves], dim, block.scale, &mut scores, 0);
+                    score::<L, false>(
+                        [query, second],
+                        &key[halves..n],
+                        dim,
+                        block.scale,
+                        &mut scores,
+                        halves,
+                    );
                     let first = r * group + g;
                     let states = [first, if pair { first + 1 } else { ROW_BLOCK * group }];
                     let mut merging = [(L::zero(), L::zero()); 2];
@@ -146,7 +166,7 @@ unsafe fn attend<L: Lanes>(
                         );
                     }
                     let sums = [sums.add(states[0] * dim), sums.add(states[1] * dim)];
-                    weigh::<L>(&scores, &value[..n], dim, merging, sums);
+                    weigh::<L>(&scores, &value[..n], halves, dim, merging, sums);
                 }
             }
         }
@@ -174,14 +194,21 @@ unsafe fn attend<L: Lanes>(
     }
 }
 
-/// Scores of two queries with the keys of a page, eight keys at a time.
+/// Sixteen numbers of a key or value from number `d` on, which is of halves or not.
 #[inline(always)]
-unsafe fn score<L: Lanes>(
+unsafe fn load<L: Lanes, const HALVES: bool>(from: *const f32, d: usize) -> L {
+    unsafe { if HALVES { L::load_f16(from.cast::<u16>().add(d)) } else { L::load(from.add(d)) } }
+}
+
+/// Scores of two queries with keys of a page, from score `first` on, eight keys at a time.
+#[inline(always)]
+unsafe fn score<L: Lanes, const HALVES: bool>(
     queries: [*const f32; 2],
     keys: &[*const f32],
     dim: usize,
     scale: f32,
     scores: &mut [[f32; PAGE_TOKENS]; 2],
+    first: usize,
 ) {
     unsafe {
         for (i, keys) in keys.chunks(8).enumerate() {
@@ -192,7 +219,7 @@ unsafe fn score<L: Lanes>(
             for d in (0..dim).step_by(16) {
                 let (a, b) = (L::load(queries[0].add(d)), L::load(queries[1].add(d)));
                 for j in 0..8 {
-                    let k = L::load(key[j].add(d));
+                    let k = load::<L, HALVES>(key[j], d);
                     dots[j] = a.fma(k, dots[j]);
                     dots[8 + j] = b.fma(k, dots[8 + j]);
                 }
@@ -200,7 +227,7 @@ unsafe fn score<L: Lanes>(
             let mut sums = [0f32; 16];
             L::sums(dots).mul(L::splat(scale)).store(sums.as_mut_ptr());
             for h in 0..2 {
-                scores[h][8 * i..][..keys.len()].copy_from_slice(&sums[8 * h..][..keys.len()]);
+                scores[h][first + 8 * i..][..keys.len()].copy_from_slice(&sums[8 * h..][..keys.len()]);
             }
         }
     }
@@ -231,33 +258,50 @@ unsafe fn soften<L: Lanes>(scores: &mut [f32; PAGE_TOKENS], maximum: &mut f32, t
     }
 }
 
-/// Adds a page's values to the sums of two query heads.
+/// Adds a page's values, of which the first are of halves, to the sums of two query heads.
 #[inline(always)]
 unsafe fn weigh<L: Lanes>(
     weights: &[[f32; PAGE_TOKENS]; 2],
     values: &[*const f32],
+    halves: usize,
     dim: usize,
     merging: [(L, L); 2],
     sums: [*mut f32; 2],
 ) {
+    #[inline(always)]
+    unsafe fn add<L: Lanes, const C: usize, const HALVES: bool>(
+        weights: [f32; 2],
+        value: *const f32,
+        column: usize,
+        page: &mut [[L; C]; 2],
+    ) {
+        unsafe {
+            let (a, b) = (L::splat(weights[0]), L::splat(weights[1]));
+            for c in 0..C {
+                let value = load::<L, HALVES>(value, column + 16 * c);
+                page[0][c] = a.fma(value, page[0][c]);
+                page[1][c] = b.fma(value, page[1][c]);
+            }
+        }
+    }
+
     /// `16 C` columns.
     #[inline(always)]
     unsafe fn columns<L: Lanes, const C: usize>(
         weights: &[[f32; PAGE_TOKENS]; 2],
         values: &[*const f32],
+        halves: usize,
         column: usize,
         merging: [(L, L); 2],
         sums: [*mut f32; 2],
     ) {
         unsafe {
             let mut page = [[L::zero(); C]; 2];
-            for (i, value) in values.iter().enumerate() {
-                let (a, b) = (L::splat(weights[0][i]), L::splat(weights[1][i]));
-                for c in 0..C {
-                    let value = L::load(value.add(column + 16 * c));
-                    page[0][c] = a.fma(value, page[0][c]);
-                    page[1][c] = b.fma(value, page[1][c]);
-                }
+            for (i, value) in values.iter().enumerate().take(halves) {
+                add::<L, C, true>([weights[0][i], weights[1][i]], *value, column, &mut page);
+            }
+            for (i, value) in values.iter().enumerate().skip(halves) {
+                add::<L, C, false>([weights[0][i], weights[1][i]], *value, column, &mut page);
             }
             for h in 0..2 {
                 for c in 0..C {
@@ -271,10 +315,10 @@ unsafe fn weigh<L: Lanes>(
         let mut column = 0;
         while column < dim {
             if column + 128 <= dim {
-                columns::<L, 8>(weights, values, column, merging, sums);
+                columns::<L, 8>(weights, values, halves, column, merging, sums);
                 column += 128;
             } else {
-                columns::<L, 1>(weights, values, column, merging, sums);
+                columns::<L, 1>(weights, values, halves, column, merging, sums);
                 column += 16;
             }
         }

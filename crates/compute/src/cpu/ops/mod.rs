@@ -10,6 +10,7 @@ mod elementwise;
 mod experts;
 mod fold;
 mod products;
+mod rank;
 mod rotate;
 
 use super::view::View;
@@ -18,6 +19,7 @@ use crate::{
     plan::{Op, Plan},
 };
 pub(crate) use fold::{FoldRow, fold};
+pub(crate) use rank::rank;
 
 /// Runs a thread's share of one op.
 ///

@@ -1,0 +1,72 @@
+//! States that wait in the host's memory while a device's is short. Blocks that snapshots share are copied once and
+//! stay shared there; what is fetched takes the block it was copied from where that one is still on the device.
+
+use crate::state::Other;
+use crate::{Block, Engine, Error, Sequence};
+use compute::Memory;
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+
+/// A sequence in the host's memory: no pass can read it there.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Stowed(Sequence);
+
+impl Stowed {
+    /// The blocks of the host's memory it lies in.
+    pub fn blocks(&self) -> Vec<Block> {
+        self.0.blocks()
+    }
+}
+
+/// Which block is a copy of which. A block that is written is another block from then on: the reference kept here has
+/// `state::writable` copy it, however many others there are.
+#[derive(Default)]
+pub(crate) struct Copies {
+    /// By address of a block: itself, which keeps the address from being given to another, and its copy elsewhere.
+    pairs: HashMap<usize, (Weak<Memory>, Weak<Memory>)>,
+    /// Pairs at which those with a block that is gone are let go of.
+    crowded: usize,
+}
+
+impl Copies {
+    /// The block that has the bytes of `block` elsewhere: the one there is, or what `make` makes.
+    fn of(
+        &mut self,
+        block: &Arc<Memory>,
+        make: impl FnOnce(&Memory) -> Result<Memory, Error>,
+    ) -> Result<Arc<Memory>, Error> {
+        let known = self.pairs.get(&address(block));
+        if let Some(copy) = known.and_then(|(_, copy)| copy.upgrade()) {
+            return Ok(copy);
+        }
+        let copy = Arc::new(make(block)?);
+        let (here, there) = (Arc::downgrade(block), Arc::downgrade(&copy));
+        self.pairs.insert(address(&copy), (there.clone(), here.clone()));
+        self.pairs.insert(address(block), (here, there));
+        if self.pairs.len() > self.crowded {
+            self.pairs.retain(|_, (one, other)| one.strong_count() > 0 && other.strong_count() > 0);
+            self.crowded = 2 * self.pairs.len() + 64;
+        }
+        Ok(copy)
+    }
+}
+
+fn address(block: &Arc<Memory>) -> usize {
+    Arc::as_ptr(block) as usize
+}
+
+impl Engine {
+    /// A copy of a sequence in the host's memory.
+    pub fn stow(&mut self, sequence: &Sequence) -> Result<Stowed, Error> {
+        let copies = &mut self.copies;
+        let to_host: &mut Other<'_> = &mut |block| copies.of(block, |block| Ok(block.to_host()?));
+        Ok(Stowed(sequence.over(to_host)?))
+    }
+
+    /// The sequence where passes can read it.
+    pub fn fetch(&mut self, stowed: &Stowed) -> Result<Sequence, Error> {
+        let (copies, backend) = (&mut self.copies, &*self.backend);
+        let back: &mut Other<'_> = &mut |block| copies.of(block, |block| Ok(backend.memory_with(block)?));
+        stowed.0.over(back)
+    }
+}
