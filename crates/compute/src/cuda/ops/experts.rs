@@ -172,7 +172,7 @@ fn block(run: &Run<'_>, ops: &[Op]) -> Option<Block> {
         && route_shared(run, &[router.weight, shared_router.weight], cols) + 128 <= room
         && UP_FIXED + cols / TILE_COLS * stage <= room
         && down_fixed(64, routing.top_k) + 8 * (tiles(down).max(tiles(shared_down)) + 8) <= room;
-    (belong && whole && fits).then(|| Block {
+    (belong && whole && fits).then_some(Block {
         x: *x,
         add: *add,
         norm: *weight,

@@ -174,7 +174,7 @@ impl Group {
                     Some(_) => steps * warp / g.warps,
                     None => self.cut(from, to, depth, cost * warp / g.warps).0,
                 };
-                *at = ((step / depth) << 8 | step % depth) as i32;
+                *at = (((step / depth) << 8) | (step % depth)) as i32;
             }
             block[17] = slice as i32;
             block[20] = from as i32;
