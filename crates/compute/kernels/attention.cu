@@ -2,8 +2,8 @@
 //
 // A row at position p reads the keys below b(p) in chunks and the rest, its tail of 64 to 127 keys, on its own: all
 // keys below b(p) are committed in any company, since a pass is at most 64 deep. A chunk is t(p) tiles of 64 keys, so
-// many that there are at most `parts` of them, and chunks lie at multiples of their length: what is added in which order
-// follows from p alone.
+// many that there are at most `parts` of them, and chunks lie at multiples of their length: what is added in which
+// order follows from p alone.
 //
 // attention_chunks_DIM (DIM 128 or 256, the next one to head_dim) works through items that its blocks find for
 // themselves, so that a captured graph serves any context:
@@ -15,7 +15,8 @@
 // attention_join adds the parts in that order, applies the gate and writes the activation.
 //
 // Floor: every committed key and value once a pass; at the 27B 4 KB a token and layer in f16, 30 us at 32768 tokens.
-// Loads are in flight for `stages` tiles, the first of them before the inputs are there.
+// Loads are in flight for `stages` tiles, the first of them before the inputs are there; from 16 rows on the work on a
+// tile takes longer than its load. Short contexts are bound by the latency of one item.
 //
 // Launch: attention_chunks_DIM: grid multiprocessors, block 128 or 256 (64 or 128 queries), dynamic shared
 //         (threads / 2 + 128 stages) * 2 DIM. attention_join: grid rows x heads, block 256. parts and stages: see
@@ -155,8 +156,8 @@ template <int DIM> __device__ __forceinline__ void load_page(__half* tile, const
   copies_commit();
 }
 
-// The item's queries, scaled so that scores are in powers of two, 64 a tile and up to the last group of 16 that has any.
-// What comes from L2 comes for several at once.
+// The item's queries, scaled so that scores are in powers of two, 64 a tile and up to the last group of 16 that has
+// any. What comes from L2 comes for several at once.
 template <int DIM>
 __device__ __forceinline__ void load_queries(__half* queries, const AttentionArgs& a, const Directory& d,
                                              const Item& item) {
@@ -185,10 +186,10 @@ __device__ __forceinline__ void load_queries(__half* queries, const AttentionArg
   stores_done();
 }
 
-// Runs the block's rows over its tiles, in order. load(tile, part) loads keys (0) or values (1) of tile number `tile` of
-// the sweep into its slot of the ring, [stages][key, value], and commits the copies; keys of the first `stages` tiles and
-// values of all of them but the last have been asked for already. The lane's rows see keys from[h] to to[h]. Warps
-// without queries (of `used`) only load.
+// Runs the block's rows over its tiles, in order. load(tile, part) loads keys (0) or values (1) of tile number `tile`
+// of the sweep into its slot of the ring, [stages][key, value], and commits the copies; keys of the first `stages`
+// tiles and values of all of them but the last have been asked for already. The lane's rows see keys from[h] to to[h].
+// Warps without queries (of `used`) only load.
 template <int DIM, class Load>
 __device__ __forceinline__ void sweep_ring(Rows<DIM>& rows, int stages, const __half* queries, __half* ring, int used,
                                            const Sweep& w, const int (&from)[2], const int (&to)[2],

@@ -2,8 +2,9 @@
 //   experts_route  n = rms(x + add) * norm, the router's logits of n, and the choice of experts;
 //   experts_up     act = silu(gate n) * (up n) of every visit and of the shared expert;
 //   experts_down   x += add; out = sum over ranks of weight * down act + sigmoid(shared logit) * shared down act.
-// Here is what they share. A visit is a row at one of its experts, row * top_k + rank. Visits of an expert are multiplied
-// in groups of up to 8; the shared expert is visited by all rows, in groups of their own. See tiles.cuh for the weights.
+// Here is what they share. A visit is a row at one of its experts, row * top_k + rank. Visits of an expert are
+// multiplied in groups of up to 8; the shared expert is visited by all rows, in groups of their own. See tiles.cuh for
+// the weights.
 //
 // A row's bits: every tile of 16 x 256 weights is multiplied from zero, and an output is the sum of its tiles in order
 // of the columns; ranks are added in order. Which warp or block does what changes no sum.
@@ -29,7 +30,7 @@ __device__ __forceinline__ u8* shared_memory() {
   extern __shared__ __align__(128) u8 memory[];
   return memory;
 }
-// A tile into shared memory; lanes of a warp call this together.
+// One tile, or two rows of tiles one behind the other, into shared memory; lanes of a warp call this together.
 __device__ __forceinline__ void copy_tile(u8* to, const u8* from, int bytes, u64* barrier, int lane) {
 #if __CUDA_ARCH__ >= 900
   if (lane == 0) {
@@ -80,7 +81,8 @@ struct Operand {
 // TILES tiles, `stride` bytes apart, times one operand: elements 0, 1 of a result are row g of the tile and activation
 // rows 2 t, + 1; 2, 3 row g + 8.
 template <int FORMAT, int TILES, bool BY_16>
-__device__ __forceinline__ void multiply(const u8* tile, int stride, const Operand& b, float (&out)[TILES][4], int lane) {
+__device__ __forceinline__ void multiply(const u8* tile, int stride, const Operand& b, float (&out)[TILES][4],
+                                         int lane) {
   typedef Tile<FORMAT> T;
   float even[TILES][4], odd[TILES][4];
   typename T::Head head[TILES];

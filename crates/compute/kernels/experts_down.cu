@@ -1,13 +1,13 @@
-// experts_down: the last launch of a block's experts, see experts.cuh. x += add; out = sum over ranks, in order, of weight
-// * (down act) + sigmoid(shared logit) * (down act of the shared expert).
+// experts_down: the last launch of a block's experts, see experts.cuh. x += add; out = sum over ranks, in order, of
+// weight * (down act) + sigmoid(shared logit) * (down act of the shared expert).
 //
 // A block has 16 outputs and all groups; a warp multiplies the row tile of one group after the other, tiles streaming
 // through a ring of its own, and leaves the results in shared memory, where they are weighted and added. The choice of
 // experts is there before experts_up has ended, so the first tiles are asked for while it runs.
 //
 // Floor: the tiles of down of the experts that are visited: at 16 rows of 35B-A3B about 102 experts, 74 MB (half Q4_K,
-// half Q6_K), 16 us on an H200. What limits: instructions (245 to multiply a Q4_K tile, 350 Q6_K) and, of every tile, the
-// activations from L2.
+// half Q6_K), 16 us on an H200. What limits: instructions (245 to multiply a Q4_K tile, 350 Q6_K) and, of every tile,
+// the activations from L2.
 // Launch: grid [row tiles], block 32 * warps, 8 to 16 warps. Dynamic shared memory warps * slots * (slot_bytes + 8) +
 // rows * (top_k + 1) * 4 * LD + 4 * rows * top_k + DOWN_FIXED.
 // budget: experts_down 128

@@ -1,12 +1,12 @@
-// experts_route: the first launch of a block's experts, see experts.cuh. n = rms(x + add) * norm; the logits of the router
-// and of the shared expert's gate; the experts of every row and their weights, see route.cuh. x is not written: blocks
-// of this launch read it.
+// experts_route: the first launch of a block's experts, see experts.cuh. n = rms(x + add) * norm; the logits of the
+// router and of the shared expert's gate; the experts of every row and their weights, see route.cuh. x is not written:
+// blocks of this launch read it.
 //
 // Floor: the router's tiles, 1 MB for 256 experts of 2048 columns, which are asked for before the inputs are there.
 // Latency limits it: x, one reduction, one product, a ticket, the choice. Every block of some rows makes their norm
 // again; the last of them to end chooses their experts.
-// Launch: grid [row tiles of the router and of the shared gate, ceil(rows / block_rows)], block cols / 8: warp k has the
-// columns of tile k. Dynamic shared memory cols / 256 * (tile_bytes + ROUTE_WARP).
+// Launch: grid [row tiles of the router and of the shared gate, ceil(rows / block_rows)], block cols / 8: warp k has
+// the columns of tile k. Dynamic shared memory cols / 256 * (tile_bytes + ROUTE_WARP).
 // budget: experts_route 128
 #include "experts.cuh"
 #include "route.cuh"

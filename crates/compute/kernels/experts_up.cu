@@ -1,14 +1,15 @@
-// experts_up: the second launch of a block's experts, see experts.cuh. act = silu(gate n) * (up n) of every visit and of
-// the shared expert.
+// experts_up: the second launch of a block's experts, see experts.cuh. act = silu(gate n) * (up n) of every visit and
+// of the shared expert.
 //
-// A block's items are 16 rows of gate and up for one group each, first some of the shared expert, whose weights are asked
-// for before the inputs are there, then its share of all others, one expert after the other. The tiles of an item, all
-// columns, are a stage of shared memory: two copies. Warp k multiplies tiles k, k + 8, .. of it with activations that
-// stay in its registers while the group is the same; in turns, warps add up what all have left in `parts`.
+// A block's items are 16 rows of gate and up for one group each, first some of the shared expert, whose weights are
+// asked for before the inputs are there, then its share of all others, one expert after the other. The tiles of an
+// item, all columns, are a stage of shared memory: two copies. Warp k multiplies tiles k, k + 8, .. of it with
+// activations that stay in its registers while the group is the same; in turns, warps add up what all have left in
+// `parts`.
 //
-// Floor: the tiles of gate and up of the experts that are visited: at 16 rows of 35B-A3B about 102 experts, 120 MB, 27 us
-// on an H200; at 1 row 10.6 MB, 2.3 us. What limits: instructions (490 to multiply two Q4_K tiles), at few rows the chain
-// choice, groups, first weights, product, sum.
+// Floor: the tiles of gate and up of the experts that are visited: at 16 rows of 35B-A3B about 102 experts, 120 MB, 27
+// us on an H200; at 1 row 10.6 MB, 2.3 us. What limits: instructions (490 to multiply two Q4_K tiles), at few rows the
+// chain choice, groups, first weights, product, sum.
 // Launch: grid any, block 256, two of them a multiprocessor. Dynamic shared memory stages * stage_bytes + UP_FIXED.
 // budget: experts_up 128
 #include "experts.cuh"

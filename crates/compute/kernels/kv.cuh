@@ -1,5 +1,6 @@
 // Keys and values: how one head of a token is rounded to the cache's type and read back, and the step attention takes
-// over 64 keys at a time with matrix instructions. Used by rotate.cu, attention.cu and prompt_attention.cu.
+// over 64 keys at a time with matrix instructions: wgmma on Hopper, where the four warps of 64 queries go together,
+// mma.sync elsewhere. Used by rotate.cu, attention.cu and prompt_attention.cu.
 //
 // A stored row is f16 [dim], or blocks of 32 numbers: q8_0 {f16 d, int8 q[32]} = 34 bytes, q4_0 {f16 d, u8 q[16]} = 18
 // bytes, as src/kv.rs has them. A number read back is d * q rounded to f16 once, wherever the row lies.
@@ -157,8 +158,8 @@ template <class Put> __device__ __forceinline__ void decode_block(int kind, cons
 // ------------------------------------------------------------------ tiles in shared memory
 
 // A tile is [DIM / 64][64 rows][64] halves; DIM is 128 or 256, what lies beyond head_dim is zero. The groups of eight
-// columns of a row are exchanged by its number, so that eight rows read at one column lie in different banks: what wgmma
-// calls a swizzle of 128 bytes. Tiles begin at multiples of 1024 bytes.
+// columns of a row are exchanged by its number, so that eight rows read at one column lie in different banks: what
+// wgmma calls a swizzle of 128 bytes. Tiles begin at multiples of 1024 bytes.
 constexpr int PANEL = KEYS * 128;  // bytes of 64 columns
 __device__ __forceinline__ u32 place(int row, int group) {
   return (u32)(group / 8 * PANEL + row * 128 + (((group ^ row) & 7) << 4));

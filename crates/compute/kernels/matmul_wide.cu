@@ -3,14 +3,15 @@
 //
 // Weights are decoded to registers, 16 rows a warp, and are the A operand of wgmma; activations are read by the tensor
 // cores from shared memory. Three warpgroups multiply. Each has up to UNITS units, four row tiles of one format, whose
-// sums stay in registers while the columns go by, a superblock of 256 at a time. Three warps of a fourth warpgroup bring
-// the activations, 8 rows x 32 columns at a time, into the order that wgmma and the tiles want; the last one brings
-// weights, a ring of `slots` tiles for each multiplying warp. A share of row tiles that is too large for the registers
-// is worked off in rounds. `spread` blocks, a cluster, take a slice of the columns each, or one block takes them all.
+// sums stay in registers while the columns go by, a superblock of 256 at a time. Three warps of a fourth warpgroup
+// bring the activations, 8 rows x 32 columns at a time, into the order that wgmma and the tiles want; the last one
+// brings weights, a ring of `slots` tiles for each multiplying warp. A share of row tiles that is too large for the
+// registers is worked off in rounds. `spread` blocks, a cluster, take a slice of the columns each, or one block takes
+// them all.
 //
 // A row's bits: chains of wgmma m64nNk16 give the bits of chains of mma.m16n8k16. Sums of a superblock are those of
-// multiply_tile; superblocks are added in chains that begin where a warp of matmul.cu begins (`chains`), the pieces of a
-// slice are joined from the last to the first, and slices are added in order.
+// multiply_tile; superblocks are added in chains that begin where a warp of matmul.cu begins (`chains`), the pieces of
+// a slice are joined from the last to the first, and slices are added in order.
 //
 // Floor: the tiles' bytes at memory speed; instruction issue limits (about 360 a step of a unit).
 //
@@ -27,13 +28,13 @@
 #include "tiles.cuh"
 
 constexpr int MAX_PRODUCTS = 8;
-constexpr int GROUPS = 3;   // warpgroups that multiply; one more brings activations and weights
-constexpr int UNITS = 3;    // units a warpgroup works on side by side
-constexpr int PIECES = 4;   // of a slice's sum, at most
 constexpr int MIXED = -1;
-constexpr int X_STAGES = 3;    // superblocks of activations, arranged
-constexpr int RAW_STAGES = 2;  // and as they come
-constexpr int X_WARPS = 3;
+constexpr int GROUPS = 3;       // warpgroups that multiply; one more brings activations and weights
+constexpr int X_WARPS = 3;      // of the latter, for activations; the last is for weights
+constexpr int UNITS = 3;        // units a warpgroup works on side by side
+constexpr int PIECES = 4;       // of a slice's sum, at most
+constexpr int X_STAGES = 3;     // superblocks of activations, arranged
+constexpr int RAW_STAGES = 2;   // and as they come
 constexpr int HALF_F16 = 4096;  // an F16 tile passes through the ring in two halves
 
 struct WideProduct {
@@ -52,7 +53,7 @@ struct WideArgs {
   int slots, slot_bytes;       // of a warp's ring
   int owned;                   // row tiles that one block of a cluster adds up, at most
 };
-static_assert(sizeof(WideProduct) == 32 && sizeof(WideArgs) == 352, "mirrored in src/cuda/ops/matmul_wide.rs");
+static_assert(sizeof(WideProduct) == 32 && sizeof(WideArgs) == 352, "mirrored in src/cuda/ops/matmul/wide.rs");
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(FORERUN_EMULATION)
 __device__ __forceinline__ int end_of(const WideArgs& a, int product) {
@@ -71,7 +72,10 @@ __device__ __forceinline__ void copy16(void* to, const void* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to)), "l"(from) : "memory");
 }
 __device__ __forceinline__ void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-template <int N> __device__ __forceinline__ void copy_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory"); }
+template <int N> __device__ __forceinline__ void copy_wait() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+}
+// What ordinary stores wrote to shared memory is seen by the tensor cores after this and a barrier.
 __device__ __forceinline__ void store_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 __device__ __forceinline__ void warpgroup_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ __forceinline__ void warpgroup_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
@@ -84,6 +88,7 @@ template <int N> __device__ __forceinline__ void fewer_registers() {
 template <int N> __device__ __forceinline__ void more_registers() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
 }
+// Without a branch: one between wgmma in flight makes ptxas wait for each of them.
 __device__ __forceinline__ void barrier_arrive_if(u64* b, bool yes) {
   asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %1, 0;\n@p mbarrier.arrive.shared.b64 _, [%0];\n}" ::"r"(
                    shared_address(b)),
@@ -91,9 +96,11 @@ __device__ __forceinline__ void barrier_arrive_if(u64* b, bool yes) {
                : "memory");
 }
 __device__ __forceinline__ void store_in4(u32 address, const float (&v)[4]) {
-  asm volatile("st.shared::cluster.v4.f32 [%0], {%1,%2,%3,%4};" ::"r"(address), "f"(v[0]), "f"(v[1]), "f"(v[2]), "f"(v[3])
+  asm volatile("st.shared::cluster.v4.f32 [%0], {%1,%2,%3,%4};" ::"r"(address), "f"(v[0]), "f"(v[1]), "f"(v[2]),
+               "f"(v[3])
                : "memory");
 }
+// Registers that wgmma reads are ready here: their making must not be moved between the wgmma.
 __device__ __forceinline__ void hold(u32 (&a)[4]) {
   asm volatile("" : "+r"(a[0]), "+r"(a[1]), "+r"(a[2]), "+r"(a[3])::"memory");
 }
@@ -103,23 +110,11 @@ __device__ __forceinline__ void hold(u32 (&a)[4][4]) {
 }
 // c = a b + (add ? c : 0): 64 weight rows, of which a warp holds 16, times 8 N8 activation rows, 16 columns.
 #define C4(i) "+f"(c[i][0]), "+f"(c[i][1]), "+f"(c[i][2]), "+f"(c[i][3])
-#define WGMMA(N, REGS, A, P, ...)                                                                                \
+#define WGMMA(N, REGS, A_AND_B, P, ...)                                                                          \
   asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " P ", 0;\nwgmma.mma_async.sync.aligned.m64n" N               \
-               "k16.f32.f16.f16 {" REGS "}, {" A "}, p, 1, 1, 0;\n}"                                             \
+               "k16.f32.f16.f16 {" REGS "}, {" A_AND_B ", p, 1, 1, 0;\n}"                                        \
                : __VA_ARGS__                                                                                     \
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)add))
-__device__ __forceinline__ void warpgroup_mma(float (&c)[1][4], const u32 (&a)[4], u64 b, bool add) {
-  WGMMA("8", "%0,%1,%2,%3", "%4,%5,%6,%7}, %8", "%9", C4(0));
-}
-#undef WGMMA
-#define WGMMA(N, REGS, A, P, ...)                                                                                \
-  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " P ", 0;\nwgmma.mma_async.sync.aligned.m64n" N               \
-               "k16.f32.f16.f16 {" REGS "}, {" A ", p, 1, 1, 0;\n}"                                              \
-               : __VA_ARGS__                                                                                     \
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)add))
-__device__ __forceinline__ void warpgroup_mma(float (&c)[2][4], const u32 (&a)[4], u64 b, bool add) {
-  WGMMA("16", "%0,%1,%2,%3,%4,%5,%6,%7", "%8,%9,%10,%11}, %12", "%13", C4(0), C4(1));
-}
 __device__ __forceinline__ void warpgroup_mma(float (&c)[3][4], const u32 (&a)[4], u64 b, bool add) {
   WGMMA("24", "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11", "%12,%13,%14,%15}, %16", "%17", C4(0), C4(1), C4(2));
 }
@@ -127,7 +122,8 @@ __device__ __forceinline__ void warpgroup_mma(float (&c)[4][4], const u32 (&a)[4
   WGMMA("32", "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15", "%16,%17,%18,%19}, %20", "%21", C4(0), C4(1),
         C4(2), C4(3));
 }
-
+#undef WGMMA
+#undef C4
 #endif
 
 // ------------------------------------------------------------------ one step
@@ -208,7 +204,8 @@ struct Place {  // of a block in the launch
 };
 
 // Activations: every superblock of the block's columns, once a round. They come as rows and are arranged as
-// [32 groups of 8 columns][8 N8 rows][8] in the tiles' order of columns, then the sums as [2][8 N8 rows][8].
+// [32 groups of 8 columns][8 N8 rows][8] in the tiles' order of columns, then the sums as [2][8 N8 rows][8]. Warp w has
+// groups of 32 columns w, w + 3, w + 6; the last has the sums instead of its third. A lane arranges what it copied.
 template <int N8>
 __device__ __forceinline__ void bring_x(const WideArgs& a, const Place& p, u8* raw, u8* stages, u64* full, u64* empty,
                                         int warp, int lane) {
@@ -266,7 +263,8 @@ __device__ __forceinline__ void bring_x(const WideArgs& a, const Place& p, u8* r
 #pragma unroll
         for (int q = 0; q < 2; q++)
           if (q * 32 + lane < 2 * N)
-            *(uint4*)(to + N * 512 + (lane & 1) * N * 16 + ((q * 32 + lane) >> 1) * 16) = load16(from + (i * N8 + q) * 512);
+            *(uint4*)(to + N * 512 + (lane & 1) * N * 16 + ((q * 32 + lane) >> 1) * 16) =
+                load16(from + (i * N8 + q) * 512);
       }
     }
     store_fence();
@@ -325,6 +323,7 @@ __device__ __forceinline__ void multiply(const WideArgs& a, const Place& p, u8* 
   u8* ring = rings + warp * a.slots * a.slot_bytes;
   full += warp * a.slots;
   empty += warp * a.slots;
+  // Core matrices of 8 rows x 8 columns are 128 bytes; the next 8 rows 128 bytes on, the next 8 columns 16 N.
   const u64 layout = (u64)N << 16 | (u64)(128 / 16) << 32;
   const u64 x_matrix = layout | (shared_address(stages) & 0x3ffff) >> 4;
   int slot = 0, stage = 0;

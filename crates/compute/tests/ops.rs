@@ -2,7 +2,10 @@
 
 mod support;
 
-use compute::*;
+use compute::{
+    selftest::plans::{self, chain, tree_and_chain},
+    *,
+};
 use formats::BlockType;
 use std::sync::Arc;
 use support::*;
@@ -45,10 +48,6 @@ struct Case {
     plan: Arc<Plan>,
     inputs: Vec<(Buf, Vec<f32>)>,
     outputs: Vec<Buf>,
-}
-
-fn chain(n: u32) -> Vec<Row> {
-    (0..n).map(|i| Row { token: i, sequence: 0, parent: i.checked_sub(1) }).collect()
 }
 
 #[test]
@@ -130,24 +129,6 @@ fn experts() {
     );
 }
 
-/// A tree of rows on sequence 0, a chain on sequence 1, interleaved.
-fn tree_and_chain() -> Vec<Row> {
-    let row = |sequence, parent: i32| Row { token: 0, sequence, parent: u32::try_from(parent).ok() };
-    vec![
-        row(0, -1),
-        row(1, -1),
-        row(0, 0),
-        row(0, 0),
-        row(1, 1),
-        row(0, 3),
-        row(0, 2),
-        row(1, 4),
-        row(0, 5),
-        row(0, -1),
-        row(0, 8),
-    ]
-}
-
 fn attention_plan(
     vector: &mut NewVector<'_>,
     layout: KvLayout,
@@ -156,22 +137,8 @@ fn attention_plan(
     causal: bool,
 ) -> (Plan, [Buf; 3], Buf) {
     let mut random = Random(9);
-    let mut plan = Plan::new("attention");
-    let cache = plan.cache(layout);
-    let q = plan.numbers("q", shape.heads * shape.query_stride());
-    let k = plan.numbers("k", shape.kv_heads * shape.head_dim);
-    let v = plan.numbers("v", shape.kv_heads * shape.head_dim);
-    let inverse_frequencies = (0..16).map(|i| 1e4f32.powf(-(i as f32) / 16.0)).collect();
-    let rotary = Rotary { inverse_frequencies, magnitude: 1.2 };
-    let angles = plan.numbers("angles", 32);
-    let out = plan.activation("out", shape.heads * shape.head_dim);
-    let norm = |random: &mut Random| random.numbers(shape.head_dim);
-    let (q_norm, k_norm) = (vector(&norm(&mut random)), vector(&norm(&mut random)));
-    plan.record(Op::Angles { rotary, out: angles });
-    plan.record(Op::Rotate { q, k, v, shape, q_norm, k_norm, eps: 1e-6, angles, cache, layer: 1 });
-    let scale = 1.0 / (shape.head_dim as f32).sqrt();
-    plan.record(Op::Attention { q, k, v, shape, scale, window, causal, cache, layer: 1, out });
-    (plan, [q, k, v], out)
+    let mut norm = || vector(&random.numbers(shape.head_dim));
+    plans::attention(plans::Norms { q: norm(), k: norm() }, layout, shape, window, causal)
 }
 
 #[test]
@@ -191,7 +158,7 @@ fn attention() {
             let inputs: Vec<_> =
                 inputs.iter().zip(cols).map(|(b, n)| (*b, random.numbers(committed * n))).collect();
             let pass = Pass::new(
-                &chain(committed as u32),
+                &chain(committed),
                 &[],
                 vec![SequenceView { caches: vec![PageTable::default()], ..Default::default() }],
             );
@@ -226,24 +193,11 @@ fn attention() {
 
 fn deltanet_plan(vector: &mut NewVector<'_>, layout: RecurrentLayout) -> (Plan, Vec<Buf>, Buf) {
     let mut random = Random(6);
-    let mut plan = Plan::new("deltanet");
-    plan.recurrent(layout);
-    let q = plan.numbers("q", layout.key_heads * layout.dim);
-    let values = layout.value_heads * layout.dim;
-    let (v, z) = (plan.numbers("v", values), plan.numbers("z", values));
-    let (alpha, beta) = (plan.numbers("alpha", layout.value_heads), plan.numbers("beta", layout.value_heads));
-    let out = plan.activation("out", values);
-    let weight = vector(&random.numbers(layout.kernel * layout.channels()));
+    let conv = vector(&random.numbers(layout.kernel * layout.channels()));
     let dt_bias = vector(&random.numbers(layout.value_heads));
     let decay: Vec<f32> = random.numbers(layout.value_heads).iter().map(|x| -0.2 * x.exp()).collect();
     let (decay, norm) = (vector(&decay), vector(&random.numbers(layout.dim)));
-    for layer in 0..layout.layers {
-        plan.record(Op::Convolve { layer, weight, q, v });
-        plan.record(Op::DeltaNet { layer, q, v, z, alpha, beta, dt_bias, decay, norm, eps: 1e-6, out });
-    }
-    let inputs =
-        (0..layout.layers).map(|l| plan.recurrent_layer(l).1.inputs).chain([z, alpha, beta]).collect();
-    (plan, inputs, out)
+    plans::deltanet(plans::DeltaNet { conv, dt_bias, decay, norm }, layout)
 }
 
 #[test]
@@ -259,7 +213,7 @@ fn deltanet() {
             let (plan, inputs, _) = deltanet_plan(&mut |v| reference.vector(v).expect("room"), layout);
             let inputs: Vec<_> =
                 inputs.iter().map(|b| (*b, random.numbers(committed * plan.cols(*b)))).collect();
-            let pass = Pass::new(&chain(committed as u32), &[], vec![SequenceView::default()]);
+            let pass = Pass::new(&chain(committed), &[], vec![SequenceView::default()]);
             let arena = run(&mut reference, &plan.into(), &inputs, &pass);
             let rows: Vec<u32> = (0..committed as u32).collect();
             let newest = committed / ANCHOR_TOKENS * ANCHOR_TOKENS;

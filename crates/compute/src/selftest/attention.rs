@@ -1,41 +1,14 @@
 //! Rotation and attention: trees, chains, windows and blocks over committed pages, in both roles.
 
-use super::{Both, Random, chain, run_plan, tree_and_chain};
-use crate::{
-    AttentionShape, Backend, Buf, CommitPath, Error, KvLayout, KvType, Memory, Op, PAGE_TOKENS, PageTable,
-    Pass, Plan, Rotary, Row, SequenceView, VectorId,
+use super::{
+    Both, Random, chain,
+    plans::{self, Norms},
+    run_plan, tree_and_chain,
 };
-
-/// Norms of queries and keys.
-#[derive(Clone, Copy)]
-struct Norms {
-    q: VectorId,
-    k: VectorId,
-}
-
-fn record(
-    norms: Norms,
-    layout: KvLayout,
-    shape: AttentionShape,
-    window: Option<usize>,
-    causal: bool,
-) -> (Plan, [Buf; 3], Buf) {
-    let mut plan = Plan::new("attention");
-    let cache = plan.cache(layout);
-    let q = plan.numbers("q", shape.heads * shape.query_stride());
-    let k = plan.numbers("k", shape.kv_heads * shape.head_dim);
-    let v = plan.numbers("v", shape.kv_heads * shape.head_dim);
-    let inverse_frequencies = (0..16).map(|i| 1e4f32.powf(-(i as f32) / 16.0)).collect();
-    let rotary = Rotary { inverse_frequencies, magnitude: 1.2 };
-    let angles = plan.numbers("angles", 32);
-    let out = plan.activation("out", shape.heads * shape.head_dim);
-    let (q_norm, k_norm) = (norms.q, norms.k);
-    plan.record(Op::Angles { rotary, out: angles });
-    plan.record(Op::Rotate { q, k, v, shape, q_norm, k_norm, eps: 1e-6, angles, cache, layer: 1 });
-    let scale = 1.0 / (shape.head_dim as f32).sqrt();
-    plan.record(Op::Attention { q, k, v, shape, scale, window, causal, cache, layer: 1, out });
-    (plan, [q, k, v], out)
-}
+use crate::{
+    AttentionShape, Backend, CommitPath, Error, KvLayout, KvType, Memory, PAGE_TOKENS, PageTable, Pass, Row,
+    SequenceView,
+};
 
 /// Runs rows from the tip of a state and gives the attended rows; `keep` of them are committed.
 struct Side<'a> {
@@ -55,7 +28,7 @@ impl Side<'_> {
         (window, causal, prompt): (Option<usize>, bool, bool),
         keep: usize,
     ) -> Result<Vec<f32>, Error> {
-        let (plan, bufs, out) = record(self.norms, self.layout, self.shape, window, causal);
+        let (plan, bufs, out) = plans::attention(self.norms, self.layout, self.shape, window, causal);
         let inputs: Vec<_> = bufs.into_iter().zip(inputs.iter().cloned()).collect();
         let end = self.committed + keep;
         while self.pages.len() * PAGE_TOKENS < end {

@@ -1,42 +1,15 @@
 //! Convolution, Gated DeltaNet and its commit: trees and chains from states at any distance from an anchor.
 
-use super::{Both, Random, chain, run_plan, tree_and_chain};
+use super::{Both, Random, chain, plans, run_plan, tree_and_chain};
 use crate::{
-    ANCHOR_TOKENS, Backend, Buf, CommitPath, Error, Memory, Op, Pass, Plan, RecurrentCommit, RecurrentLayout,
-    Row, SequenceView, VectorId,
+    ANCHOR_TOKENS, Backend, CommitPath, Error, Memory, Pass, RecurrentCommit, RecurrentLayout, Row,
+    SequenceView, VectorId,
 };
-
-/// Weights of a layer.
-#[derive(Clone, Copy)]
-struct Layer {
-    conv: VectorId,
-    dt_bias: VectorId,
-    decay: VectorId,
-    norm: VectorId,
-}
-
-fn record(layer: Layer, layout: RecurrentLayout) -> (Plan, Vec<Buf>, Buf) {
-    let mut plan = Plan::new("deltanet");
-    plan.recurrent(layout);
-    let q = plan.numbers("q", layout.key_heads * layout.dim);
-    let values = layout.value_heads * layout.dim;
-    let (v, z) = (plan.numbers("v", values), plan.numbers("z", values));
-    let (alpha, beta) = (plan.numbers("alpha", layout.value_heads), plan.numbers("beta", layout.value_heads));
-    let out = plan.activation("out", values);
-    let Layer { conv, dt_bias, decay, norm } = layer;
-    for layer in 0..layout.layers {
-        plan.record(Op::Convolve { layer, weight: conv, q, v });
-        plan.record(Op::DeltaNet { layer, q, v, z, alpha, beta, dt_bias, decay, norm, eps: 1e-6, out });
-    }
-    let inputs =
-        (0..layout.layers).map(|l| plan.recurrent_layer(l).1.inputs).chain([z, alpha, beta]).collect();
-    (plan, inputs, out)
-}
 
 /// A backend with a sequence on it.
 struct Side<'a> {
     backend: &'a mut dyn Backend,
-    layer: Layer,
+    layer: plans::DeltaNet,
     layout: RecurrentLayout,
     committed: usize,
     anchor: Option<Memory>,
@@ -45,7 +18,11 @@ struct Side<'a> {
 }
 
 impl<'a> Side<'a> {
-    fn new(backend: &'a mut dyn Backend, layer: Layer, layout: RecurrentLayout) -> Result<Self, Error> {
+    fn new(
+        backend: &'a mut dyn Backend,
+        layer: plans::DeltaNet,
+        layout: RecurrentLayout,
+    ) -> Result<Self, Error> {
         let tape = backend.memory(4 * layout.tape_len())?;
         Ok(Self { backend, layer, layout, committed: 0, anchor: None, older: None, tape })
     }
@@ -58,7 +35,7 @@ impl<'a> Side<'a> {
         prompt: bool,
         keep: usize,
     ) -> Result<Vec<Vec<f32>>, Error> {
-        let (plan, inputs, out) = record(self.layer, self.layout);
+        let (plan, inputs, out) = plans::deltanet(self.layer, self.layout);
         let inputs: Vec<_> = inputs.into_iter().zip(numbers.iter().cloned()).collect();
         let kept = plan.recurrent_layer(self.layout.layers - 1).1;
         let first = SequenceView {
@@ -159,7 +136,7 @@ fn check(both: &mut Both<'_>, layout: RecurrentLayout, committed: usize) -> Resu
     let norm = both.vector(&random.numbers(layout.dim))?;
     let on = |device: bool| {
         let pick = |of: super::Of<VectorId>| if device { of.device } else { of.reference };
-        Layer { conv: pick(conv), dt_bias: pick(dt_bias), decay: pick(decay), norm: pick(norm) }
+        plans::DeltaNet { conv: pick(conv), dt_bias: pick(dt_bias), decay: pick(decay), norm: pick(norm) }
     };
     let mut found: Vec<(String, f32, f32)> = Vec::new();
     {

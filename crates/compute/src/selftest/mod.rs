@@ -4,12 +4,14 @@
 mod attention;
 mod deltanet;
 mod experts;
+pub mod plans;
 mod products;
 mod random;
 mod rows;
 
-use crate::{Arena, Backend, Buf, Error, Matrix, MatrixId, Pass, Plan, Row, VectorId, reference::Reference};
+use crate::{Arena, Backend, Buf, Error, Matrix, MatrixId, Pass, Plan, VectorId, reference::Reference};
 use formats::BlockType;
+use plans::{chain, tree_and_chain};
 pub use random::{Random, random_blocks};
 use std::sync::Arc;
 
@@ -172,16 +174,4 @@ fn difference(expected: &[f32], got: &[f32]) -> f32 {
     let size = (expected.iter().map(|x| x * x).sum::<f32>() / expected.len().max(1) as f32).sqrt();
     let of = |(e, g): (&f32, &f32)| (e - g).abs() / (size + e.abs()).max(f32::MIN_POSITIVE);
     expected.iter().zip(got).map(of).fold(0.0, largest)
-}
-
-/// Rows that follow each other.
-fn chain(n: usize) -> Vec<Row> {
-    (0..n as u32).map(|i| Row { token: i, sequence: 0, parent: i.checked_sub(1) }).collect()
-}
-
-/// A tree of rows on sequence 0, a chain on sequence 1, interleaved.
-fn tree_and_chain() -> Vec<Row> {
-    let rows = [(0, -1), (1, -1), (0, 0), (0, 0), (1, 1), (0, 3), (0, 2), (1, 4), (0, 5), (0, -1), (0, 8)];
-    rows.map(|(sequence, parent): (u32, i32)| Row { token: 0, sequence, parent: u32::try_from(parent).ok() })
-        .to_vec()
 }

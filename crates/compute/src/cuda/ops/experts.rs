@@ -1,8 +1,8 @@
-//! Experts. The second half of a block of a mixture, from its norm to the sum of the experts' outputs, is seven ops in a
-//! plan and three launches in a decoding pass; what an op says about its buffers holds for those that are read
-//! afterwards (`x`, the routing's ids and weights, the sum). Products with experts' matrices that come alone, and those
-//! of a prompt, are launches of their own. No launch knows which experts are visited, or how often: blocks find their
-//! work on the device.
+//! Experts. The second half of a block of a mixture, from its norm to the sum of the experts' outputs, is seven ops in
+//! a plan and three launches in a decoding pass; what an op says about its buffers holds for those that are read
+//! afterwards (`x`, the routing's ids and weights, the sum). Products with experts' matrices that come alone, and
+//! those of a prompt, are launches of their own. No launch knows which experts are visited, or how often: blocks find
+//! their work on the device.
 
 use super::prompt_matmul;
 use crate::{

@@ -282,15 +282,14 @@ mod tests {
 
     #[test]
     fn every_row_tile_is_multiplied_once() {
-        let matrices: [(&[(usize, TileFormat)], usize); 8] = [
+        let matrices: [(&[(usize, TileFormat)], usize); 7] = [
             (&[(17408, Q4_K), (17408, Q4_K)], 5120),
             (&[(10240, Q4_K), (6144, Q4_K), (48, F16), (48, F16)], 5120),
             (&[(12288, Q4_K), (1024, Q4_K), (1024, Q6_K)], 5120),
             (&[(5120, Q4_K)], 6144),
             (&[(5120, Q6_K)], 17408),
             (&[(248320, Q6_K)], 5120),
-            (&[(5120, Q8_0), (1000, Q5_K)], 25600),
-            (&[(4096, F16)], 2048),
+            (&[(17408, Q5_K), (1000, Q8_0)], 5120),
         ];
         for (matrices, cols) in matrices {
             let group = group(matrices, cols);
@@ -310,6 +309,20 @@ mod tests {
                 assert!(shared_bytes(&layout, rows, slots) <= H200.shared as usize);
             }
         }
+    }
+
+    #[test]
+    fn others_are_left_to_the_decoding_kernel() {
+        // Slices that are no cluster, tiles in more pieces than are kept, small matrices, and other devices.
+        for (matrices, cols) in
+            [(vec![(5120, Q8_0)], 25600), (vec![(4096, F16)], 2048), (vec![(512, Q4_K)], 2048)]
+        {
+            let group = group(&matrices, cols);
+            assert_eq!(layout(&group, &geometry(&group, &H200), &H200), None, "{matrices:?}");
+        }
+        let group = group(&[(17408, Q4_K)], 5120);
+        let other = DeviceInfo { major: 10, ..H200 };
+        assert_eq!(layout(&group, &geometry(&group, &other), &other), None);
     }
 
     #[test]
