@@ -311,6 +311,27 @@ fn compare_sees_a_slowdown_and_nothing_else() {
     assert!(refused(&["bench", "compare", &before, &broken]).contains("broken.json"));
 }
 
+/// `tests/fixtures/bench`: five runs of one build on a machine with a load of 2 to 3 on its 2 cores, the slower ones with
+/// `--slow-down 10`; two suites and two modes of them, 3 repeats.
+#[test]
+fn ten_percent_are_seen_in_recorded_runs_and_nothing_where_nothing_changed() {
+    let compare = |before: &str, after: &str| {
+        let [before, after] = [before, after].map(|name| format!("tests/fixtures/bench/{name}.json"));
+        parsed(&["bench", "compare", &before, &after, "--json"])
+    };
+    let same = ["first", "second", "third"];
+    for before in same {
+        for after in same {
+            assert_eq!(compare(before, after)["changed"], json!([]), "{before} and {after}");
+        }
+        for after in ["slower-first", "slower-second"] {
+            for change in compare(before, after)["all"].as_array().unwrap() {
+                assert_eq!(change["changed"], change["figure"] == "tok/s", "{before} and {after}: {change}");
+            }
+        }
+    }
+}
+
 #[test]
 fn turns_show_a_slowdown() {
     let program = env!("CARGO_BIN_EXE_forerun");
