@@ -192,8 +192,10 @@ impl Bench<'_> {
     }
 
     fn push(&mut self, figure: Figure) {
+        let floor =
+            if figure.floor_ms > 0.0 { format!(", floor {:.3}", figure.floor_ms) } else { String::new() };
         let tokens = figure.tokens_per_s.map_or_else(String::new, |t| format!(", {t:.0} tok/s"));
-        eprintln!("{:24} {:8.3} ms, floor {:.3}{tokens}", figure.what, figure.ms.value, figure.floor_ms);
+        eprintln!("{:24} {:8.3} ms{floor}{tokens}", figure.what, figure.ms.value);
         self.figures.push(figure);
     }
 
@@ -373,16 +375,18 @@ impl Figures {
         )?;
         for f in &self.figures {
             let tokens = f.tokens_per_s.map_or_else(String::new, |t| format!("{t:.0}"));
-            let ratio =
-                if f.floor_ms > 0.0 { format!("{:.2}", f.ms.value / f.floor_ms) } else { String::new() };
+            let (floor, ratio) = match f.floor_ms {
+                floor if floor > 0.0 => (format!("{floor:.3}"), format!("{:.2}", f.ms.value / floor)),
+                _ => Default::default(),
+            };
             let stages =
                 f.stages_ms.map_or_else(String::new, |[d, v, c]| format!("{d:.3} + {v:.3} + {c:.3}"));
             let bytes =
                 if f.bytes_up > 0 { format!("{}/{}", f.bytes_up, f.bytes_down) } else { String::new() };
             writeln!(
                 out,
-                "{:24} {:>7} {:>9.3} {:>9.3} {:>6} {:>9}  {stages} {bytes}",
-                f.what, f.context, f.ms.value, f.floor_ms, ratio, tokens
+                "{:24} {:>7} {:>9.3} {:>9} {:>6} {:>9}  {stages} {bytes}",
+                f.what, f.context, f.ms.value, floor, ratio, tokens
             )?;
         }
         Ok(out.flush()?)
