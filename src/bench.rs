@@ -4,6 +4,7 @@
 mod compare;
 pub(crate) mod cost;
 mod http;
+mod kernels;
 pub(crate) mod machine;
 mod measure;
 mod modes;

@@ -2,6 +2,7 @@
 //! and an acceptance that is imposed, since random drafts never stand; the floor is bytes over measured bandwidth.
 
 use super::cost::{Read, measured_bandwidth};
+use super::kernels::{self, Launches};
 use super::named::{Figure as Cell, Named, Table};
 use super::statistics::{Interval, interval};
 use crate::model_flags::ModelFlags;
@@ -44,6 +45,9 @@ pub(crate) struct Args {
     /// Rounds of each kind
     #[arg(long, value_name = "N", default_value_t = 200)]
     rounds: usize,
+    /// Also time every launch of a verify and of a chain round, by itself
+    #[arg(long)]
+    kernels: bool,
     /// Write the figures to this file, as a run that `bench tables` takes
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
@@ -81,6 +85,7 @@ struct Figures {
     /// Distinct experts of the last layer that a pass of 16 rows touched.
     experts_of_16_rows: Option<f64>,
     figures: Vec<Figure>,
+    launches: Vec<Launches>,
 }
 
 fn mix(weights: super::Weights) -> Mix {
@@ -122,7 +127,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         let row = args.model.kv().row_bytes(config.attention.head_dim);
         config.attention_layers() * 2 * config.attention.kv_heads * row
     };
-    let mut bench = Bench { engine, args, figures: Vec::new(), vocab: config.vocab };
+    let mut bench = Bench { engine, args, figures: Vec::new(), launches: Vec::new(), vocab: config.vocab };
     let floor =
         |rows: usize, context: usize| (read.by(rows) as f64 + (context * kv_bytes) as f64) / bandwidth * 1e3;
     let draft_floor = (draft_bytes + head_bytes.unwrap_or(0)) as f64 / bandwidth * 1e3;
@@ -165,6 +170,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         assumed_accept_length: args.assume_accept,
         experts_of_16_rows: experts,
         figures: bench.figures,
+        launches: bench.launches,
     };
     figures.print()?;
     if let Some(path) = &args.out {
@@ -177,8 +183,12 @@ struct Bench<'a> {
     engine: Engine,
     args: &'a Args,
     figures: Vec<Figure>,
+    launches: Vec<Launches>,
     vocab: usize,
 }
+
+/// Runs of a pass whose launches are timed one by one.
+const TIMED_RUNS: usize = 5;
 
 impl Bench<'_> {
     fn tokens(&self, count: usize) -> Vec<u32> {
@@ -197,6 +207,22 @@ impl Bench<'_> {
         let tokens = figure.tokens_per_s.map_or_else(String::new, |t| format!(", {t:.0} tok/s"));
         eprintln!("{:24} {:8.3} ms{floor}{tokens}", figure.what, figure.ms.value);
         self.figures.push(figure);
+    }
+
+    /// Times every launch of what `pass` does, if that was asked for.
+    fn watch(
+        &mut self,
+        what: &str,
+        mut pass: impl FnMut(&mut Engine) -> Result<(), engine::Error>,
+    ) -> Result<()> {
+        if !self.args.kernels {
+            return Ok(());
+        }
+        self.engine.backend().time_launches(true)?;
+        let done = (0..TIMED_RUNS).try_for_each(|_| pass(&mut self.engine));
+        let timed = self.engine.backend().time_launches(false)?;
+        self.launches.push(Launches::new(what.to_owned(), TIMED_RUNS, timed));
+        Ok(done?)
     }
 
     fn prompt(&mut self, tokens: usize) -> Result<()> {
@@ -249,6 +275,7 @@ impl Bench<'_> {
                 experts = self.engine.model().experts_touched(rows).map(|n| n as f64);
             }
             let what = format!("verify of {rows} rows");
+            self.watch(&what, |engine| engine.time_verify(&mut text, rows).map(drop))?;
             self.push(figure(what, context, interval(&times), floor(rows, context), None, (0, 0)));
         }
         Ok(experts)
@@ -275,6 +302,9 @@ impl Bench<'_> {
             for (list, seconds) in stages.iter_mut().zip([r.draft_s, r.verify_s, r.commit_s]) {
                 list.push(seconds * 1e3);
             }
+        }
+        if matches!(spec, Spec::Chain { .. }) {
+            self.watch(what, |engine| engine.rehearse(&mut text, 5, false).map(drop))?;
         }
         let ms = interval(&times);
         let tokens_per_s = Some(accept / ms.value * 1e3);
@@ -350,7 +380,11 @@ impl Figures {
                 self.draft_bytes as f64 / 1e9,
                 self.assumed_accept_length
             ),
-            tables: [("rounds".to_owned(), table)].into(),
+            tables: [("rounds", table), ("kernels", kernels::table(&self.launches))]
+                .into_iter()
+                .filter(|(_, table)| !table.rows.is_empty())
+                .map(|(name, table)| (name.to_owned(), table))
+                .collect(),
         }
     }
 
@@ -389,6 +423,7 @@ impl Figures {
                 f.what, f.context, f.ms.value, floor, ratio, tokens
             )?;
         }
+        kernels::print(&mut out, &self.launches)?;
         Ok(out.flush()?)
     }
 }

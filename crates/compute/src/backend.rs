@@ -215,6 +215,12 @@ pub trait Backend: Send {
         (0, 0)
     }
 
+    /// Times every launch from now on, or no longer; the kernels timed until now in order, with their seconds. Nothing
+    /// where there are no launches.
+    fn time_launches(&mut self, _on: bool) -> Result<Vec<(&'static str, f64)>, Error> {
+        Ok(Vec::new())
+    }
+
     /// Bytes a second that its memory is read with, where it can tell.
     fn read_bandwidth(&mut self) -> Result<Option<f64>, Error> {
         Ok(None)

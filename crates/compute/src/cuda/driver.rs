@@ -1,12 +1,13 @@
 //! The CUDA driver as far as Forerun needs it: one device, one stream in which everything happens in order, memory,
 //! kernels, graphs. The driver's library is looked for at run time; without it there is an error and no panic.
 
+use super::stopwatch::Stopwatch;
 use crate::Error;
 use cudarc::driver::sys::{self, CUresult};
 use std::{
     ffi::{CStr, CString, c_int, c_void},
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
@@ -41,6 +42,8 @@ pub(crate) struct Driver {
     /// Bytes copied from and to the host.
     uploaded: AtomicU64,
     downloaded: AtomicU64,
+    /// Times launches, while somebody asks.
+    stopwatch: Mutex<Option<Stopwatch>>,
 }
 
 // SAFETY: the driver's handles may be used from any thread whose current context is theirs, which every call sets.
@@ -122,7 +125,8 @@ impl Driver {
             let info = info_of(device)?;
             let (uploaded, downloaded) = (AtomicU64::new(0), AtomicU64::new(0));
             let overlap = AtomicBool::new(false);
-            Ok(Arc::new(Self { context, stream, device, info, overlap, uploaded, downloaded }))
+            let stopwatch = Mutex::new(None);
+            Ok(Arc::new(Self { context, stream, device, info, overlap, uploaded, downloaded, stopwatch }))
         }
     }
 
@@ -282,7 +286,27 @@ impl Driver {
         };
         let mut arguments = [(args as *const A).cast_mut().cast::<c_void>()];
         // SAFETY: kernels take their one argument by value, in the layout `args.rs` asserts.
-        unsafe { call!(cuLaunchKernelEx(&config, function.0, arguments.as_mut_ptr(), std::ptr::null_mut())) }
+        unsafe {
+            call!(cuLaunchKernelEx(&config, function.handle, arguments.as_mut_ptr(), std::ptr::null_mut()))
+        }?;
+        self.with_stopwatch(|watch| watch.launched(function.name, self.stream)).unwrap_or(Ok(()))
+    }
+
+    fn with_stopwatch<T>(&self, f: impl FnOnce(&mut Stopwatch) -> T) -> Option<T> {
+        self.stopwatch.lock().unwrap_or_else(PoisonError::into_inner).as_mut().map(f)
+    }
+
+    /// Whether launches are timed; where they are, the launches of a pass follow.
+    pub(crate) fn is_timed(&self) -> Result<bool, Error> {
+        self.with_stopwatch(|watch| watch.begin(self.stream)).transpose().map(|begun| begun.is_some())
+    }
+
+    /// Times launches from now on, or no longer; the kernels timed until now, with their seconds.
+    pub(crate) fn time_launches(&self, on: bool) -> Result<Vec<(&'static str, f64)>, Error> {
+        let next = on.then(Stopwatch::default);
+        let before =
+            std::mem::replace(&mut *self.stopwatch.lock().unwrap_or_else(PoisonError::into_inner), next);
+        before.map_or(Ok(Vec::new()), |watch| watch.read(self))
     }
 }
 
@@ -394,19 +418,22 @@ unsafe impl Send for Module {}
 
 /// A kernel.
 #[derive(Clone, Copy)]
-pub(crate) struct Function(sys::CUfunction);
+pub(crate) struct Function {
+    handle: sys::CUfunction,
+    name: &'static str,
+}
 
 // SAFETY: a handle of the driver.
 unsafe impl Send for Function {}
 
 impl Module {
     /// The kernel of that name, allowed to take all the shared memory a block may have; none where the file has none.
-    pub(crate) fn function(&self, name: &str, shared: u32) -> Result<Option<Function>, Error> {
-        let name = CString::new(name).expect("a kernel's name has no zero in it");
+    pub(crate) fn function(&self, name: &'static str, shared: u32) -> Result<Option<Function>, Error> {
+        let symbol = CString::new(name).expect("a kernel's name has no zero in it");
         let mut function = std::ptr::null_mut();
         // SAFETY: the module is loaded; pointers to locals.
         unsafe {
-            let found = sys::cuModuleGetFunction(&mut function, self.0, name.as_ptr());
+            let found = sys::cuModuleGetFunction(&mut function, self.0, symbol.as_ptr());
             if found == CUresult::CUDA_ERROR_NOT_FOUND {
                 return Ok(None);
             }
@@ -423,7 +450,7 @@ impl Module {
                 shared as c_int - fixed
             ))?;
         }
-        Ok(Some(Function(function)))
+        Ok(Some(Function { handle: function, name }))
     }
 }
 

@@ -11,6 +11,7 @@ mod ops;
 mod pack;
 mod run;
 mod scratch;
+mod stopwatch;
 mod upload;
 mod weights;
 
@@ -364,6 +365,10 @@ impl Backend for Cuda {
         self.driver.transferred()
     }
 
+    fn time_launches(&mut self, on: bool) -> Result<Vec<(&'static str, f64)>, Error> {
+        self.driver.time_launches(on)
+    }
+
     fn read_bandwidth(&mut self) -> Result<Option<f64>, Error> {
         const BYTES: usize = 4 << 30;
         Ok(Some(BYTES as f64 / self.read_seconds(BYTES)?))
@@ -391,7 +396,7 @@ impl Cuda {
         buffer.upload(&self.driver, pass)?;
         let run = self.run_on(arena, buffer.args(pass), pass.slots);
         let launch = || run.execute_all(&plan.ops);
-        if !is_small {
+        if self.driver.is_timed()? || !is_small {
             return launch();
         }
         if captured.generation != self.scratch.generation || captured.graphs.len() > MAX_GRAPHS {
