@@ -180,7 +180,7 @@ fn measured(args: &MeasureArgs) -> Result<()> {
     } else {
         answers(args, &mut results)?;
     }
-    results.peak_memory_bytes = machine::peak_memory();
+    results.peak_memory_bytes = runs::machine::peak_memory();
     if let Some(folder) = &args.out {
         report::write(folder, &results)?;
     }

@@ -2,8 +2,8 @@
 
 use crate::model_flags::ModelFlags;
 use anyhow::Result;
+use runs::machine;
 use serde::{Deserialize, Serialize};
-use std::fs;
 
 /// A machine and a build, as a report describes them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -28,24 +28,20 @@ pub(crate) struct Machine {
 
 impl Machine {
     pub(crate) fn describe(flags: &ModelFlags) -> Result<Self> {
-        let load = file("/proc/loadavg").split(' ').next().and_then(|l| l.parse().ok()).unwrap_or(0.0);
         let cpu = flags.cpu()?;
-        let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
-        let kilobytes: f64 = field(&file("/proc/meminfo"), "MemTotal").parse().unwrap_or(0.0);
-        let profile = if cfg!(debug_assertions) { "debug" } else { "release" };
-        let program = std::env::current_exe().and_then(fs::read).unwrap_or_default();
+        let program = std::env::current_exe().unwrap_or_default();
         Ok(Self {
-            processor: field(&file("/proc/cpuinfo"), "model name"),
-            cores,
+            processor: machine::processor(),
+            cores: std::thread::available_parallelism().map_or(1, |n| n.get()),
             threads: cpu.threads(),
             level: format!("{:?}", cpu.level()),
-            memory_gb: (kilobytes / 1e5).round() / 10.0,
+            memory_gb: (machine::memory() as f64 / 1e8).round() / 10.0,
             system: format!("{} {}", std::env::consts::OS, std::env::consts::ARCH),
-            load,
+            load: machine::load(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            profile: profile.to_owned(),
-            program: format!("{:016x}", checksum(program)),
-            time: jiff::Timestamp::now().strftime("%Y-%m-%d %H:%M").to_string(),
+            profile: machine::profile().to_owned(),
+            program: machine::checksum_of(&program),
+            time: machine::time(),
         })
     }
 
@@ -93,31 +89,4 @@ impl Pace {
         once();
         once().max(once())
     }
-}
-
-/// The most memory the program has held, in bytes.
-pub(crate) fn peak_memory() -> u64 {
-    field(&file("/proc/self/status"), "VmHWM").parse::<u64>().unwrap_or(0) * 1024
-}
-
-/// Memory that a program may still take, in bytes.
-pub(crate) fn free_memory() -> u64 {
-    field(&file("/proc/meminfo"), "MemAvailable").parse::<u64>().unwrap_or(0) * 1024
-}
-
-/// FNV-1a.
-pub(crate) fn checksum(bytes: impl IntoIterator<Item = u8>) -> u64 {
-    let mix = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
-    bytes.into_iter().fold(0xcbf2_9ce4_8422_2325, mix)
-}
-
-fn file(path: &str) -> String {
-    fs::read_to_string(path).unwrap_or_default()
-}
-
-/// The value of `name : value kB`, or nothing where the system does not say.
-fn field(text: &str, name: &str) -> String {
-    let line = text.lines().find(|l| l.split(':').next().is_some_and(|n| n.trim() == name));
-    let value = line.and_then(|l| l.split_once(':')).map_or("", |(_, value)| value.trim());
-    value.strip_suffix(" kB").unwrap_or(value).to_owned()
 }

@@ -2,7 +2,7 @@
 //! the machine does meanwhile meets all modes alike.
 
 use super::compare;
-use super::machine::{Pace, checksum};
+use super::machine::Pace;
 use super::modes::Mode;
 use super::progress::Progress;
 use super::results::{Sample, Stages};
@@ -12,6 +12,7 @@ use crate::model_flags::Running;
 use anyhow::{Result, bail};
 use engine::sampling::Sampling;
 use engine::{Generation, Round};
+use runs::machine::checksum;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 

@@ -1,7 +1,7 @@
 //! `forerun bench tables`: the tables of a page, written from the JSON of named runs, so that no figure is typed. A block
-//! `<!-- table: RUN TABLE [COLUMNS] -->` ... `<!-- end -->` is replaced by that table of that run.
+//! `<!-- table: RUN TABLE -->` ... `<!-- end -->` is replaced by that table of that run.
 
-use super::named::{Named, Table};
+use super::named::{self, Named};
 use super::results::Results;
 use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
@@ -47,48 +47,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     std::fs::write(&args.page, written).with_context(shown)
 }
 
-fn add(runs: &Path, results: &Results, name: &str, command: &str) -> Result<()> {
-    check_name(name)?;
-    std::fs::create_dir_all(runs).with_context(|| runs.display().to_string())?;
-    let path = runs.join(format!("{name}.json"));
-    let text = compact(&serde_json::to_value(Named::of(results, command))?);
-    std::fs::write(&path, text).with_context(|| path.display().to_string())
-}
-
-fn check_name(name: &str) -> Result<()> {
-    let fits = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '.' || c == '_';
-    match !name.is_empty() && !name.starts_with('.') && name.chars().all(fits) {
-        true => Ok(()),
-        false => bail!("`{name}` is no name of a run: letters, digits, `-`, `.` and `_` expected"),
-    }
-}
-
-/// JSON that can be read and compared by people: a line for each key, and for each row of a table.
-pub(super) fn compact(value: &serde_json::Value) -> String {
-    fn put(text: &mut String, value: &serde_json::Value, depth: usize) {
-        let pad = "  ".repeat(depth + 1);
-        let (open, close, lines): (char, char, Vec<(String, &serde_json::Value)>) = match value {
-            serde_json::Value::Object(map) => {
-                let line = |(k, v)| (format!("{}: ", serde_json::Value::from(k as &str)), v);
-                ('{', '}', map.iter().map(|(k, v)| line((k.as_str(), v))).collect())
-            }
-            serde_json::Value::Array(list) if list.iter().any(serde_json::Value::is_array) && depth < 4 => {
-                ('[', ']', list.iter().map(|v| (String::new(), v)).collect())
-            }
-            _ => return text.push_str(&value.to_string()),
-        };
-        text.push(open);
-        for (i, (key, value)) in lines.iter().enumerate() {
-            text.push_str(if i == 0 { "\n" } else { ",\n" });
-            text.push_str(&pad);
-            text.push_str(key);
-            put(text, value, depth + 1);
-        }
-        text.push_str(&format!("\n{}{close}", "  ".repeat(depth)));
-    }
-    let mut text = String::new();
-    put(&mut text, value, 0);
-    text + "\n"
+fn add(folder: &Path, results: &Results, name: &str, command: &str) -> Result<()> {
+    named::named(results, command).write(&runs::path(folder, name)?)
 }
 
 /// The page with its blocks filled.
@@ -109,13 +69,12 @@ fn written(page: &str, runs: &Path) -> Result<String> {
     Ok(out + rest)
 }
 
-fn block_text(wanted: &str, runs: &Path) -> Result<String> {
+fn block_text(wanted: &str, folder: &Path) -> Result<String> {
     let mut words = wanted.split_whitespace();
     let (Some(run), Some(table)) = (words.next(), words.next()) else {
         bail!("`{wanted}`: a run and a table expected");
     };
-    check_name(run)?;
-    let named = Named::open(&runs.join(format!("{run}.json")))?;
+    let named = Named::open(&runs::path(folder, run)?)?;
     let Some(found) = named.tables.get(table) else {
         let names: Vec<&str> = named.tables.keys().map(String::as_str).collect();
         bail!("run `{run}` has no table `{table}`: {} expected", names.join(", "));
@@ -123,17 +82,7 @@ fn block_text(wanted: &str, runs: &Path) -> Result<String> {
     let Named { machine, build, date, command, shapes, .. } = &named;
     let about = [machine, build, &format!("{date} UTC"), shapes];
     let about: Vec<&str> = about.into_iter().map(String::as_str).filter(|part| !part.is_empty()).collect();
-    Ok(format!("`{command}`; {}:\n\n{}", about.join("; "), markdown(found)))
-}
-
-fn markdown(table: &Table) -> String {
-    let line = |cells: Vec<String>| format!("| {} |\n", cells.join(" | "));
-    let mut text = line(table.columns.clone());
-    text += &format!("|{}\n", "---|".repeat(table.columns.len()));
-    for row in &table.rows {
-        text += &line(row.iter().map(|figure| figure.to_string().replace('|', "\\|")).collect());
-    }
-    text
+    Ok(format!("`{command}`; {}:\n\n{}", about.join("; "), found))
 }
 
 #[cfg(test)]
@@ -164,13 +113,5 @@ mod tests {
         ] {
             assert!(written(wrong, folder.path()).is_err(), "{wrong}");
         }
-    }
-
-    #[test]
-    fn a_run_reads_as_it_was_written() {
-        let value: serde_json::Value = serde_json::from_str(RUN).unwrap();
-        let text = compact(&value);
-        assert_eq!(serde_json::from_str::<serde_json::Value>(&text).unwrap(), value);
-        assert!(text.contains("\n        [\"a\",1.5],\n"), "{text}");
     }
 }

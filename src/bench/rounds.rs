@@ -174,7 +174,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     };
     figures.print()?;
     if let Some(path) = &args.out {
-        std::fs::write(path, super::pages::compact(&serde_json::to_value(figures.named())?))?;
+        figures.named().write(path)?;
     }
     Ok(())
 }

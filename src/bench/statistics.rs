@@ -1,5 +1,6 @@
 //! Medians and what they are worth: bootstrap intervals over prompts and repeats.
 
+pub(crate) use runs::median;
 use serde::{Deserialize, Serialize};
 
 /// Resamples behind an interval.
@@ -18,17 +19,6 @@ pub(crate) struct Interval {
 pub(crate) struct Estimate {
     value: f64,
     draws: Vec<f64>,
-}
-
-/// The middle of some numbers; NaN of none.
-pub(crate) fn median(numbers: impl IntoIterator<Item = f64>) -> f64 {
-    let mut sorted: Vec<f64> = numbers.into_iter().collect();
-    sorted.sort_by(f64::total_cmp);
-    match sorted.len() {
-        0 => f64::NAN,
-        n if n % 2 == 1 => sorted[n / 2],
-        n => (sorted[n / 2 - 1] + sorted[n / 2]) / 2.0,
-    }
 }
 
 /// The standard deviation of some numbers; 0 of fewer than two.
@@ -120,13 +110,6 @@ impl Random {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn medians() {
-        assert_eq!(median([3.0, 1.0, 2.0]), 2.0);
-        assert_eq!(median([4.0, 1.0, 2.0, 3.0]), 2.5);
-        assert!(median([]).is_nan());
-    }
 
     #[test]
     fn an_interval_holds_the_true_median_about_as_often_as_it_says() {

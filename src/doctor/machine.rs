@@ -2,7 +2,7 @@
 
 use super::section;
 use crate::bench::cost::measured_bandwidth;
-use crate::bench::machine::{self, Machine as Described};
+use crate::bench::machine::Machine as Described;
 use crate::model_flags::ModelFlags;
 use anyhow::Result;
 use serde::Serialize;
@@ -25,7 +25,7 @@ impl Machine {
     pub(crate) fn look(flags: &ModelFlags) -> Result<Self> {
         let described = Described::describe(flags)?;
         let read_gb_s = measured_bandwidth(BLOCK, described.threads) / 1e9;
-        Ok(Self { memory_free_gb: machine::free_memory() as f64 / 1e9, described, read_gb_s })
+        Ok(Self { memory_free_gb: runs::machine::free_memory() as f64 / 1e9, described, read_gb_s })
     }
 
     pub(crate) fn print(&self, out: &mut impl Write) -> std::io::Result<()> {

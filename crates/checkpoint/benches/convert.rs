@@ -1,6 +1,6 @@
 //! `convert` on a drafter of the Qwen3.6-27B shape, 3.46 GB of random bf16: source megabytes a second and peak memory.
 //!
-//! `cargo bench -p checkpoint --bench convert [-- MIX...]`, with 6 GB of disk free in the temporary folder.
+//! `cargo bench -p checkpoint --bench convert [-- MIX... --run NAME]`, with 6 GB of disk free in the temporary folder.
 
 #[path = "../tests/support/mod.rs"]
 mod support;
@@ -8,31 +8,46 @@ mod support;
 use checkpoint::convert::{Mix, Progress, convert};
 use checkpoint::{Drafter, Overrides};
 use formats::gguf::Overwrite;
+use runs::{Bench, Table, machine, median};
 use std::fs::File;
 use std::io::{BufWriter, Seek, SeekFrom, Write};
 use std::path::Path;
 use std::time::Instant;
 use support::Size;
 
-fn main() {
-    let wanted: Vec<String> = std::env::args().skip(1).filter(|a| !a.starts_with("--")).collect();
+/// How often each is made; the median counts.
+const TIMES: usize = 3;
+
+fn main() -> runs::Result<()> {
+    let bench = Bench::new("cargo bench -p checkpoint --bench convert")?;
     let size =
         Size { hidden: 5120, layers: 5, q_heads: 32, kv_heads: 8, head_dim: 128, ffn: 17_408, taps: 5 };
     let folder = support::folder(&size.nested(&[1, 16, 31, 46, 61], 248_070, 2048), &size.tensors());
     fill(&folder.path().join("model.safetensors"));
-    let drafter = Drafter::open(folder.path(), &Overrides::default(), None).expect("a sound drafter");
+    let drafter = Drafter::open(folder.path(), &Overrides::default(), None)?;
+    let (mut rows, mut bytes) = (Vec::new(), 0);
     for (name, mix) in Mix::NAMES {
-        if !wanted.is_empty() && !wanted.iter().any(|w| w == name) {
+        if !bench.words.is_empty() && !bench.words.iter().any(|w| w == name) {
             continue;
         }
         let out = folder.path().join("out.gguf");
-        let start = Instant::now();
-        let summary = convert(&drafter, "", mix, None, &out, Overwrite::Replace, &Progress::default())
-            .expect("converts");
-        let seconds = start.elapsed().as_secs_f64();
-        let rate = summary.source_bytes as f64 / 1e6 / seconds;
-        println!("{name:<7} {seconds:6.1} s  {rate:6.0} MB/s of source, peak {} MiB resident", peak_mib());
+        let mut times = Vec::new();
+        for _ in 0..TIMES {
+            let start = Instant::now();
+            let summary = convert(&drafter, "", mix, None, &out, Overwrite::Replace, &Progress::default())?;
+            times.push(start.elapsed().as_secs_f64());
+            bytes = summary.source_bytes;
+            println!("{name}: {:.1} s", start.elapsed().as_secs_f64());
+        }
+        let (seconds, peak) = (median(times), machine::peak_memory() as f64 / f64::from(1 << 20));
+        rows.push(vec![name.into(), seconds.into(), (bytes as f64 / 1e6 / seconds).into(), peak.into()]);
     }
+    let table = Table::new(&["to", "seconds", "source MB/s", "peak MiB"], rows);
+    let shapes = format!(
+        "a drafter of the Qwen3.6-27B shape, {:.2} GB of bf16, all threads, medians of {TIMES}; bf16 is a copy: the disk's speed",
+        bytes as f64 / 1e9
+    );
+    bench.finish(&shapes, [("convert", table)])
 }
 
 /// Small random bf16 numbers after the header: sign and mantissa random, exponents near those of real weights.
@@ -56,10 +71,4 @@ fn fill(path: &Path) {
             .expect("a write");
     }
     out.flush().expect("a write");
-}
-
-fn peak_mib() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-    peak.and_then(|p| p.trim().trim_end_matches(" kB").parse::<u64>().ok()).unwrap_or(0) / 1024
 }

@@ -1,21 +1,28 @@
-//! Speed of the target on this machine: `cargo bench -p engine -- [threads] [name...]`. Each figure is the best of
-//! several rounds, since the machine may be shared; ratios come from the same run.
+//! Speed of the target on this machine: `cargo bench -p engine --bench target -- [THREADS] [NAME...] [--run NAME]`.
+//! Figures are medians; ratios come from the same run.
 
 use compute::{Activations, Cpu, CpuLevel, KvType};
 use engine::{Model, Options, Row, Sequence, sampling, synthetic};
+use runs::{Bench, Figure, Table, median};
 use std::{
     path::{Path, PathBuf},
     time::Instant,
 };
 
-fn main() {
-    let arguments: Vec<String> = std::env::args().skip(1).filter(|a| !a.starts_with("--")).collect();
-    let threads = arguments.iter().find_map(|a| a.parse().ok()).unwrap_or(2);
+/// Names the folder of the larger files, which `training/` fills; they are not in the repository.
+const FOLDER: &str = "FORERUN_FULL_MODELS";
+
+fn main() -> runs::Result<()> {
+    let mut bench = Bench::new("cargo bench -p engine --bench target")?;
+    if std::env::var_os(FOLDER).is_some() {
+        bench.run.command.insert_str(0, &format!("{FOLDER}=DIR "));
+    }
+    let threads = bench.words.iter().find_map(|a| a.parse().ok()).unwrap_or(2);
     let wanted = |name: &str| {
-        let mut names = arguments.iter().filter(|a| a.parse::<usize>().is_err()).peekable();
+        let mut names = bench.words.iter().filter(|a| a.parse::<usize>().is_err()).peekable();
         names.peek().is_none() || names.any(|n| name.contains(n.as_str()))
     };
-    println!("{:?}, {threads} threads; tokens per second (best of several rounds)", CpuLevel::detect());
+    let (mut targets, mut contexts) = (Vec::new(), Vec::new());
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let files = [
         ("dense Q4_K_M", "models/dense/target-Q4_K_M.gguf"),
@@ -24,9 +31,8 @@ fn main() {
         ("moe Q4_K_M", "tests/fixtures/moe/target-Q4_K_M.gguf"),
     ];
     for (name, file) in files {
-        // The larger files are not in the repository: `FORERUN_FULL_MODELS` names the folder that `training/` fills.
         let folder = match file.starts_with("dense/") {
-            true => std::env::var_os("FORERUN_FULL_MODELS").map(PathBuf::from).unwrap_or_default(),
+            true => std::env::var_os(FOLDER).map(PathBuf::from).unwrap_or_default(),
             false => root.clone(),
         };
         let path = folder.join(file);
@@ -38,9 +44,9 @@ fn main() {
             let mut model =
                 Model::load(&mut cpu, &target.config, &target.weights, options).expect("it loads");
             println!("\n{name}: loaded in {:.0} ms, {:.1} MB of weights", ms(begin), megabytes(&cpu));
-            measure(&mut model, &mut cpu, 100, 20);
+            targets.push(measure(name, &mut model, &mut cpu, 100, 20));
             if name == "dense Q4_K_M" && wanted("context") {
-                long(&mut model, &mut cpu);
+                contexts = long(&mut model, &mut cpu);
             }
         }
     }
@@ -53,9 +59,21 @@ fn main() {
         let mut model = Model::load(&mut cpu, &config, &weights, options).expect("it loads");
         let bytes = megabytes(&cpu);
         println!("\nsynthetic 0.8b Q4_K_M: made in {:.0} ms, {bytes:.0} MB of weights", ms(begin));
-        println!("  at 29 GB/s a token takes {:.1} ms", bytes / 29.0);
-        measure(&mut model, &mut cpu, 8, 3);
+        targets.push(measure("synthetic 0.8b Q4_K_M", &mut model, &mut cpu, 8, 3));
     }
+    let target = Table::new(
+        &["model", "weights MB", "prompt", "prompt tok/s", "decode tok/s", "1 row ms", "16 rows ms", "times"],
+        targets,
+    );
+    let context = Table::new(&["context", "prompt tok/s", "ms a token", "state MB"], contexts);
+    let shapes = format!(
+        "{threads} threads, {:?}; 100 tokens of context unless said, KV {:?}; medians; decode includes commit and draw; contexts \
+         are of dense Q4_K_M",
+        CpuLevel::detect(),
+        KvType::F16
+    );
+    let tables = [("target", target), ("context", context)];
+    bench.finish(&shapes, tables.into_iter().filter(|(_, table)| !table.rows.is_empty()))
 }
 
 fn ms(begin: Instant) -> f64 {
@@ -70,15 +88,13 @@ fn chain(n: usize) -> Vec<Row> {
     (0..n as u32).map(|i| Row { token: 100 + i % 900, sequence: 0, parent: i.checked_sub(1) }).collect()
 }
 
-/// The shortest of `rounds` runs, in ms.
-fn best(rounds: usize, mut f: impl FnMut()) -> f64 {
-    (0..rounds)
-        .map(|_| {
-            let begin = Instant::now();
-            f();
-            ms(begin)
-        })
-        .fold(f64::INFINITY, f64::min)
+/// The median of `rounds` runs, in ms.
+fn time(rounds: usize, mut f: impl FnMut()) -> f64 {
+    median((0..rounds).map(|_| {
+        let begin = Instant::now();
+        f();
+        ms(begin)
+    }))
 }
 
 fn pass(model: &mut Model, cpu: &mut Cpu, sequence: &Sequence, rows: usize) {
@@ -86,14 +102,14 @@ fn pass(model: &mut Model, cpu: &mut Cpu, sequence: &Sequence, rows: usize) {
     model.forward(cpu, &chain(rows), &chosen, &[sequence]).expect("a pass");
 }
 
-fn measure(model: &mut Model, cpu: &mut Cpu, tokens: usize, rounds: usize) {
+/// A row of the table of targets.
+fn measure(name: &str, model: &mut Model, cpu: &mut Cpu, tokens: usize, rounds: usize) -> Vec<Figure> {
     let prompt: Vec<u32> = chain(model.options().max_rows).iter().map(|r| r.token).collect();
     let empty = model.sequence();
-    let read = best(rounds.min(8), || {
+    let read = time(rounds.min(8), || {
         let mut sequence = empty.clone();
         model.read(cpu, &mut sequence, &prompt, |_| ()).expect("the prompt is read");
     });
-    println!("  prompt of {}: {:.0} tok/s", prompt.len(), prompt.len() as f64 / read * 1e3);
     let mut start = model.sequence();
     model.read(cpu, &mut start, &prompt[..100], |_| ()).expect("the prompt is read");
     for rows in [1, 16, model.options().max_rows] {
@@ -115,30 +131,25 @@ fn measure(model: &mut Model, cpu: &mut Cpu, tokens: usize, rounds: usize) {
             times.push([pass, commit, ms(begin) - pass - commit]);
         }
     }
-    let mut totals: Vec<f64> = times.iter().map(|t| t.iter().sum()).collect();
-    totals.sort_by(f64::total_cmp);
-    let median = |i: usize| {
-        let mut part: Vec<f64> = times.iter().map(|t| t[i]).collect();
-        part.sort_by(f64::total_cmp);
-        part[part.len() / 2] * 1e3
-    };
-    println!(
-        "  decode: {:.0} tok/s by the median token, {:.0} by the mean of the fastest half; median us: pass {:.0}, commit {:.1}, draw {:.1}",
-        1e3 / totals[totals.len() / 2],
-        1e3 * (totals.len() / 2) as f64 / totals[..totals.len() / 2].iter().sum::<f64>(),
-        median(0),
-        median(1),
-        median(2),
-    );
-    let mut single = 0.0;
-    for rows in [1, 2, 4, 8, 16, 24, 32, 64] {
-        let chosen: Vec<u32> = (0..rows as u32).collect();
-        let time = best(5 * rounds, || model.forward(cpu, &chain(rows), &chosen, &[&start]).expect("a pass"));
-        if rows == 1 {
-            single = time;
-        }
+    let part = |i: usize| median(times.iter().map(|t| t[i])) * 1e3;
+    println!("  median us of a token: pass {:.0}, commit {:.1}, draw {:.1}", part(0), part(1), part(2));
+    let passes =
+        [1, 2, 4, 8, 16, 24, 32, 64].map(|rows| (rows, time(5 * rounds, || pass(model, cpu, &start, rows))));
+    let single = passes[0].1;
+    for (rows, time) in passes {
         println!("  pass of {rows:2} rows: {time:.3} ms, {:.2} single-row passes", time / single);
     }
+    let sixteen = passes[4].1;
+    vec![
+        name.into(),
+        megabytes(cpu).into(),
+        prompt.len().into(),
+        (prompt.len() as f64 / read * 1e3).into(),
+        (1e3 / median(times.iter().map(|t| t.iter().sum()))).into(),
+        single.into(),
+        sixteen.into(),
+        (sixteen / single).into(),
+    ]
 }
 
 /// Where the time of a pass goes: the shortest time of each op over several passes, summed by name.
@@ -165,17 +176,18 @@ fn profile(model: &mut Model, cpu: &mut Cpu, sequence: &Sequence, rows: usize, r
     println!("  {rows:3} rows by op, us: {} = {total:.1}", parts.join(", "));
 }
 
-/// Prompts of 1K, 8K and 32K tokens.
-fn long(model: &mut Model, cpu: &mut Cpu) {
-    for tokens in [1024, 8192, 32768] {
+/// Rows of the table of contexts: prompts of 1K, 8K and 32K tokens, and a token after them.
+fn long(model: &mut Model, cpu: &mut Cpu) -> Vec<Vec<Figure>> {
+    let row = |tokens: usize| {
         let prompt: Vec<u32> = chain(tokens).iter().map(|r| r.token).collect();
         let mut sequence = model.sequence();
-        let read = best(1, || model.read(cpu, &mut sequence, &prompt, |_| ()).expect("the prompt is read"));
-        let decode = best(20, || pass(model, cpu, &sequence, 1));
-        let (speed, bytes) = (tokens as f64 / read * 1e3, sequence.bytes() as f64 / 1e6);
-        println!(
-            "  context {tokens}: prompt {speed:.0} tok/s, then {decode:.3} ms a token, {bytes:.0} MB of state ({:?})",
-            KvType::F16
-        );
-    }
+        let read = time(3, || {
+            sequence = model.sequence();
+            model.read(cpu, &mut sequence, &prompt, |_| ()).expect("the prompt is read");
+        });
+        let decode = time(20, || pass(model, cpu, &sequence, 1));
+        let megabytes = sequence.bytes() as f64 / 1e6;
+        vec![tokens.into(), (tokens as f64 / read * 1e3).into(), decode.into(), megabytes.into()]
+    };
+    [1024, 8192, 32768].map(row).into()
 }

@@ -1,15 +1,24 @@
 //! Decoding and encoding of every block type on one core, in bytes of `f32` a second:
-//! `cargo bench -p formats --bench blocks`.
+//! `cargo bench -p formats --bench blocks [-- --run NAME]`.
 
-use divan::{Bencher, counter::BytesCount};
 use formats::blocks::{self, BlockType};
 use formats::quantize;
+use runs::{Bench, Table, seconds};
+use std::hint::black_box;
 
 /// Elements a round: 256 KiB of `f32`, which stay in the second-level cache.
 const ELEMENTS: usize = 1 << 16;
 
-fn main() {
-    divan::main();
+fn main() -> runs::Result<()> {
+    let bench = Bench::new("cargo bench -p formats --bench blocks")?;
+    let rate = |seconds: f64| (size_of::<f32>() * ELEMENTS) as f64 / seconds / 1e9;
+    let row = |ty: BlockType| {
+        let encode = quantize::supports(ty).then(|| rate(encode(ty)));
+        vec![ty.name().into(), rate(decode(ty)).into(), encode.into()]
+    };
+    let table =
+        Table::new(&["type", "decode GB/s", "encode GB/s"], BlockType::ALL.into_iter().map(row).collect());
+    bench.finish("bytes of f32, 1 thread, medians", [("blocks", table)])
 }
 
 /// Values spread like weights: sums of uniform ones.
@@ -22,25 +31,23 @@ fn values() -> Vec<f32> {
     (0..ELEMENTS).map(|_| (0..6).map(|_| uniform()).sum::<f32>() * 0.05).collect()
 }
 
-#[divan::bench(args = BlockType::ALL)]
-fn decode(bencher: Bencher, ty: BlockType) {
+fn decode(ty: BlockType) -> f64 {
     let mut bytes = vec![0x2c; ty.bytes_for(ELEMENTS).unwrap()];
     if quantize::supports(ty) {
         quantize::encode(ty, &values(), &mut bytes).unwrap();
     }
     let mut out = vec![f32::NAN; ELEMENTS];
-    bencher.counter(BytesCount::of_many::<f32>(ELEMENTS)).bench_local(|| {
-        blocks::decode(ty, divan::black_box(&bytes), &mut out);
-        divan::black_box(&mut out);
-    });
+    seconds(|| {
+        blocks::decode(ty, black_box(&bytes), &mut out);
+        black_box(&mut out);
+    })
 }
 
-#[divan::bench(args = BlockType::ALL.into_iter().filter(|ty| quantize::supports(*ty)))]
-fn encode(bencher: Bencher, ty: BlockType) {
+fn encode(ty: BlockType) -> f64 {
     let values = values();
     let mut out = vec![0; ty.bytes_for(ELEMENTS).unwrap()];
-    bencher.counter(BytesCount::of_many::<f32>(ELEMENTS)).bench_local(|| {
-        quantize::encode(ty, divan::black_box(&values), &mut out).unwrap();
-        divan::black_box(&mut out);
-    });
+    seconds(|| {
+        quantize::encode(ty, black_box(&values), &mut out).unwrap();
+        black_box(&mut out);
+    })
 }

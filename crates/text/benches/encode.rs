@@ -1,18 +1,34 @@
-//! Encoding and decoding speed on one thread, beside the `tokenizers` crate's.
+//! Encoding and decoding speed on one thread, beside the `tokenizers` crate's: `cargo bench -p text [-- --run NAME]`.
 
-use divan::counter::BytesCount;
-use divan::{Bencher, black_box};
+use runs::{Bench, Figure, Table, seconds};
+use std::hint::black_box;
 use text::{Controls, Specials, Tokenizer};
 
-fn main() {
-    divan::main();
+const FILE: &str = "tests/fixtures/tokenizer.json";
+
+fn main() -> runs::Result<()> {
+    let bench = Bench::new("cargo bench -p text")?;
+    let text = megabyte();
+    let tokenizer = Tokenizer::from_json(FILE).expect("the fixture loads");
+    let reference = tokenizers::Tokenizer::from_file(FILE).expect("the fixture loads");
+    let ids = tokenizer.encode(&text, Specials::Parse);
+    let times = [
+        ("encode", seconds(|| drop(black_box(tokenizer.encode(black_box(&text), Specials::Parse))))),
+        ("decode", seconds(|| drop(black_box(tokenizer.decode(black_box(&ids), Controls::Hide))))),
+        (
+            "encode by the `tokenizers` crate",
+            seconds(|| drop(black_box(reference.encode_fast(black_box(&*text), false)))),
+        ),
+    ];
+    let row = |(what, seconds): (&str, f64)| -> Vec<Figure> {
+        vec![what.into(), (seconds * 1e3).into(), (text.len() as f64 / 1e6 / seconds).into()]
+    };
+    let table = Table::new(&["", "ms", "MB/s"], times.into_iter().map(row).collect());
+    let shapes = format!("{:.1} MB of prose, code and JSON, 1 thread, medians", text.len() as f64 / 1e6);
+    bench.finish(&shapes, [("text", table)])
 }
 
-fn tokenizer() -> Tokenizer {
-    Tokenizer::from_json("tests/fixtures/tokenizer.json").expect("the fixture loads")
-}
-
-/// 1 MB of prose in several scripts, code, templates, and a vocabulary, in which hardly a word repeats.
+/// A million characters of prose in several scripts, code, templates, and a vocabulary, in which hardly a word repeats.
 fn megabyte() -> String {
     let sources = [
         include_str!("../tests/tokenizer/sample.md"),
@@ -24,30 +40,4 @@ fn megabyte() -> String {
     ];
     let text = sources.concat().repeat(2) + include_str!("../tests/fixtures/tokenizer.json");
     text.repeat(3).chars().take(1_000_000).collect()
-}
-
-#[divan::bench]
-fn encode(bencher: Bencher) {
-    let (tokenizer, text) = (tokenizer(), megabyte());
-    bencher.counter(BytesCount::of_str(&text)).bench(|| tokenizer.encode(black_box(&text), Specials::Parse));
-}
-
-#[divan::bench(sample_count = 10)]
-fn encode_reference(bencher: Bencher) {
-    let tokenizer =
-        tokenizers::Tokenizer::from_file("tests/fixtures/tokenizer.json").expect("the fixture loads");
-    let text = megabyte();
-    bencher.counter(BytesCount::of_str(&text)).bench(|| tokenizer.encode_fast(black_box(&*text), false));
-}
-
-#[divan::bench]
-fn decode(bencher: Bencher) {
-    let (tokenizer, text) = (tokenizer(), megabyte());
-    let ids = tokenizer.encode(&text, Specials::Parse);
-    bencher.counter(BytesCount::of_str(&text)).bench(|| tokenizer.decode(black_box(&ids), Controls::Hide));
-}
-
-#[divan::bench]
-fn load(bencher: Bencher) {
-    bencher.bench(tokenizer);
 }
