@@ -1,13 +1,14 @@
 //! Load on a server of its own, over loopback: how much a number of clients get, and whether hours of it would do harm.
 //!
 //!     cargo build --release && cargo run --release --example load -- target/release/forerun rate --spec off
-//!     cargo run --release --example load -- target/release/forerun rate=docs/runs/serving.json --spec off
-//!     cargo run --release --example load -- target/release/forerun soak
+//!     cargo run --release --example load -- target/release/forerun rate --spec off / --spec off --threads 1 --run serving
+//!     cargo run --release --example load -- target/release/forerun soak --run soak
 //!
-//! `rate` measures tokens per second for 1 and 8 clients in turns, and adds a row to a run that `forerun bench tables` can
-//! quote where a file is named; `soak` runs 16 clients, a fifth of whose answers are
-//! dropped midway, compares every whole answer with the one given alone, and watches the server's memory.
+//! `rate` measures tokens per second for 1 and 8 clients in turns, of a server for each set of flags between `/`; `soak` runs
+//! 16 clients, a fifth of whose answers are dropped midway, compares every whole answer with the one given alone, and
+//! watches the server's memory. `--run NAME` writes the figures to `docs/runs`.
 
+use runs::{Bench, Figure, Table, machine, median};
 use serde_json::{Value, json};
 use std::error::Error;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -21,6 +22,12 @@ type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 /// Turns of a measured rate, each so many seconds long.
 const TURNS: usize = 5;
 const TURN: Duration = Duration::from_secs(6);
+
+/// Clients of a soak, and how long they stay.
+const SOAKING: usize = 16;
+const SOAK: Duration = Duration::from_secs(180);
+
+const USAGE: &str = "load PROGRAM rate|soak [FLAGS OF SERVE] [--run NAME]";
 
 /// A running server; ends with this program.
 struct Server {
@@ -130,45 +137,10 @@ fn rate(server: &Server, bodies: &[Value], clients: usize) -> Result<(f64, f64)>
     Ok((tokens / start.elapsed().as_secs_f64(), 1e6 * (server.processor()? - processor) / tokens))
 }
 
-/// Adds a row of figures to a named run, and makes it where there is none.
-fn add_row(path: &str, row: Value) -> Result<()> {
-    let command = |program: &str, args: &[&str]| -> Result<String> {
-        Ok(String::from_utf8(Command::new(program).args(args).output()?.stdout)?.trim().to_owned())
-    };
-    let mut run = match std::fs::read_to_string(path) {
-        Ok(text) => serde_json::from_str(&text)?,
-        Err(_) => {
-            let cpuinfo = std::fs::read_to_string("/proc/cpuinfo")?;
-            let name = cpuinfo.lines().find(|line| line.starts_with("model name")).unwrap_or_default();
-            let processor = name.split_once(": ").map_or("an unknown processor", |(_, name)| name);
-            let cores = std::thread::available_parallelism()?;
-            json!({
-                "machine": format!("{processor}, {cores} cores"),
-                "build": format!("{} release", env!("CARGO_PKG_VERSION")),
-                "date": command("date", &["-u", "+%Y-%m-%d"])?,
-                "command": "cargo run --release --example load -- target/release/forerun rate=FILE FLAGS",
-                "shapes": format!(
-                    "the embedded pair, 24 prompts of four suites, 24 to 200 tokens, streamed, 8 slots; {TURNS} turns of {} s, \
-                     medians; microseconds are processor time of the server a token",
-                    TURN.as_secs()
-                ),
-                "tables": {"rate": {
-                    "columns": ["flags", "UTC", "load", "tok/s, 1 client", "8 clients", "times", "us, 1 client", "8 clients"],
-                    "rows": [],
-                }},
-            })
-        }
-    };
-    let mut cells = vec![row[0].clone(), json!(command("date", &["-u", "+%H:%M"])?)];
-    let load = std::fs::read_to_string("/proc/loadavg")?;
-    cells.push(json!(load.split(' ').next().unwrap_or_default()));
-    cells.extend(row.as_array().into_iter().flatten().skip(1).cloned());
-    run["tables"]["rate"]["rows"].as_array_mut().ok_or("no rows")?.push(json!(cells));
-    Ok(std::fs::write(path, format!("{run:#}\n"))?)
-}
-
-fn measure_rates(server: &Server, flags: &[String], out: Option<&str>) -> Result<()> {
+/// A row of the table of rates.
+fn measure_rates(server: &Server, flags: &[String]) -> Result<Vec<Figure>> {
     let bodies = bodies()?;
+    let load = machine::load();
     let (mut one, mut eight) = (Vec::new(), Vec::new());
     for turn in 0..TURNS {
         one.push(rate(server, &bodies, 1)?);
@@ -178,87 +150,98 @@ fn measure_rates(server: &Server, flags: &[String], out: Option<&str>) -> Result
             "turn {turn}: {slow:.0} tokens/s for 1 client, {fast:.0} for 8; {dear:.0} and {cheap:.0} us a token"
         );
     }
-    let median = |values: Vec<f64>| {
-        let mut values = values;
-        values.sort_by(f64::total_cmp);
-        values[values.len() / 2]
-    };
-    let of = |turns: &[(f64, f64)]| {
-        (median(turns.iter().map(|turn| turn.0).collect()), median(turns.iter().map(|turn| turn.1).collect()))
-    };
+    let of = |turns: &[(f64, f64)]| (median(turns.iter().map(|t| t.0)), median(turns.iter().map(|t| t.1)));
     let ((slow, dear), (fast, cheap)) = (of(&one), of(&eight));
-    println!(
-        "medians: {slow:.0} and {fast:.0} tokens/s, {:.2} times; {dear:.0} and {cheap:.0} us a token",
-        fast / slow
-    );
-    match out {
-        Some(path) => {
-            add_row(path, json!([flags.join(" "), slow.round(), fast.round(), fast / slow, dear, cheap]))
-        }
-        None => Ok(()),
-    }
+    let names = if flags.is_empty() { "none".to_owned() } else { flags.join(" ") };
+    let figures = [load, slow, fast, fast / slow, dear, cheap].map(Figure::from);
+    Ok([vec![names.as_str().into()], figures.to_vec()].concat())
 }
 
-fn soak(server: &Server, clients: usize, seconds: u64) -> Result<()> {
+/// What came of the requests of a soak.
+#[derive(Default)]
+struct Tally {
+    /// As they were alone.
+    whole: AtomicUsize,
+    dropped: AtomicUsize,
+    /// Other answers, and none.
+    wrong: AtomicUsize,
+}
+
+/// The table of a soak, and how many requests went wrong.
+fn soak(server: &Server) -> Result<(Table, usize)> {
     let bodies = bodies()?;
     let alone = bodies.iter().map(|body| server.ask(body)).collect::<Result<Vec<_>>>()?;
-    let (next, whole, dropped) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicUsize::new(0));
-    let length = Duration::from_secs(seconds);
+    let (next, tally) = (AtomicUsize::new(0), Tally::default());
+    let mut memory = vec![server.resident()?];
     let start = Instant::now();
-    let memory = std::thread::scope(|scope| {
-        let client = || -> Result<()> {
-            while start.elapsed() < length {
+    let ask = |n: usize| -> Result<&AtomicUsize> {
+        let i = n * 7 % bodies.len();
+        if n % 5 == 4 {
+            // Midway: some of the answer has come, then the client is gone.
+            let mut some = vec![0; 300 + n * 37 % 4000];
+            let _ = server.open(&bodies[i])?.read(&mut some)?;
+            return Ok(&tally.dropped);
+        }
+        let answer = server.ask(&bodies[i])?;
+        match answer == alone[i] {
+            true => Ok(&tally.whole),
+            false => Err(format!("another answer than alone: {answer:?}, {:?}", alone[i]).into()),
+        }
+    };
+    std::thread::scope(|scope| -> Result<()> {
+        let client = || {
+            while start.elapsed() < SOAK {
                 let n = next.fetch_add(1, Ordering::Relaxed);
-                let i = n * 7 % bodies.len();
-                if n % 5 == 4 {
-                    // Midway: some of the answer has come, then the client is gone.
-                    let mut some = vec![0; 300 + n * 37 % 4000];
-                    let _ = server.open(&bodies[i])?.read(&mut some)?;
-                    dropped.fetch_add(1, Ordering::Relaxed);
-                    continue;
-                }
-                let answer = server.ask(&bodies[i])?;
-                if answer != alone[i] {
-                    return Err(format!(
-                        "request {i} got another answer than alone: {answer:?}, {:?}",
-                        alone[i]
-                    )
-                    .into());
-                }
-                whole.fetch_add(1, Ordering::Relaxed);
+                let outcome = ask(n).unwrap_or_else(|error| {
+                    eprintln!("request {n}: {error}");
+                    &tally.wrong
+                });
+                outcome.fetch_add(1, Ordering::Relaxed);
             }
-            Ok(())
         };
-        let threads: Vec<_> = (0..clients).map(|_| scope.spawn(client)).collect();
-        let mut memory = Vec::new();
-        while start.elapsed() < length {
+        (0..SOAKING).for_each(|_| drop(scope.spawn(client)));
+        while start.elapsed() < SOAK {
             std::thread::sleep(Duration::from_secs(5));
             memory.push(server.resident()?);
         }
-        threads.into_iter().try_for_each(|thread| thread.join().map_err(|_| "a client panicked")?)?;
-        Ok::<_, Box<dyn Error + Send + Sync>>(memory)
+        Ok(())
     })?;
-    let (whole, dropped) = (whole.into_inner(), dropped.into_inner());
-    println!("{whole} answers as alone, {dropped} dropped midway, in {:.0} s", start.elapsed().as_secs_f64());
     let mib: Vec<usize> = memory.iter().map(|kib| kib / 1024).collect();
     println!("resident, MiB every 5 s: {mib:?}");
-    let warm = &mib[mib.len() / 3..];
-    let growth = warm.last().zip(warm.first()).map_or(0, |(last, first)| last.saturating_sub(*first));
-    println!("grown by {growth} MiB in the last two thirds");
-    Ok(())
+    let most = mib.iter().max().copied().unwrap_or_default();
+    let counts = [&tally.whole, &tally.dropped, &tally.wrong].map(|count| count.load(Ordering::Relaxed));
+    let columns =
+        ["answers as alone", "dropped", "errors", "MiB at first", "at a third", "at the end", "at most"];
+    let memory = [mib[0], mib[mib.len() / 3], mib[mib.len() - 1], most];
+    let row = counts.into_iter().chain(memory).map(Figure::from).collect();
+    Ok((Table::new(&columns, vec![row]), counts[2]))
 }
 
 fn main() -> Result<()> {
-    let mut args = std::env::args().skip(1);
-    let usage = "load PROGRAM rate[=FILE]|soak [FLAGS OF SERVE]";
-    let (program, what) = (args.next().ok_or(usage)?, args.next().ok_or(usage)?);
-    let mut flags: Vec<String> = vec!["--slots".into(), "8".into()];
-    let own: Vec<String> = args.collect();
-    flags.extend(own.clone());
-    let server = Server::start(&program, &flags)?;
-    match what.split_once('=').unwrap_or((&what, "")) {
-        ("rate", file) => measure_rates(&server, &own, Some(file).filter(|file| !file.is_empty())),
-        ("soak", "") => soak(&server, 16, 180),
-        _ => Err(usage.into()),
+    let mut bench = Bench::new("cargo run --release --example load")?;
+    let words = bench.words.clone();
+    let [program, what, flags @ ..] = &words[..] else { return Err(USAGE.into()) };
+    bench.run.build = machine::build(program.as_ref());
+    let about = "the embedded pair, 24 prompts of four suites, 24 to 200 tokens, streamed, 8 slots";
+    let start = |flags: &[String]| Server::start(program, &[&["--slots".into(), "8".into()], flags].concat());
+    match what.as_str() {
+        "rate" => {
+            let sets = flags.split(|flag| flag == "/");
+            let rows = sets.map(|flags| measure_rates(&start(flags)?, flags)).collect::<Result<_>>()?;
+            let columns =
+                ["flags", "load", "tok/s, 1 client", "8 clients", "times", "us, 1 client", "us, 8 clients"];
+            let shapes = format!(
+                "{about}; {TURNS} turns of {} s, medians; us are the server's processor time of a token",
+                TURN.as_secs()
+            );
+            Ok(bench.finish(&shapes, [("rate", Table::new(&columns, rows))])?)
+        }
+        "soak" => {
+            let (table, wrong) = soak(&start(flags)?)?;
+            let shapes = format!("{about}; {SOAKING} clients for {} s", SOAK.as_secs());
+            bench.finish(&shapes, [("soak", table)])?;
+            if wrong == 0 { Ok(()) } else { Err(format!("{wrong} requests went wrong").into()) }
+        }
+        _ => Err(USAGE.into()),
     }
 }
