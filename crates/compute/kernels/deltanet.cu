@@ -166,7 +166,7 @@ __device__ __forceinline__ void run_group(const DeltaNetArgs& a, Block b, Shared
   if (multiplies) {
     // Eight rows at a time: sixteen do not fit the registers. The last ones first: the others go where the state lies.
     for (int begin = rows > GROUP / 2 ? GROUP : 0; begin >= 0; begin -= GROUP)
-      through_state<1, 2>(shared.partial[warp] + begin, shared.partial[warp], shared.x[warp][begin + lane / 8],
+      through_state<4, 2>(shared.partial[warp] + begin, shared.partial[warp], shared.x[warp][begin + lane / 8],
                           4 * X_STRIDE);
   }
   __syncthreads();

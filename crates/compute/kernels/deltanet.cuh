@@ -90,29 +90,33 @@ struct Earlier {
   const Block& b;
   __device__ __forceinline__ const float* key(int tap) const {
     const int width = a.layout.key_heads * a.layout.dim;
-    const float* row = tap >= 0 ? a.keys + (size_t)tap * width : b.tape + (-2 - tap) % TAPE_TOKENS * width;
+    const float* row = tap >= 0 ? a.keys + (size_t)tap * width : b.tape + (u32)(-2 - tap) % TAPE_TOKENS * width;
     return row + b.key_head * a.layout.dim;
   }
   __device__ __forceinline__ const float* delta(int tap) const {
     const int width = a.layout.value_heads * a.layout.dim;
     const float* row = tap >= 0 ? a.deltas + (size_t)tap * width
-                                : b.tape + a.layout.tape_deltas + (-2 - tap) % TAPE_TOKENS * width;
+                                : b.tape + a.layout.tape_deltas + (u32)(-2 - tap) % TAPE_TOKENS * width;
     return row + b.head * a.layout.dim + b.column;
   }
-  __device__ __forceinline__ float gate(int tap) const {
+  __device__ __forceinline__ const float* gate_at(int tap) const {
     const int width = a.layout.value_heads;
     const float* row = tap >= 0 ? a.gates + (size_t)tap * width
-                                : b.tape + a.layout.tape_gates + (-2 - tap) % TAPE_TOKENS * width;
-    return row[b.head];
+                                : b.tape + a.layout.tape_gates + (u32)(-2 - tap) % TAPE_TOKENS * width;
+    return row + b.head;
   }
+  __device__ __forceinline__ float gate(int tap) const { return *gate_at(tap); }
 };
 
 // The log decay of a row.
-__device__ __forceinline__ float gate_of(const DeltaNetArgs& a, int row, int head) {
-  const float x = a.alpha[row * a.layout.value_heads + head] + a.dt_bias[head];
+__device__ __forceinline__ float gate_of(float alpha, float dt_bias, float decay) {
+  const float x = alpha + dt_bias;
   // softplus, which is its argument where e^-x no longer counts
   const float softplus = x > 20.f ? x : log1pf(expf(x));
-  return softplus * a.decay[head];
+  return softplus * decay;
+}
+__device__ __forceinline__ float gate_of(const DeltaNetArgs& a, int row, int head) {
+  return gate_of(a.alpha[row * a.layout.value_heads + head], a.dt_bias[head], a.decay[head]);
 }
 
 // ------------------------------------------------------------------ products and weights
@@ -170,26 +174,26 @@ __device__ __forceinline__ void copy_vectors(float (*to)[X_STRIDE], const DeltaN
   }
 }
 
-// Products of 16 HALVES vectors with the warp's keys of the state. Lane group g (of 8 lanes) has vectors g, g + 4, ...,
+// Products of 4 COUNT vectors with the warp's keys of the state. Lane group g (of 8 lanes) has vectors g, g + 4, ...,
 // which begin at `x` and lie `stride` floats apart. `partial` may be where the state lies. Of the vectors those are
 // stored that `wanted` says.
 struct AllVectors {
   __device__ __forceinline__ bool operator()(int) const { return true; }
 };
-template <int HALVES, int UNROLL, class Wanted = AllVectors>
+template <int COUNT, int UNROLL, class Wanted = AllVectors>
 __device__ __forceinline__ void through_state(float (*partial)[SLICE], const float (*state)[SLICE], const float* x,
                                               int stride, const Wanted& wanted = Wanted()) {
   const int group = (threadIdx.x & 31) / 8;
-  float4 sums[4 * HALVES];
+  float4 sums[COUNT];
 #pragma unroll
-  for (int v = 0; v < 4 * HALVES; v++) sums[v] = make_float4(0.f, 0.f, 0.f, 0.f);
+  for (int v = 0; v < COUNT; v++) sums[v] = make_float4(0.f, 0.f, 0.f, 0.f);
 #pragma unroll UNROLL
   for (int k = 0; k < WARP_KEYS; k += 4) {
     float4 s[4];
 #pragma unroll
     for (int j = 0; j < 4; j++) s[j] = *(const float4*)&state[k + j][tile_column()];
 #pragma unroll
-    for (int v = 0; v < 4 * HALVES; v++) {
+    for (int v = 0; v < COUNT; v++) {
       const float4 y = *(const float4*)(x + v * stride + k);
       fma4(sums[v], y.x, s[0]);
       fma4(sums[v], y.y, s[1]);
@@ -199,7 +203,7 @@ __device__ __forceinline__ void through_state(float (*partial)[SLICE], const flo
   }
   __syncwarp();
 #pragma unroll
-  for (int v = 0; v < 4 * HALVES; v++)
+  for (int v = 0; v < COUNT; v++)
     if (wanted(4 * v + group)) *(float4*)&partial[4 * v + group][tile_column()] = sums[v];
 }
 

@@ -160,7 +160,7 @@ extern "C" __global__ void __launch_bounds__(FOLD_THREADS, 2) deltanet_prompt(
       if (has_state && warp * WARP_KEYS < l.dim) {
         // Eight rows at a time: sixteen would read the state once less and not fit the registers.
         for (int begin = 0; begin < 2 * count; begin += GROUP)
-          through_state<1, 2>(shared.partial[warp] + begin, shared.state[warp], shared.x[warp][begin + lane / 8],
+          through_state<4, 2>(shared.partial[warp] + begin, shared.state[warp], shared.x[warp][begin + lane / 8],
                               4 * X_STRIDE);
       }
       __syncthreads();
