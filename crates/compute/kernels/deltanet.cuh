@@ -14,7 +14,8 @@
 // from the same anchor in groups of GROUP: warp w has rows w and w + 8, a column a lane. dim is a multiple of 32 up to
 // 128. Sums over keys go by warps of 16 keys, sums over rows by list index: neither knows of the company.
 //
-// Every form has a struct of shared memory with these members, which the functions below use:
+// Every form has a struct of shared memory with these members, which the functions below use (deltanet_decode has only
+// some, and sums and solves for itself, in the same orders):
 //   partial[WARPS][VECTORS][SLICE]   products with the state, over the keys of each warp
 //   earlier[][SLICE]                 deltas of rows since the anchor
 //   weights[WARPS][]                 float4: of rows outside the group, for the key and the query of rows w, w + 8
@@ -99,13 +100,12 @@ struct Earlier {
                                 : b.tape + a.layout.tape_deltas + (u32)(-2 - tap) % TAPE_TOKENS * width;
     return row + b.head * a.layout.dim + b.column;
   }
-  __device__ __forceinline__ const float* gate_at(int tap) const {
+  __device__ __forceinline__ float gate(int tap) const {
     const int width = a.layout.value_heads;
     const float* row = tap >= 0 ? a.gates + (size_t)tap * width
                                 : b.tape + a.layout.tape_gates + (u32)(-2 - tap) % TAPE_TOKENS * width;
-    return row + b.head;
+    return row[b.head];
   }
-  __device__ __forceinline__ float gate(int tap) const { return *gate_at(tap); }
 };
 
 // The log decay of a row.
@@ -175,14 +175,18 @@ __device__ __forceinline__ void copy_vectors(float (*to)[X_STRIDE], const DeltaN
 }
 
 // Products of 4 COUNT vectors with the warp's keys of the state. Lane group g (of 8 lanes) has vectors g, g + 4, ...,
-// which begin at `x` and lie `stride` floats apart. `partial` may be where the state lies. Of the vectors those are
-// stored that `wanted` says.
+// which begin at `x` and lie `stride` floats apart. `partial` may be where the state lies, so that `done` comes before
+// anything is stored. Of the vectors those are stored that `wanted` says.
 struct AllVectors {
   __device__ __forceinline__ bool operator()(int) const { return true; }
 };
-template <int COUNT, int UNROLL, class Wanted = AllVectors>
+struct WarpDone {
+  __device__ __forceinline__ void operator()() const { __syncwarp(); }
+};
+template <int COUNT, int UNROLL, class Done = WarpDone, class Wanted = AllVectors>
 __device__ __forceinline__ void through_state(float (*partial)[SLICE], const float (*state)[SLICE], const float* x,
-                                              int stride, const Wanted& wanted = Wanted()) {
+                                              int stride, const Done& done = Done(),
+                                              const Wanted& wanted = Wanted()) {
   const int group = (threadIdx.x & 31) / 8;
   float4 sums[COUNT];
 #pragma unroll
@@ -201,7 +205,7 @@ __device__ __forceinline__ void through_state(float (*partial)[SLICE], const flo
       fma4(sums[v], y.w, s[3]);
     }
   }
-  __syncwarp();
+  done();
 #pragma unroll
   for (int v = 0; v < COUNT; v++)
     if (wanted(4 * v + group)) *(float4*)&partial[4 * v + group][tile_column()] = sums[v];

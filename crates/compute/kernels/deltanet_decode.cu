@@ -2,7 +2,7 @@
 // passes of up to DECODE_ROWS rows that fold no states.
 //
 // Grid (dim / 32, value_heads, sequences), 256 threads, clusters of dim / 32: the slices of a head. Dynamic shared
-// memory 656 rows of the pass + 91296: keys [rows][KEY_STRIDE] and deltas [rows][SLICE] of the sequence's rows, then
+// memory 656 rows of the pass + 92352: keys [rows][KEY_STRIDE] and deltas [rows][SLICE] of the sequence's rows, then
 // DecodeShared; keys are read beyond the last row, so something must follow. The blocks of a cluster share, row by row,
 // the convolution of query and key (of few rows each takes all) and the products of keys, and each other's sums of
 // squares. What they send counts down a signal of the block it goes to, so that nobody waits for more than that: a
@@ -12,10 +12,12 @@
 // Without folded states a sequence has at most two steps: rows that start from an anchor, and rows that start from the
 // next one, 32 tokens on. A group may have rows of both; the tape is numbered from the first anchor on.
 //
-// Floor: states, 0.7 us a layer of the 27B. Limited by latency, one after the other: the launch, the pass and then
-// what was committed (both before the wait for the inputs), the inputs, and about 3000 cycles of a group of one row,
-// 6000 of one of sixteen: heads, products and states, sums, rows that need each other's deltas, outputs, norm.
-// budget: deltanet_decode 128
+// Floor: states, 0.7 us a layer of the 27B, and 0.5 us of FFMA a block of sixteen rows. Limited by latency, one after
+// the other: the launch; the pass, then what was committed (both before the wait for the inputs); the inputs; heads;
+// products and states; sums; the rows of a group, which need each other's deltas; outputs; the norm, which needs all of
+// the cluster. So nothing in between may load, wait for a store, or branch from one load to the next.
+// Two blocks share a multiprocessor, with 128 registers a thread; on cards with 100 KB of shared memory there is one.
+// budget: deltanet_decode 232
 #include "convolve.cuh"
 #include "deltanet.cuh"
 
@@ -35,10 +37,10 @@ static_assert(sizeof(DecodeArgs) == 312, "as in src/cuda/ops/deltanet.rs");
 enum Signals { HEADS, PRODUCTS, SQUARES, SIGNALS = SQUARES + 2 };
 
 // Rows of the sequence are numbered in the order of step_rows: parents come before their children.
-struct DecodeShared {
+struct __align__(16) DecodeShared {
   // Behind the keys of the pass, of which a group reads 16 rows though it has fewer: what is read beyond lies still.
   float queries[GROUP][KEY_STRIDE];
-  // First each warp's keys of the state and entries 4 w to 4 w + 3 of the tape's keys, then products with the state.
+  // First the keys of the state of each warp and of the tape (see tape_key), then products with the state.
   union {
     float partial[WARPS][VECTORS][SLICE];
     struct {
@@ -47,14 +49,16 @@ struct DecodeShared {
     } loaded[WARPS];
   };
   float next_state[WARPS][WARP_KEYS][SLICE];   // of the second step, in groups with rows of both
-  float more_tape_keys[RECENT - 32][MAX_DIM];  // from entry 32 on
+  float more_tape_keys[RECENT - 32][MAX_DIM];
   float earlier[RECENT][SLICE];          // deltas on the tape since the first anchor
-  float2 weights[GROUP][RECENT];         // products of keys and queries with the rows on their lists, then their weights
+  float2 weights[GROUP][RECENT];         // products with the rows on lists, then their weights
   float key_weights[GROUP][GROUP];       // [ancestor][row], inside the group
   float query_weights[GROUP][GROUP];     // [row][ancestor]
   float2 sums[GROUP][SLICE];             // what is known of the sum for d, and v; later outputs
   float squares[2][GROUP][PARTS];        // from all blocks of the cluster
   u64 signals[SIGNALS];
+  const float* states[2];                // that rows of the first and the second step start from; null: zero
+  int position;                          // of the first anchor
   u32 ancestors[GROUP];                  // rows inside the group that precede a row, a bit each
   float beta[GROUP], decay[GROUP], own[GROUP];
   float tape_gates[RECENT];
@@ -64,9 +68,15 @@ struct DecodeShared {
   u8 number[DECODE_ROWS];
   u8 counts[DECODE_ROWS];                // rows since its anchor
   u8 recent[DECODE_ROWS][RECENT];        // those of them that are rows of the pass, behind those on the tape
-  int taps[DECODE_ROWS][TAPS];           // the last one is the row itself
+  const float* inputs[DECODE_ROWS][TAPS];  // of the convolution, the last one its own; null before the text
 };
-static_assert(sizeof(DecodeShared) == 91296, "as launched");
+static_assert(sizeof(DecodeShared) == 92352, "as launched");
+
+// The key of entry i of the tape. Its 16-byte pieces are turned by i, so that eight entries side by side lie in
+// different banks: piece c lies where c ^ (i & 7) would.
+__device__ __forceinline__ float* tape_key(DecodeShared& shared, int i) {
+  return i < 32 ? shared.loaded[i / 4].tape_keys[i % 4] : shared.more_tape_keys[i - 32];
+}
 
 // What a block does with a group.
 struct Group {
@@ -104,7 +114,8 @@ __device__ __forceinline__ u32 shared_address(const void* at) { return (u32)__cv
 __device__ __forceinline__ void make_signals(u64* signals) {
 #if __CUDA_ARCH__ >= 900
 #pragma unroll
-  for (int i = 0; i < SIGNALS; i++) asm volatile("mbarrier.init.shared.b64 [%0], 1;" ::"r"(shared_address(signals + i)));
+  for (int i = 0; i < SIGNALS; i++)
+    asm volatile("mbarrier.init.shared.b64 [%0], 1;" ::"r"(shared_address(signals + i)));
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 #endif
 }
@@ -156,6 +167,16 @@ __device__ __forceinline__ void send(float* to, int rank, float x, u64* signal) 
   *to = x;
 #endif
 }
+__device__ __forceinline__ void send2(void* to, int rank, const float2& x, u64* signal) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(
+                   address_in(shared_address(to), rank)),
+               "f"(x.x), "f"(x.y), "r"(address_in(shared_address(signal), rank))
+               : "memory");
+#else
+  *(float2*)to = x;
+#endif
+}
 __device__ __forceinline__ void send4(void* to, int rank, const float4& x, u64* signal) {
 #if __CUDA_ARCH__ >= 900
   asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(
@@ -177,29 +198,32 @@ __device__ __forceinline__ const float* input_of(const DecodeArgs& args, const f
   return tap < -1 ? tape + l.tape_inputs + (u32)(-2 - tap) % TAPS * l.channels : nullptr;
 }
 
+__device__ __forceinline__ float2 add2(const float2& x, const float2& y) {
+  return make_float2(__fadd_rn(x.x, y.x), __fadd_rn(x.y, y.y));
+}
+
 // Asks for what was committed: states, and of the tape deltas, gates and, for the block's share of the products, keys.
-__device__ __forceinline__ void load_committed(DecodeShared& shared, const DeltaNetArgs& a, const Block& b,
-                                               const Group& g, int source, int position) {
-  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, dim = a.layout.dim;
-  const Earlier earlier{a, b};
-  if (warp * WARP_KEYS < dim) {
-    const StateView state = state_of(a, b, g.split > 0 ? source : 2);
-    if (state.at) copy_state(shared.loaded[warp].state, state);
-    if (g.split > 0 && g.split < g.count) copy_state(shared.next_state[warp], state_of(a, b, 2));
+__device__ __forceinline__ void load_committed(DecodeShared& shared, const RecurrentLayout& l, const Block& b,
+                                               const Group& g) {
+  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, position = shared.position;
+  if (warp * WARP_KEYS < l.dim) {
+    const float* first = shared.states[g.split == 0];
+    if (first) copy_state(shared.loaded[warp].state, {first, l.dim});
+    if (g.split > 0 && g.split < g.count) copy_state(shared.next_state[warp], {shared.states[1], l.dim});
   }
+  const auto slot = [&](int i) { return (u32)(position + i) % TAPE_TOKENS; };
+  const float* const deltas = b.tape + l.tape_deltas + b.head * l.dim + b.column + tile_column();
 #pragma unroll 1
   for (int i = threadIdx.x / 8; i < g.tape; i += FOLD_THREADS / 8)
-    copy16(&shared.earlier[i][tile_column()], earlier.delta(-2 - position - i) + tile_column());
-#pragma unroll
-  for (int k = 0; k < RECENT; k += 32) {
-    const int i = k + 4 * warp + lane / 8;
-    float* to = k ? shared.more_tape_keys[(i - 32) % 16] : shared.loaded[warp].tape_keys[lane / 8];
-    if (i < g.tape && (int)blockIdx.x < g.count)
-#pragma unroll 1
-      for (int c = 4 * (lane & 7); c < dim; c += 32) copy16(to + c, earlier.key(-2 - position - i) + c);
+    copy16(&shared.earlier[i][tile_column()], deltas + slot(i) * l.value_heads * l.dim);
+  const float* const keys = b.tape + b.key_head * l.dim + 4 * lane;
+  if ((int)blockIdx.x < g.count && 4 * lane < l.dim) {
+#pragma unroll 2
+    for (int i = warp; i < g.tape; i += WARPS)
+      copy16(tape_key(shared, i) + 4 * (lane ^ (i & 7)), keys + slot(i) * l.key_heads * l.dim);
   }
-  if ((int)threadIdx.x < g.tape)
-    copy4(&shared.tape_gates[threadIdx.x], earlier.gate_at(-2 - position - (int)threadIdx.x));
+  const int i = threadIdx.x;
+  if (i < g.tape) copy4(&shared.tape_gates[i], b.tape + l.tape_gates + slot(i) * l.value_heads + b.head);
 }
 
 // Queries (even warps) or keys (odd ones), given their weights: of few rows all, else the block's share to all blocks
@@ -217,7 +241,7 @@ __device__ __forceinline__ void convolve_heads(const DecodeArgs& args, DecodeSha
     float4 x[TAPS];
 #pragma unroll
     for (int j = 0; j < TAPS; j++) {
-      const float* from = input_of(args, b.tape, shared.taps[row][j]);
+      const float* from = shared.inputs[row][j];
       x[j] = from && active ? *(const float4*)(from + channel) : zero;
     }
     float4 y = convolve_taps(x, weight);
@@ -226,7 +250,9 @@ __device__ __forceinline__ void convolve_heads(const DecodeArgs& args, DecodeSha
     if (shares == 1) {
       *(float4*)to = y;
     } else {  // with the zeros behind a head of fewer columns
-      for (int rank = 0; rank < slices; rank++) send4(to, rank, y, &shared.signals[HEADS]);
+#pragma unroll
+      for (int rank = 0; rank < MAX_DIM / SLICE; rank++)
+        if (rank < slices) send4(to, rank, y, &shared.signals[HEADS]);
     }
     // One of the blocks that share the key keeps it for the commit.
     if (kind == 1 && active && b.head < l.key_heads && n % slices == (int)blockIdx.x) {
@@ -236,88 +262,81 @@ __device__ __forceinline__ void convolve_heads(const DecodeArgs& args, DecodeSha
   }
 }
 
-// Products of the block's share of the group's rows with the keys on their lists, to all blocks of the cluster. Eight
-// lanes share a key; a warp has entries 4 w to 4 w + 3 of the lists, and those 32 further on.
+// Products of the block's share of the group's rows with the keys on their lists, to all blocks of the cluster. A lane
+// has an entry of a row's list, and sums by piece of 16 bytes modulo eight.
 __device__ __forceinline__ void share_products(const DeltaNetArgs& a, DecodeShared& shared, const float* keys,
                                                const Group& g) {
-  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, part = lane & 7, slices = gridDim.x;
+  const int slices = gridDim.x;
 #pragma unroll 1
-  for (int k = 0; k < RECENT; k += 32) {
-    float4 entry_key[MAX_DIM / 32];  // of the entry at hand: mostly the next row has the same
-    const float* at_hand = nullptr;
-    for (int n = blockIdx.x; n < g.count; n += slices) {
-      const int row = shared.rows[g.local + n], listed = shared.counts[row];
-      if (k + 4 * warp > listed) continue;
-      const float* own = keys + (g.local + n) * KEY_STRIDE + 4 * part;
-      float4 key[MAX_DIM / 32], query[MAX_DIM / 32];
-#pragma unroll
-      for (int c = 0; c < MAX_DIM / 32; c++) {
-        key[c] = *(const float4*)(own + 32 * c);
-        query[c] = *(const float4*)&shared.queries[n][4 * part + 32 * c];
-      }
-      const int i = k + 4 * warp + lane / 8, at = i + g.before(n);
-      const float* from = own;
-      if (at < g.tape) {
-        from = (at < 32 ? shared.loaded[warp].tape_keys[lane / 8] : shared.more_tape_keys[at - 32]) + 4 * part;
-      } else if (i < listed) {
-        from = keys + shared.number[shared.recent[row][i]] * KEY_STRIDE + 4 * part;
-      }
-      if (from != at_hand) {
-        at_hand = from;
-#pragma unroll
-        for (int c = 0; c < MAX_DIM / 32; c++) {
-          entry_key[c] = make_float4(0.f, 0.f, 0.f, 0.f);
-          if (32 * c < a.layout.dim) entry_key[c] = *(const float4*)(from + 32 * c);
-        }
-      }
-      __syncwarp();
-      float2 dot = make_float2(0.f, 0.f);
-#pragma unroll
-      for (int c = 0; c < MAX_DIM / 32; c++) dot4(dot, entry_key[c], key[c], query[c]);
-      // Lanes 0 to 3 of the eight add up the product with the key, the others that with the query.
-      const bool second = part >= 4;
-      const float other = __shfl_xor_sync(ALL_LANES, second ? dot.x : dot.y, 4);
-      float sum = __fadd_rn(second ? dot.y : dot.x, other);
-      sum = __fadd_rn(sum, __shfl_xor_sync(ALL_LANES, sum, 2));
-      sum = __fadd_rn(sum, __shfl_xor_sync(ALL_LANES, sum, 1));
-      // Two entries go together, from the lanes of the first; what comes behind the list's end nobody reads.
-      float4 both;
-      both.x = sum;
-      both.y = __shfl_xor_sync(ALL_LANES, sum, 4);
-      both.z = __shfl_xor_sync(ALL_LANES, both.x, 8);
-      both.w = __shfl_xor_sync(ALL_LANES, both.y, 8);
-      if (i % 2 == 0 && i <= listed && part < slices && !second)
-        send4(&shared.weights[n][i], part, both, &shared.signals[PRODUCTS]);
+  for (int pair = threadIdx.x; ; pair += FOLD_THREADS) {
+    const int i = pair % RECENT, n = blockIdx.x + pair / RECENT * slices;
+    if (n >= g.count) break;
+    const int row = shared.rows[g.local + n], listed = shared.counts[row], at = i + g.before(n);
+    if (i > listed) continue;
+    const float* key = keys + (g.local + n) * KEY_STRIDE;
+    const float* query = shared.queries[n];
+    const float* from = key;
+    int turned = 0;
+    if (at < g.tape) {
+      from = tape_key(shared, at);
+      turned = at & 7;
+    } else if (i < listed) {
+      from = keys + shared.number[shared.recent[row][i]] * KEY_STRIDE;
     }
+    float2 dots[8] = {};
+    // Four pieces at a time: eight would not fit the registers.
+#pragma unroll
+    for (int half = 0; half < 8; half += 4)
+#pragma unroll 1
+      for (int c = 0; c < a.layout.dim; c += 32)
+#pragma unroll
+        for (int j = half; j < half + 4; j++)
+          dot4(dots[j], *(const float4*)(from + c + 4 * (j ^ turned)), *(const float4*)(key + c + 4 * j),
+               *(const float4*)(query + c + 4 * j));
+    // Other forms add the zeros behind a head of fewer columns: no zero is below zero then.
+    if (a.layout.dim < MAX_DIM) {
+#pragma unroll
+      for (int j = 0; j < 8; j++) dots[j] = add2(dots[j], make_float2(0.f, 0.f));
+    }
+    const float2 even = add2(add2(dots[0], dots[4]), add2(dots[2], dots[6]));
+    const float2 odd = add2(add2(dots[1], dots[5]), add2(dots[3], dots[7]));
+    const float2 product = add2(even, odd);
+#pragma unroll
+    for (int rank = 0; rank < MAX_DIM / SLICE; rank++)
+      if (rank < slices) send2(&shared.weights[n][i], rank, product, &shared.signals[PRODUCTS]);
   }
 }
-// Bytes that come of a row's products.
-__device__ __forceinline__ u32 product_bytes(int listed) { return (listed / 2 + 1) * sizeof(float4); }
 
 // Products of the group's keys and queries with the states their rows start from, which lie where the results go and
-// behind. A state that is not there gives what nobody reads.
-__device__ __forceinline__ void through_states(DecodeShared& shared, const float* keys, const Group& g) {
+// behind. A state that is not there gives what nobody reads. All of the block come here: before the first result is
+// stored they are done with the tape's keys, which lie there too.
+__device__ __forceinline__ void through_states(DecodeShared& shared, const float* keys, const Group& g, int dim) {
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
   float (*const partial)[SLICE] = shared.partial[warp];
   const float (*const state)[SLICE] = shared.loaded[warp].state;
   // Lanes 8 g on have vectors g, g + 4, ...: keys if g is even, else queries, of every other row.
   const float* first = lane / 8 & 1 ? shared.queries[0] : keys + g.local * KEY_STRIDE;
   const float* x = first + lane / 16 * KEY_STRIDE + warp * WARP_KEYS;
-  if (g.split > 0 && g.split < g.count) {
+  const auto all_done = [] { __syncthreads(); };
+  if (warp * WARP_KEYS >= dim) {
+    all_done();
+  } else if (g.split > 0 && g.split < g.count) {
+    all_done();
     // Eight rows at a time, the last ones first, and those of the first step before others: they go where its state is.
 #pragma unroll 1
     for (int i = g.count > GROUP / 2 ? 3 : 1; i >= 0; i--) {
       const int begin = i / 2 * GROUP / 2;
       const bool next = i % 2 == 0;
       through_state<4, 1>(partial + 2 * begin, next ? shared.next_state[warp] : state, x + begin * KEY_STRIDE,
-                          2 * KEY_STRIDE, [&](int vector) { return (begin + vector / 2 >= g.split) == next; });
+                          2 * KEY_STRIDE, WarpDone(),
+                          [&](int vector) { return (begin + vector / 2 >= g.split) == next; });
     }
   } else if (g.count > GROUP / 2) {
-    through_state<8, 1>(partial, state, x, 2 * KEY_STRIDE);  // unrolled it would not fit the registers
+    through_state<8, 1>(partial, state, x, 2 * KEY_STRIDE, all_done);  // unrolled it would not fit the registers
   } else if (g.count > 2) {
-    through_state<4, 2>(partial, state, x, 2 * KEY_STRIDE);
+    through_state<4, 2>(partial, state, x, 2 * KEY_STRIDE, all_done);
   } else {
-    through_state<1, 4>(partial, state, x, 2 * KEY_STRIDE);
+    through_state<1, 4>(partial, state, x, 2 * KEY_STRIDE, all_done);
   }
 }
 
@@ -387,6 +406,28 @@ struct Weigher {
   }
 };
 
+// What the state gives to the warp's rows from row `first` on: [row][key, query].
+__device__ __forceinline__ void add_states(float (&sums)[2][2], const DecodeShared& shared, const Group& g, int dim,
+                                           int first) {
+  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, parts = dim / WARP_KEYS;
+#pragma unroll
+  for (int r = 0; r < 2; r++) {
+    const int n = warp + r * WARPS;
+    if (n < first || n >= g.count) continue;
+    float part[WARPS][2];
+#pragma unroll
+    for (int w = 0; w < WARPS; w++)
+#pragma unroll
+      for (int x = 0; x < 2; x++) part[w][x] = shared.partial[w][2 * n + x][lane];
+#pragma unroll
+    for (int w = 0; w < WARPS; w++)
+#pragma unroll
+      for (int x = 0; x < 2; x++) sums[r][x] = w < parts ? __fadd_rn(sums[r][x], part[w][x]) : sums[r][x];
+#pragma unroll
+    for (int x = 0; x < 2; x++) sums[r][x] = __fmul_rn(sums[r][x], shared.decay[n]);
+  }
+}
+
 // What the tape gives to one or both of the warp's rows: `entries` rows from earlier[first] on. [row][key, query].
 template <bool FIRST, bool SECOND>
 __device__ __forceinline__ void add_tape(float (&sums)[2][2], const DecodeShared& shared, int entries, int first) {
@@ -404,16 +445,15 @@ __device__ __forceinline__ void add_tape(float (&sums)[2][2], const DecodeShared
       for (int i = 0; i < STEP; i += 2)
         if (r ? SECOND : FIRST) weights[r][i / 2] = *(const float4*)&shared.weights[warp + r * WARPS][begin + i];
 #pragma unroll
-    for (int i = 0; i < STEP; i++) {
-      if (begin + i >= entries) break;
+    for (int i = 0; i < STEP; i++)
 #pragma unroll
       for (int r = 0; r < 2; r++) {
         if (!(r ? SECOND : FIRST)) continue;
         const float4 w = weights[r][i / 2];
-        sums[r][0] = __fmaf_rn(i % 2 ? w.z : w.x, delta[i], sums[r][0]);
-        sums[r][1] = __fmaf_rn(i % 2 ? w.w : w.y, delta[i], sums[r][1]);
+        const bool listed = begin + i < entries;
+        sums[r][0] = listed ? __fmaf_rn(i % 2 ? w.z : w.x, delta[i], sums[r][0]) : sums[r][0];
+        sums[r][1] = listed ? __fmaf_rn(i % 2 ? w.w : w.y, delta[i], sums[r][1]) : sums[r][1];
       }
-    }
   }
 }
 
@@ -435,14 +475,14 @@ __device__ __forceinline__ void add_groups(float (&sums)[2], const DecodeShared&
     }
 #pragma unroll
     for (int i = 0; i < STEP; i++) {
-      if (begin + i >= weigher.outside[r]) break;
-      sums[0] = __fmaf_rn(weights[i].x, delta[i], sums[0]);
-      sums[1] = __fmaf_rn(weights[i].y, delta[i], sums[1]);
+      const bool listed = begin + i < weigher.outside[r];
+      sums[0] = listed ? __fmaf_rn(weights[i].x, delta[i], sums[0]) : sums[0];
+      sums[1] = listed ? __fmaf_rn(weights[i].y, delta[i], sums[1]) : sums[1];
     }
   }
 }
 
-// d of rows BEGIN to BEGIN + HALF of the group, a column a lane, to deltas [count][SLICE]. As soon as a d is known it is
+// d of rows BEGIN to BEGIN + HALF of the group, a column a lane, to deltas [count][SLICE]. Once a d is known it is
 // added to the sums of all rows behind it: for each the order is that of the list, and they do not wait for each other.
 constexpr int HALF = GROUP / 2;
 template <int BEGIN>
@@ -463,8 +503,7 @@ __device__ __forceinline__ void solve_half(float (&d)[HALF], const DecodeShared&
     for (int n = 0; n < HALF; n += 4)
       if (n + 4 > first) *(float4*)(weights + n) = *(const float4*)&shared.key_weights[j][BEGIN + n];
 #pragma unroll
-    for (int n = first; n < HALF; n++)
-      if (descendants >> n & 1) sum[n] = __fmaf_rn(weights[n], x, sum[n]);
+    for (int n = first; n < HALF; n++) sum[n] = descendants >> n & 1 ? __fmaf_rn(weights[n], x, sum[n]) : sum[n];
   };
   if (BEGIN > 0) {
 #pragma unroll
@@ -472,14 +511,20 @@ __device__ __forceinline__ void solve_half(float (&d)[HALF], const DecodeShared&
   }
 #pragma unroll
   for (int n = 0; n < HALF; n++) {
-    if (BEGIN + n >= count) break;
     d[n] = __fmul_rn(shared.beta[BEGIN + n], __fsub_rn(v[n], sum[n]));
-    deltas[(BEGIN + n) * SLICE + lane] = d[n];
     if (n + 1 < HALF) add(BEGIN + n, n + 1, d[n]);
   }
+#pragma unroll
+  for (int n = 0; n < HALF; n++)
+    if (BEGIN + n < count) deltas[(BEGIN + n) * SLICE + lane] = d[n];
 }
 __device__ __forceinline__ void solve_group(float* deltas, const DecodeShared& shared, int count) {
   const int lane = threadIdx.x & 31;
+  if (count == 1) {
+    const float2 known = shared.sums[0][lane];
+    deltas[lane] = __fmul_rn(shared.beta[0], __fsub_rn(known.y, known.x));
+    return;
+  }
   const u32 ancestors = lane < count ? shared.ancestors[lane] : 0;
   float d[HALF];
   solve_half<0>(d, shared, deltas, count, ancestors);
@@ -506,7 +551,14 @@ __device__ __forceinline__ float output_of(const DecodeShared& shared, const flo
   return __fmaf_rn(own, last, sum);
 }
 
-extern "C" __global__ void __launch_bounds__(FOLD_THREADS, 2) deltanet_decode(
+// Blocks a multiprocessor has room for: one where it has 100 KB of shared memory.
+#if __CUDA_ARCH__ >= 1200
+constexpr int RESIDENT = 1;
+#else
+constexpr int RESIDENT = 2;
+#endif
+
+extern "C" __global__ void __launch_bounds__(FOLD_THREADS, RESIDENT) deltanet_decode(
     const __grid_constant__ DecodeArgs args) {
   launch_dependents();
   const DeltaNetArgs& a = args.net;
@@ -524,6 +576,7 @@ extern "C" __global__ void __launch_bounds__(FOLD_THREADS, 2) deltanet_decode(
   const int first_row = alone || rows == 0 ? 0 : step.first_row;
   const int position = rows ? step.position : 0, source = rows ? step.source : 0;
   const int split = rows && sequence.steps > 1 ? step.rows : rows, committed = sequence.committed;
+  const float *older = sequence.older, *anchor = sequence.anchor;
   if (threadIdx.x == 0) make_signals(shared.signals);
   cluster_arrive();
 
@@ -537,19 +590,22 @@ extern "C" __global__ void __launch_bounds__(FOLD_THREADS, 2) deltanet_decode(
     shared.rows[threadIdx.x] = row;
     shared.number[row] = threadIdx.x;
   }
-  if ((int)threadIdx.x < a.pass.rows) {
-    const int row = threadIdx.x;
-    shared.counts[row] = a.pass.recent_count[row];
-#pragma unroll
-    for (int j = 0; j < TAPS; j++) shared.taps[row][j] = j < TAPS - 1 ? a.pass.taps[row * 3 + j] : row;
+  if ((int)threadIdx.x < a.pass.rows) shared.counts[threadIdx.x] = a.pass.recent_count[threadIdx.x];
+  if ((int)threadIdx.x / TAPS < a.pass.rows) {
+    const int row = threadIdx.x / TAPS, j = threadIdx.x % TAPS;
+    shared.inputs[row][j] = input_of(args, b.tape, j < TAPS - 1 ? a.pass.taps[row * (TAPS - 1) + j] : row);
   }
 #pragma unroll 2
   for (int row = warp; row < a.pass.rows; row += WARPS)
 #pragma unroll
     for (int j = lane; j < RECENT; j += 32) shared.recent[row][j] = a.pass.recent[row * TAPE_TOKENS + j];
-  const float norm = a.norm[b.column + lane];
-  shared.squares[0][threadIdx.x / PARTS][threadIdx.x % PARTS] = 0.f;
-  shared.squares[1][threadIdx.x / PARTS][threadIdx.x % PARTS] = 0.f;
+  if (threadIdx.x == 0) {
+    const size_t at = ((size_t)a.layer * l.value_heads + b.head) * l.dim * l.dim + b.column;
+    const float* first = source == 2 ? anchor : source == 1 ? older : nullptr;
+    shared.position = position;
+    shared.states[0] = first ? first + at : nullptr;
+    shared.states[1] = anchor ? anchor + at : nullptr;
+  }
   // The convolution's inputs on the tape are only brought nearer.
   if (threadIdx.x < 12 * (TAPS - 1)) {
     const int kind = threadIdx.x / (4 * (TAPS - 1)), piece = threadIdx.x % 4 * SLICE;
@@ -558,16 +614,16 @@ extern "C" __global__ void __launch_bounds__(FOLD_THREADS, 2) deltanet_decode(
     if (at >= 0 && piece < l.dim) prefetch_line(input_of(args, b.tape, -2 - at) + channel + piece);
   }
   __syncthreads();
+  cluster_wait();
 
-  u32 heads_phase = 0;
   for (int group = 0; g.local < rows; group++, g.local += GROUP) {
     const int local = g.local, count = g.count = min(GROUP, rows - local);
     g.split = min(max(split - local, 0), count);
-    const bool multiplies = warp * WARP_KEYS < l.dim, shares = count > ALONE && slices > 1;
+    const bool shares = count > ALONE && slices > 1;
     b.renew();
 
     // Loads first.
-    load_committed(shared, a, b, g, source, position);
+    load_committed(shared, l, b, g);
     const int value_channel = (2 * l.key_heads + b.head) * l.dim + b.column + lane;
     float4 head_weight[TAPS];
     float value_weight[TAPS];
@@ -582,7 +638,7 @@ extern "C" __global__ void __launch_bounds__(FOLD_THREADS, 2) deltanet_decode(
     const float dt_bias = a.dt_bias[b.head], gate_factor = a.decay[b.head];
     // What will come from the cluster.
     if (warp == 0) {
-      const u32 bytes = lane < count ? product_bytes(shared.counts[shared.rows[local + lane]]) : 0;
+      const u32 bytes = lane < count ? (shared.counts[shared.rows[local + lane]] + 1) * sizeof(float2) : 0;
       const u32 total = __reduce_add_sync(ALL_LANES, bytes);
       if (lane == 0) {
         if (shares) expect(&shared.signals[HEADS], count * 2 * MAX_DIM * sizeof(float));
@@ -590,10 +646,7 @@ extern "C" __global__ void __launch_bounds__(FOLD_THREADS, 2) deltanet_decode(
         expect(&shared.signals[SQUARES + group % 2], count * slices * 4 * sizeof(float));
       }
     }
-    if (group == 0) {
-      cluster_wait();
-      wait_for_inputs();
-    }
+    if (group == 0) wait_for_inputs();
     // The warp's own rows of the group, a column a lane; and a row a lane, by the last warp.
     float value[2][TAPS], gate[2], alpha = 0.f, beta = 0.f;
     const int gated = warp == WARPS - 1 && lane < count ? shared.rows[local + lane] * l.value_heads + b.head : -1;
@@ -612,7 +665,7 @@ extern "C" __global__ void __launch_bounds__(FOLD_THREADS, 2) deltanet_decode(
         gate[r] = a.z[(row * l.value_heads + b.head) * l.dim + b.column + lane];
 #pragma unroll
         for (int j = 0; j < TAPS; j++) {
-          const float* from = input_of(args, b.tape, shared.taps[row][j]);
+          const float* from = shared.inputs[row][j];
           if (from) value[r][j] = from[value_channel];
         }
       }
@@ -636,11 +689,10 @@ extern "C" __global__ void __launch_bounds__(FOLD_THREADS, 2) deltanet_decode(
     }
     wait_for_copies();
     __syncthreads();
-    if (shares) wait_for(&shared.signals[HEADS], heads_phase++);
+    if (shares) wait_for(&shared.signals[HEADS], group);  // groups before had more rows
 
     share_products(a, shared, keys, g);
-    __syncwarp();
-    if (multiplies) through_states(shared, keys, g);
+    through_states(shared, keys, g, l.dim);
     Weigher weigher;
     weigher.decays(shared, g);
     wait_for(&shared.signals[PRODUCTS], group);
@@ -652,8 +704,8 @@ extern "C" __global__ void __launch_bounds__(FOLD_THREADS, 2) deltanet_decode(
     // What the state and the rows outside the group give, a column a lane: [row][key, query].
     float sums[2][2] = {};
     // Only the first anchor may be before the text, where the state is zero.
-    const bool has_state = state_of(a, b, g.split > 0 ? source : 2).at != nullptr;
-    if (has_state || g.split < count) add_state(sums, shared, count, l.dim, has_state ? 0 : g.split);
+    const bool has_state = shared.states[g.split == 0] != nullptr;
+    if (has_state || g.split < count) add_states(sums, shared, g, l.dim, has_state ? 0 : g.split);
     if (warp + WARPS >= count) {
       add_tape<true, false>(sums, shared, warp < count ? g.on_tape(warp) : 0, g.before(warp));
     } else if (g.before(warp) == g.before(warp + WARPS)) {
@@ -698,13 +750,14 @@ extern "C" __global__ void __launch_bounds__(FOLD_THREADS, 2) deltanet_decode(
       const size_t at = (shared.rows[local + n] * l.value_heads + b.head) * l.dim + b.column + lane;
       a.deltas[at] = group_deltas[n * SLICE + lane];
     }
+    const float norm = a.norm[b.column + lane];
     wait_for(&shared.signals[SQUARES + group % 2], group / 2);
 
 #pragma unroll
     for (int r = 0; r < 2; r++) {
       const int n = warp + r * WARPS;
       if (n >= count) continue;
-      float squares = shared.squares[group % 2][n][lane % PARTS];
+      float squares = lane % PARTS < 4 * slices ? shared.squares[group % 2][n][lane % PARTS] : 0.f;
 #pragma unroll
       for (int step = 8; step > 0; step /= 2) squares = __fadd_rn(squares, __shfl_xor_sync(ALL_LANES, squares, step));
       const float factor = 1.f / sqrtf(squares / (float)l.dim + a.eps);

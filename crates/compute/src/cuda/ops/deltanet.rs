@@ -20,7 +20,7 @@ const SHARED: u32 = 78080;
 /// Bytes of `PromptShared` in `kernels/deltanet_prompt.cu`.
 const PROMPT_SHARED: u32 = 88448;
 /// Bytes that `deltanet_decode` takes, and those for each row of the pass.
-const DECODE_SHARED: (u32, u32) = (91296, 656);
+const DECODE_SHARED: (u32, u32) = (92352, 656);
 
 #[repr(C)]
 #[derive(Clone, Copy)]
