@@ -133,6 +133,21 @@ fn a_shape_has_costs_and_a_floor() {
     );
 }
 
+/// No figure of the page's tables is typed: each table is a block's. Every run is quoted.
+#[test]
+fn tables_of_the_page_come_from_runs() {
+    let page = std::fs::read_to_string("docs/performance.md").unwrap();
+    let blocks =
+        page.split("<!-- table: ").skip(1).map(|rest| rest.split_once("<!-- end -->").expect("an end").0);
+    let lines = |text: &str| text.lines().filter(|line| line.starts_with('|')).count();
+    assert_eq!(lines(&page), blocks.map(lines).sum::<usize>(), "a table outside of the blocks");
+    for file in std::fs::read_dir("docs/runs").unwrap() {
+        let path = file.unwrap().path();
+        let name = path.file_stem().unwrap().to_str().unwrap();
+        assert!(page.contains(&format!("<!-- table: {name} ")), "the page does not quote {name}");
+    }
+}
+
 #[test]
 fn the_page_is_what_the_runs_give() {
     stdout(&["bench", "tables", "--check"]);

@@ -4,6 +4,7 @@
 use super::named::{self, Named};
 use super::results::Results;
 use anyhow::{Context, Result, bail};
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
 #[derive(clap::Args)]
@@ -53,7 +54,7 @@ fn add(folder: &Path, results: &Results, name: &str, command: &str) -> Result<()
 
 /// The page with its blocks filled.
 fn written(page: &str, runs: &Path) -> Result<String> {
-    let mut out = String::new();
+    let (mut out, mut quoted) = (String::new(), HashSet::new());
     let mut rest = page;
     while let Some(at) = rest.find(BEGIN) {
         let (before, block) = rest.split_at(at);
@@ -63,13 +64,14 @@ fn written(page: &str, runs: &Path) -> Result<String> {
         if body[..end].contains(BEGIN) {
             bail!("the block `{wanted}` has no `{END}`");
         }
-        out += &format!("{before}{head}-->\n{}{END}", block_text(wanted, runs)?);
+        out += &format!("{before}{head}-->\n{}{END}", block_text(wanted, runs, &mut quoted)?);
         rest = &body[end + END.len()..];
     }
     Ok(out + rest)
 }
 
-fn block_text(wanted: &str, folder: &Path) -> Result<String> {
+/// A table under what its run says of itself, which is said once.
+fn block_text<'a>(wanted: &'a str, folder: &Path, quoted: &mut HashSet<&'a str>) -> Result<String> {
     let mut words = wanted.split_whitespace();
     let (Some(run), Some(table)) = (words.next(), words.next()) else {
         bail!("`{wanted}`: a run and a table expected");
@@ -79,6 +81,9 @@ fn block_text(wanted: &str, folder: &Path) -> Result<String> {
         let names: Vec<&str> = named.tables.keys().map(String::as_str).collect();
         bail!("run `{run}` has no table `{table}`: {} expected", names.join(", "));
     };
+    if !quoted.insert(run) {
+        return Ok(format!("The run `{run}` as above:\n\n{found}"));
+    }
     let Named { machine, build, date, command, shapes, .. } = &named;
     let about = [machine, build, &format!("{date} UTC"), shapes];
     let about: Vec<&str> = about.into_iter().map(String::as_str).filter(|part| !part.is_empty()).collect();
@@ -104,6 +109,11 @@ mod tests {
              | b | 1234 [1200, 1300] |\n<!-- end -->\nafter\n"
         );
         assert_eq!(written(&once, folder.path()).unwrap(), once, "filling twice changes nothing");
+        let twice = written(&page.repeat(2), folder.path()).unwrap();
+        assert!(
+            twice.starts_with(&once) && twice.contains("\nThe run `run` as above:\n\n| x | y |\n"),
+            "{twice}"
+        );
         for wrong in [
             "<!-- table: run t -->\n",
             "<!-- table: run -->\n<!-- end -->",
