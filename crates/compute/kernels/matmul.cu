@@ -6,8 +6,9 @@
 // `stages` tiles per warp. A share's tiles are cut over the warps by cost, in the middle of a row tile too: the later
 // warp leaves its part in shared memory, where the earlier one, which ends on that tile, adds it. With one format a block
 // works out where the cuts fall; with several it reads that from `cuts`: until it knows, it cannot ask for weights. The
-// slices of a share are a cluster: a finished (tile, slice) goes into the shared memory of the tile's owner in the cluster, or,
-// where that has no room, into `workspace`; after the last tile one cluster barrier and a sum in order of slices remain.
+// slices of a share are a cluster: a finished (tile, slice) is sent into the shared memory of the tile's owner in the cluster,
+// which counts the bytes that come, or, where that has no room, into `workspace`, behind which there is a barrier of the
+// cluster; after the last tile a sum in order of slices remains.
 // Without clusters (before sm_90, or above 8 slices) `join` is set and matmul_join adds the workspace.
 //
 // A launch whose tiles are all of one format has a kernel for it; `mixed` kernels choose at every tile. There a small
@@ -133,9 +134,6 @@ __device__ __forceinline__ void matmul(const MatmulArgs& a) {
   // The lines of constants that are needed soon: they come while others are waited for.
   asm volatile("" ::"l"(a.products[0].weight), "r"(a.x.ld), "l"(a.x.x), "l"(a.workspace));
   launch_dependents();
-#if __CUDA_ARCH__ >= 900
-  if (clustered) cluster_arrive();
-#endif
   const int superblocks = a.x.ld >> 8;
   int at, slice, first_tile, tiles, first_k, depth;  // lane w: where warp w begins
   if constexpr (FORMAT == MIXED) {
@@ -163,7 +161,17 @@ __device__ __forceinline__ void matmul(const MatmulArgs& a) {
   u64* barriers = (u64*)(parts + (clustered && !a.workspace ? a.slices * a.owned * result : 0));
   u64* full = barriers + warp * a.stages;
   u64* ended = barriers + warps * a.stages;                 // [warps]: `left` is there
-  u64* x_full = ended + warps;
+  u64* sent = ended + warps;                                // what others of the cluster send to this block is there
+#if __CUDA_ARCH__ >= 900
+  if (clustered) {
+    if (threadIdx.x == 0) {
+      barrier_init(sent, 1);
+      barrier_init_fence();
+    }
+    __syncwarp();
+    cluster_arrive_relaxed();
+  }
+#endif
 
   if (lane == 0) {
 #if __CUDA_ARCH__ >= 900
@@ -174,7 +182,6 @@ __device__ __forceinline__ void matmul(const MatmulArgs& a) {
 #endif
     barrier_init(ended + warp, 32);
 #if __CUDA_ARCH__ >= 900
-    if (warp == 0) barrier_init(x_full, 1);
     barrier_init_fence();
 #endif
   }
@@ -231,30 +238,22 @@ __device__ __forceinline__ void matmul(const MatmulArgs& a) {
 
   // Weights are on their way; activations come from the kernel before this one.
   wait_for_inputs();
-  const u32 x_bytes = depth * 512, sums_bytes = a.with_sums ? depth * 32 : 0;
-#if __CUDA_ARCH__ >= 900
-  if (warp == 0) {
-    if (lane == 0) barrier_expect(x_full, a.rows * (x_bytes + sums_bytes));
-    __syncwarp();
-    if (lane < a.rows) {
-      const size_t row = a.chosen ? a.chosen[a.first_row + lane] : a.first_row + lane;
-      copy_bulk(x + lane * x_stride, a.x.x + row * a.x.ld + first_k * 256, x_bytes, x_full);
-      const __half* from = a.x.sums + row * (a.x.ld / 16) + first_k * 16;
-      if (sums_bytes) copy_bulk(sums + lane * sums_stride, from, sums_bytes, x_full);
-    }
-  }
-  __syncthreads();  // barriers are initialised
-  if (clustered) cluster_wait();  // every block of the cluster runs: its shared memory may be written
-  barrier_wait(x_full, 0);
-#else
-  for (int n = warp; n < a.rows; n += warps) {
+  // All threads ask for 16 bytes at a time: that is there sooner than what one lane asks for in whole rows.
+  const int x_pieces = depth * 32, row_pieces = x_pieces + (a.with_sums ? depth * 2 : 0);
+#pragma unroll 4
+  for (int i = threadIdx.x; i < a.rows * row_pieces; i += blockDim.x) {
+    const int n = quotient(i, row_pieces), piece = i - n * row_pieces;
     const size_t row = a.chosen ? a.chosen[a.first_row + n] : a.first_row + n;
-    const u8* from = (const u8*)(a.x.x + row * a.x.ld + first_k * 256);
-    for (u32 i = lane * 16; i < x_bytes; i += 512) *(uint4*)(x + n * x_stride + i) = load16(from + i);
-    from = (const u8*)(a.x.sums + row * (a.x.ld / 16) + first_k * 16);
-    for (u32 i = lane * 16; i < sums_bytes; i += 512) *(uint4*)(sums + n * sums_stride + i) = load16(from + i);
+    if (piece < x_pieces)
+      copy_piece(x + n * x_stride + piece * 16, a.x.x + row * a.x.ld + first_k * 256 + piece * 8);
+    else
+      copy_piece(sums + n * sums_stride + (piece - x_pieces) * 16,
+                 a.x.sums + row * (a.x.ld / 16) + first_k * 16 + (piece - x_pieces) * 8);
   }
-  __syncthreads();
+  copies_done();
+  __syncthreads();  // and barriers are initialised
+#if __CUDA_ARCH__ >= 900
+  if (clustered) cluster_wait();  // every block of the cluster runs: its shared memory may be written
 #endif
 
   const int g = lane >> 2, t = lane & 3;
@@ -327,8 +326,11 @@ __device__ __forceinline__ void matmul(const MatmulArgs& a) {
       to = a.workspace + (size_t)(slice - 1) * a.rows * to_stride + tile * 16;
     }
 #if __CUDA_ARCH__ >= 900
-    u32 owner = 0;
-    if (pushed) owner = address_in(parts + (slice * a.owned + index / a.slices) * result, index % a.slices);
+    u32 owner = 0, owner_sent = 0;
+    if (pushed) {
+      owner = address_in(parts + (slice * a.owned + index / a.slices) * result, index % a.slices);
+      owner_sent = address_in(sent, index % a.slices);
+    }
 #endif
 #pragma unroll
     for (int j = 0; j < N8; j++)
@@ -339,7 +341,7 @@ __device__ __forceinline__ void matmul(const MatmulArgs& a) {
           float v = acc[0][j][e];
           if (open) v += rest[n * LD + row];
 #if __CUDA_ARCH__ >= 900
-          if (pushed && from_start) store_in(owner + (n * LD + row) * 4, v);
+          if (pushed && from_start) send_to(owner + (n * LD + row) * 4, v, owner_sent);
           else
 #endif
           if (row < limit) to[n * to_stride + row] = v;
@@ -355,11 +357,16 @@ __device__ __forceinline__ void matmul(const MatmulArgs& a) {
 
 #if __CUDA_ARCH__ >= 900
   if (!clustered) return;
-  __syncwarp();
-  cluster_arrive();
-  cluster_wait();
   // This block owns the share's row tiles slice, slice + slices, ...
   const int mine = tiles > slice ? (tiles - slice + a.slices - 1) / a.slices : 0;
+  if (a.workspace) {
+    __syncwarp();
+    cluster_arrive();
+    cluster_wait();
+  } else {
+    if (threadIdx.x == 0) barrier_expect(sent, mine * a.slices * a.rows * 64);
+    barrier_wait(sent, 0);
+  }
   for (int i = threadIdx.x; i < mine * a.rows * 4; i += blockDim.x) {
     const int quarter = i & 3, n = (i >> 2) % a.rows, index = (i >> 2) / a.rows;
     const int at = first_tile + index * a.slices + slice;

@@ -13,6 +13,11 @@ __device__ __forceinline__ void barrier_init(u64* barrier, int arrivals) {
 __device__ __forceinline__ void barrier_arrive(u64* barrier) {
   asm volatile("{.reg .b64 s; mbarrier.arrive.shared.b64 s, [%0];}" ::"r"(shared_address(barrier)) : "memory");
 }
+// Sixteen bytes; copies_done waits for those of this thread.
+__device__ __forceinline__ void copy_piece(void* to, const void* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to)), "l"(from) : "memory");
+}
+__device__ __forceinline__ void copies_done() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 // Returns when the barrier has completed the phase of this parity (0 first).
 __device__ __forceinline__ void barrier_wait(u64* barrier, u32 parity) {
 #if __CUDA_ARCH__ >= 900
@@ -69,8 +74,16 @@ __device__ __forceinline__ u32 address_in(const void* p, int rank) {  // the sam
   asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(r) : "r"(shared_address(p)), "r"(rank));
   return r;
 }
-__device__ __forceinline__ void store_in(u32 address, float v) {
-  asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(address), "f"(v) : "memory");
+// Writes there, counted by a barrier of that block: who waits for its bytes needs no barrier of the cluster, which would
+// also wait until all stores have reached the device's memory.
+__device__ __forceinline__ void send_to(u32 address, float v, u32 barrier) {
+  asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %1, [%2];" ::"r"(address), "f"(v),
+               "r"(barrier)
+               : "memory");
+}
+// Says that this block runs and its barriers are there, and orders nothing else.
+__device__ __forceinline__ void cluster_arrive_relaxed() {
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 }
 // Shared or global memory that another block of the cluster wrote: never a stale line of L1.
 __device__ __forceinline__ float load_written(const float* p) {

@@ -42,10 +42,12 @@ fn decode_shared(run: &Run<'_>) -> u32 {
     DECODE_SHARED.0 + DECODE_SHARED.1 * run.rows() as u32
 }
 
-/// Whether a layer is one launch, the convolution included. It needs clusters, which images for older cards do not use.
+/// Whether a layer is one launch, the convolution included. It needs clusters, which images for older cards do not use, of
+/// more than one block: a block that is launched by itself cannot send.
 pub(super) fn is_fused(run: &Run<'_>) -> bool {
     !run.is_prompt()
         && run.slots == 0
+        && run.plan().recurrent_layer(0).0.dim > SLICE
         && run.rows() <= DECODE_ROWS
         && run.driver.overlap.load(Ordering::Relaxed)
         && decode_shared(run) <= run.limits.shared
