@@ -22,10 +22,10 @@ pub struct Rehearsed {
 }
 
 impl Engine {
-    /// A text whose sequence holds `prompt`, ready for [`Self::rehearse`].
-    pub fn rehearsal(&mut self, prompt: &[u32]) -> Result<Generation, Error> {
-        let sequence = self.sequence();
-        self.begin(sequence, prompt, prompt, Default::default(), Vec::new(), |_| ())
+    /// A text that holds `prompt`, ready for [`Self::rehearse`]; `sequence` has its beginning already.
+    pub fn rehearsal(&mut self, sequence: Sequence, prompt: &[u32]) -> Result<Generation, Error> {
+        let unread = prompt.get(sequence.committed()..).unwrap_or_default();
+        self.begin(sequence, unread, prompt, Default::default(), Vec::new(), |_| ())
     }
 
     /// A round of `text` as `spec` says, of which `length` tokens are kept whatever the target thinks of them.
