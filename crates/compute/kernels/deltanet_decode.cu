@@ -107,7 +107,6 @@ __device__ __forceinline__ void copy4(float* to, const float* from) {
 
 // A signal is an mbarrier of one arrival, that of the block's own thread which says how many bytes will come. Without
 // clusters, which these kernels are not launched without, they only compile.
-// clusters begin
 __device__ __forceinline__ u32 shared_address(const void* at) { return (u32)__cvta_generic_to_shared(at); }
 
 // By one thread; then all of the block arrive, and wait before the first of them sends.
@@ -187,7 +186,6 @@ __device__ __forceinline__ void send4(void* to, int rank, const float4& x, u64* 
   *(float4*)to = x;
 #endif
 }
-// clusters end
 
 // ------------------------------------------------------------------ the phases of a group
 
