@@ -26,6 +26,7 @@
 // budget: matmul_wide_32_mixed 128
 #include "ring.cuh"
 #include "tiles.cuh"
+#include "wgmma.cuh"
 
 constexpr int MAX_PRODUCTS = 8;
 constexpr int MIXED = -1;
@@ -77,11 +78,6 @@ template <int N> __device__ __forceinline__ void copy_wait() {
 }
 // What ordinary stores wrote to shared memory is seen by the tensor cores after this and a barrier.
 __device__ __forceinline__ void store_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
-__device__ __forceinline__ void warpgroup_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-__device__ __forceinline__ void warpgroup_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-template <int N> __device__ __forceinline__ void warpgroup_wait() {
-  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
-}
 template <int N> __device__ __forceinline__ void fewer_registers() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
 }
@@ -100,30 +96,6 @@ __device__ __forceinline__ void store_in4(u32 address, const float (&v)[4]) {
                "f"(v[3])
                : "memory");
 }
-// Registers that wgmma reads are ready here: their making must not be moved between the wgmma.
-__device__ __forceinline__ void hold(u32 (&a)[4]) {
-  asm volatile("" : "+r"(a[0]), "+r"(a[1]), "+r"(a[2]), "+r"(a[3])::"memory");
-}
-__device__ __forceinline__ void hold(u32 (&a)[4][4]) {
-#pragma unroll
-  for (int i = 0; i < 4; i++) hold(a[i]);
-}
-// c = a b + (add ? c : 0): 64 weight rows, of which a warp holds 16, times 8 N8 activation rows, 16 columns.
-#define C4(i) "+f"(c[i][0]), "+f"(c[i][1]), "+f"(c[i][2]), "+f"(c[i][3])
-#define WGMMA(N, REGS, A_AND_B, P, ...)                                                                          \
-  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " P ", 0;\nwgmma.mma_async.sync.aligned.m64n" N               \
-               "k16.f32.f16.f16 {" REGS "}, {" A_AND_B ", p, 1, 1, 0;\n}"                                        \
-               : __VA_ARGS__                                                                                     \
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)add))
-__device__ __forceinline__ void warpgroup_mma(float (&c)[3][4], const u32 (&a)[4], u64 b, bool add) {
-  WGMMA("24", "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11", "%12,%13,%14,%15}, %16", "%17", C4(0), C4(1), C4(2));
-}
-__device__ __forceinline__ void warpgroup_mma(float (&c)[4][4], const u32 (&a)[4], u64 b, bool add) {
-  WGMMA("32", "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15", "%16,%17,%18,%19}, %20", "%21", C4(0), C4(1),
-        C4(2), C4(3));
-}
-#undef WGMMA
-#undef C4
 #endif
 
 // ------------------------------------------------------------------ one step

@@ -68,7 +68,7 @@ fn company(both: &mut Both<'_>, matrices: &[(BlockType, usize)], cols: usize) ->
     };
     let few: Vec<_> = (0..MOST).step_by(16).map(|i| outputs_of(i..i + 16)).collect::<Result<_, _>>()?;
     let mut found = Vec::new();
-    for count in [17, 24, 32, 41, MOST] {
+    for count in [17, 24, 32, 33, 41, 48, 49, MOST] {
         let many = outputs_of(0..count)?;
         let same = many.iter().zip(matrices).enumerate().all(|(i, (many, (_, outputs)))| {
             many.chunks(*outputs).enumerate().all(|(row, numbers)| {

@@ -2,6 +2,7 @@
 //! of columns, shares of rows and warps follows from the matrices and the device alone, so that a row's sums have one
 //! order in any company; rows decide only what does not change a bit.
 
+mod tall;
 mod wide;
 
 use crate::{
@@ -144,6 +145,16 @@ impl Group {
         (steps, spent)
     }
 
+    /// The matrix that a row tile is of.
+    fn product_of(&self, tile: usize) -> usize {
+        let mut end = 0;
+        let ends_before = |(tiles, _): &&(usize, TileFormat)| {
+            end += tiles;
+            end <= tile
+        };
+        self.matrices.iter().take_while(ends_before).count()
+    }
+
     /// The format of all matrices, if they have the same.
     fn format(&self) -> Option<TileFormat> {
         let (_, first) = self.matrices[0];
@@ -197,6 +208,8 @@ struct Cut {
     memory: DeviceMemory,
     /// For passes of more than 16 rows, where there is such a kernel.
     wide: Option<wide::Wide>,
+    /// The same for passes of 33 to 64 rows.
+    tall: Option<tall::Tall>,
 }
 
 impl Cuts {
@@ -210,7 +223,8 @@ impl Cuts {
         let memory = run.driver.allocate_as_is(bytes.len(), "how products are cut")?;
         run.driver.upload(memory.address(), bytes)?;
         let wide = wide::Wide::of(run, group, &g)?;
-        let cut = Arc::new(Cut { geometry: g, memory, wide });
+        let tall = tall::Tall::of(run, group, &g)?;
+        let cut = Arc::new(Cut { geometry: g, memory, wide, tall });
         self.0.borrow_mut().insert(group.clone(), cut.clone());
         Ok(cut)
     }
@@ -346,7 +360,7 @@ pub(crate) fn workspace_bytes(weights: &Weights, limits: &DeviceInfo, products: 
     let bytes = |products: &Vec<Product>| {
         let group = describe(weights, products);
         let g = geometry(&group, limits);
-        partial_bytes(&group, &g, g.launch_rows)
+        partial_bytes(&group, &g, g.launch_rows).max(tall::workspace_bytes(&group, &g, limits))
     };
     groups(products).iter().map(bytes).max().unwrap_or(0)
 }
@@ -397,6 +411,9 @@ fn launch_group(run: &Run<'_>, products: &[Product]) -> Result<(), Error> {
         first_tile += tiles;
     }
     let x = run.activation(products[0].x);
+    if let Some(tall) = cut.tall.as_ref().filter(|_| tall::FOR.contains(&rows)) {
+        return tall.launch(run, &group, &list, (x, chosen, rows));
+    }
     if let Some(wide) = cut.wide.as_ref().filter(|_| rows > 16) {
         return wide.launch(run, &group, g.slices, &list, (x, chosen, rows));
     }
