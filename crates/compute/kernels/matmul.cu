@@ -38,20 +38,15 @@
 // budget: matmul_16_mixed 255
 // budget: matmul_32_mixed 255
 // budget: matmul_join 40
+#include "products.cuh"
 #include "ring.cuh"
 #include "tiles.cuh"
 
-constexpr int MAX_PRODUCTS = 8;
 constexpr int DIRECT = 8;  // added to a format: its tiles do not pass through the ring (Q8_0 and F16)
 constexpr int MIXED = -1;
 constexpr int CUTS = 24;  // words of a block in `cuts`
 constexpr int LD = 20;  // floats from one activation row of a 16-row partial result to the next: no bank conflicts
 
-struct MatmulProduct {
-  const u8* weight;  // tiles [ceil(rows / 16)][ld / 256]
-  float* out;        // [activation rows][out_stride]
-  int rows, out_stride, format, first_tile;
-};
 // What a block needs before it can ask for weights comes first: the constants of a launch are fetched line by line.
 struct MatmulArgs {
   const int* cuts;    // [blocks][CUTS]: where each warp begins and the last ends, as row tile of the share << 8 |
@@ -70,16 +65,8 @@ struct MatmulArgs {
   const int* chosen;  // activation row of each output row, or null: the same
   float* workspace;   // [slices - 1][rows][16 tiles] partial sums of slices 1.., or null; slice 0 goes to out
 };
-static_assert(sizeof(MatmulProduct) == 32 && sizeof(MatmulArgs) == 368, "mirrored in src/cuda/ops/matmul.rs");
+static_assert(sizeof(MatmulArgs) == 368, "mirrored in src/cuda/ops/matmul.rs");
 
-__device__ __forceinline__ int end_of(const MatmulArgs& a, int product) {
-  return product + 1 < a.product_count ? a.products[product + 1].first_tile : a.tiles;
-}
-__device__ __forceinline__ int product_of(const MatmulArgs& a, int tile) {
-  int i = 0;
-  while (tile >= end_of(a, i)) i++;
-  return i;
-}
 __device__ __forceinline__ int bytes_of(int format) { return tile_bytes(format & (DIRECT - 1)); }
 
 // n / d for n below 2^22, in fewer steps than the compiler's.

@@ -27,11 +27,11 @@
 // budget: matmul_tall_64_q4_k 168
 // budget: matmul_tall_64_q6_k 168
 // budget: matmul_tall_64_mixed 168
+#include "products.cuh"
 #include "ring.cuh"
 #include "tiles.cuh"
 #include "wgmma.cuh"
 
-constexpr int MAX_PRODUCTS = 8;
 constexpr int MIXED = -1;
 constexpr int WARPGROUPS = 3, WARPS = 4 * WARPGROUPS;
 constexpr int QUARTER_F16 = 2048;   // an F16 tile passes through the ring in four parts
@@ -39,13 +39,8 @@ constexpr int X_BYTES = 4352;       // of 8 rows of a superblock: 32 core matric
 constexpr u64 STREAMED = 0x12f0000000000000;  // what streamed() in ring.cuh gives
 constexpr int X_BLOCKS = 8;         // of 8 rows, of a superblock in memory
 
-struct TallProduct {
-  const u8* weight;  // tiles [ceil(rows / 16)][superblocks]
-  float* out;        // [activation rows][out_stride]
-  int rows, out_stride, format, first_tile;
-};
 struct TallArgs {
-  TallProduct products[MAX_PRODUCTS];
+  MatmulProduct products[MAX_PRODUCTS];
   const u8* x;       // arranged: [superblocks][X_BLOCKS][X_BYTES]
   const int2* cuts;  // [slices][tiles]: x: bit k: a new chain of sums begins with superblock k of the slice, never bit
                      // 0; y: where the tile's first piece is kept
@@ -60,17 +55,9 @@ struct TallArgs {
   int x_stages, slots, slot_bytes, parked;
   int pieces;  // of sums that a block keeps
 };
-static_assert(sizeof(TallProduct) == 32 && sizeof(TallArgs) == 336, "mirrored in src/cuda/ops/matmul/tall.rs");
+static_assert(sizeof(TallArgs) == 336, "mirrored in src/cuda/ops/matmul/tall.rs");
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(FORERUN_EMULATION)
-__device__ __forceinline__ int end_of(const TallArgs& a, int product) {
-  return product + 1 < a.product_count ? a.products[product + 1].first_tile : a.tiles;
-}
-__device__ __forceinline__ int product_of(const TallArgs& a, int tile) {
-  int i = 0;
-  while (tile >= end_of(a, i)) i++;
-  return i;
-}
 
 // ------------------------------------------------------------------ instructions
 
@@ -199,7 +186,7 @@ template <int ONLY> struct Ring {
           if (units) {
             bytes = tile_bytes(ONLY == MIXED ? a.products[w.w].format : ONLY);
             if ((warp & 3) < w.y) {
-              const TallProduct& q = a.products[product_of(a, w.x + (warp & 3))];  // not always the unit's first
+              const MatmulProduct& q = a.products[product_of(a, w.x + (warp & 3))];  // not always the unit's first
               from = q.weight + ((size_t)(w.x + (warp & 3) - q.first_tile) * a.superblocks + p.first_k) * bytes;
             }
           }
@@ -345,7 +332,7 @@ __device__ __forceinline__ void multiply(const TallArgs& a, Place& p, u8* stages
   int x_at = 0;  // the stage, and the parity of its barrier << 16
   // Eight activation rows of a tile.
   auto write = [&](int tile, int j, const float4& v) {
-    const TallProduct& q = a.products[product_of(a, tile)];
+    const MatmulProduct& q = a.products[product_of(a, tile)];
     const int row = (tile - q.first_tile) * 16 + g;
     float* out = q.out + (size_t)(8 * j + 2 * t) * q.out_stride + row;
 #pragma unroll

@@ -24,11 +24,11 @@
 // budget: matmul_wide_32_q4_k 128
 // budget: matmul_wide_32_q6_k 128
 // budget: matmul_wide_32_mixed 128
+#include "products.cuh"
 #include "ring.cuh"
 #include "tiles.cuh"
 #include "wgmma.cuh"
 
-constexpr int MAX_PRODUCTS = 8;
 constexpr int MIXED = -1;
 constexpr int GROUPS = 3;       // warpgroups that multiply; one more brings activations and weights
 constexpr int X_WARPS = 3;      // of the latter, for activations; the last is for weights
@@ -38,13 +38,8 @@ constexpr int X_STAGES = 3;     // superblocks of activations, arranged
 constexpr int RAW_STAGES = 2;   // and as they come
 constexpr int HALF_F16 = 4096;  // an F16 tile passes through the ring in two halves
 
-struct WideProduct {
-  const u8* weight;  // tiles [ceil(rows / 16)][ld / 256]
-  float* out;        // [activation rows][out_stride]
-  int rows, out_stride, format, first_tile;
-};
 struct WideArgs {
-  WideProduct products[MAX_PRODUCTS];
+  MatmulProduct products[MAX_PRODUCTS];
   Activation x;
   const int* chosen;  // activation row of each output row, or null: the same
   const u32* chains;  // [tiles][4]: bit k: a new chain of sums begins with superblock k
@@ -54,17 +49,9 @@ struct WideArgs {
   int slots, slot_bytes;       // of a warp's ring
   int owned;                   // row tiles that one block of a cluster adds up, at most
 };
-static_assert(sizeof(WideProduct) == 32 && sizeof(WideArgs) == 352, "mirrored in src/cuda/ops/matmul/wide.rs");
+static_assert(sizeof(WideArgs) == 352, "mirrored in src/cuda/ops/matmul/wide.rs");
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(FORERUN_EMULATION)
-__device__ __forceinline__ int end_of(const WideArgs& a, int product) {
-  return product + 1 < a.product_count ? a.products[product + 1].first_tile : a.tiles;
-}
-__device__ __forceinline__ int product_of(const WideArgs& a, int tile) {
-  int i = 0;
-  while (tile >= end_of(a, i)) i++;
-  return i;
-}
 
 // ------------------------------------------------------------------ instructions
 
@@ -267,7 +254,7 @@ __device__ __forceinline__ void bring_weights(const WideArgs& a, const Place& p,
       const int i = ((lane & 3) - (w.y >> 8)) & 3;
       bytes[u] = 0;
       if (i < (w.y & 255)) {
-        const WideProduct& q = a.products[product_of(a, w.x + i)];
+        const MatmulProduct& q = a.products[product_of(a, w.x + i)];
         bytes[u] = tile_bytes(q.format);
         from[u] = q.weight + ((size_t)(w.x + i - q.first_tile) * superblocks + p.first_k) * bytes[u];
       }
@@ -484,7 +471,7 @@ __device__ __forceinline__ void multiply(const WideArgs& a, const Place& p, u8* 
         }
       }
       const int at = tile_of(unit);
-      const WideProduct& q = a.products[product_of(a, at)];
+      const MatmulProduct& q = a.products[product_of(a, at)];
       const int row = (at - q.first_tile) * 16 + g;
       float* out = q.out + (size_t)(a.first_row + 2 * t) * q.out_stride + row;
 #pragma unroll
