@@ -3,7 +3,7 @@
 //
 // Grid: slices x shares blocks of `warps` warps. Block (slice, share) multiplies the share's row tiles with its slice
 // of the columns; its slice of all activation rows stays in shared memory while weights stream through a ring of
-// `stages` tiles per warp. A share's tiles are cut over the warps by cost, in the middle of a row tile too: the later
+// `stages` tiles per warp, see stream.cuh. A share's tiles are cut over the warps by cost, in the middle of a row tile too: the later
 // warp leaves its part in shared memory, where the earlier one, which ends on that tile, adds it. With one format a block
 // works out where the cuts fall; with several it reads that from `cuts`: until it knows, it cannot ask for weights. The
 // slices of a share are a cluster: a finished (tile, slice) is sent into the shared memory of the tile's owner in the cluster,
@@ -18,15 +18,15 @@
 // A row's bits: slices, shares, warps and cuts follow from the matrices and the device, never from the rows, so a row's
 // sums have one order in any company. Rows, N8, stages and the place of partial sums may differ.
 //
-// Floor: the tiles' bytes at memory speed (Q4_K 2304 per 4096 weights). What limits it: up to 8 rows the latency of a
-// tile (about 300 instructions, 16 warps) and 2 to 3 us between launches; at 16 rows also the shared memory's
-// bandwidth, of which activations take three quarters.
+// Floor: the tiles' bytes at memory speed (Q4_K 2304 per 4096 weights). What limits it: between launches 4 us at 1 row and
+// 6 at 16 (the end of the one before, activations, the sum over slices); then the instructions of a tile, 275 at up to 8 rows and
+// 330 at 16, of which 144 decode it: schedulers are busy four cycles of five.
 //
 // Launch: matmul_8 / _16 for up to 8 / 16 rows, with the format's name or `mixed`; matmul_32_mixed for up to 32; grid
 // slices * shares, block 32 * warps (see THREADS), cluster slices (1 if join), shared bytes, with
 // depth = ceil(ld / 256 / slices):
 //   warps * stages * stage_bytes + rows * (depth * 512 + 64) + rows * (depth * 32 + 16) + warps * rows * 80
-//   + (slices > 1 and no workspace: slices * owned * rows * 80) + (warps * (stages + 1) + 1) * 8
+//   + (slices > 1 and no workspace: slices * owned * rows * 80) + (warps + 1) * 8
 // matmul_join: grid ceil(tiles * 4 * rows / 256), block 256.
 // budget: matmul_8_q4_k 255
 // budget: matmul_8_q6_k 255
@@ -39,11 +39,8 @@
 // budget: matmul_32_mixed 255
 // budget: matmul_join 40
 #include "products.cuh"
-#include "ring.cuh"
-#include "tiles.cuh"
+#include "stream.cuh"
 
-constexpr int DIRECT = 8;  // added to a format: its tiles do not pass through the ring (Q8_0 and F16)
-constexpr int MIXED = -1;
 constexpr int CUTS = 24;  // words of a block in `cuts`
 constexpr int LD = 20;  // floats from one activation row of a 16-row partial result to the next: no bank conflicts
 
@@ -66,8 +63,6 @@ struct MatmulArgs {
   float* workspace;   // [slices - 1][rows][16 tiles] partial sums of slices 1.., or null; slice 0 goes to out
 };
 static_assert(sizeof(MatmulArgs) == 368, "mirrored in src/cuda/ops/matmul.rs");
-
-__device__ __forceinline__ int bytes_of(int format) { return tile_bytes(format & (DIRECT - 1)); }
 
 // n / d for n below 2^22, in fewer steps than the compiler's.
 __device__ __forceinline__ int quotient(int n, int d) {
@@ -140,14 +135,12 @@ __device__ __forceinline__ void matmul(const MatmulArgs& a) {
 
   const int stage_bytes = FORMAT == MIXED ? a.stage_bytes : tile_bytes(FORMAT);
   const int x_stride = a.x_stride, sums_stride = (x_stride >> 4) + 12, result = a.rows * LD;
-  u8* ring = memory + warp * a.stages * stage_bytes;
+  Ring ring = {memory + warp * a.stages * stage_bytes, a.stages, stage_bytes};
   u8* x = memory + warps * a.stages * stage_bytes;          // [rows][x_stride]
   u8* sums = x + a.rows * x_stride;                         // [rows][sums_stride]
   float* left = (float*)(sums + a.rows * sums_stride);      // [warps][rows][LD]: ends of row tiles, for the warp before
   float* parts = left + warps * result;                     // [slices][owned][rows][LD]
-  u64* barriers = (u64*)(parts + (clustered && !a.workspace ? a.slices * a.owned * result : 0));
-  u64* full = barriers + warp * a.stages;
-  u64* ended = barriers + warps * a.stages;                 // [warps]: `left` is there
+  u64* ended = (u64*)(parts + (clustered && !a.workspace ? a.slices * a.owned * result : 0));  // [warps]: `left` is there
   u64* sent = ended + warps;                                // what others of the cluster send to this block is there
 #if __CUDA_ARCH__ >= 900
   if (clustered) {
@@ -160,19 +153,7 @@ __device__ __forceinline__ void matmul(const MatmulArgs& a) {
   }
 #endif
 
-  if (lane == 0) {
-#if __CUDA_ARCH__ >= 900
-#pragma unroll 1
-    for (int i = 0; i < a.stages; i++) barrier_init(full + i, 1);
-#else
-    for (int i = 0; i < a.stages; i++) barrier_init(full + i, 32);
-#endif
-    barrier_init(ended + warp, 32);
-#if __CUDA_ARCH__ >= 900
-    barrier_init_fence();
-#endif
-  }
-  __syncwarp();
+  if (lane == 0) barrier_init(ended + warp, 32);
 
   // This warp's steps, one superblock of a row tile each, and the warp whose first step follows its last.
   const int begin = __shfl_sync(~0u, at, warp), end = __shfl_sync(~0u, at, warp + 1);
@@ -182,46 +163,26 @@ __device__ __forceinline__ void matmul(const MatmulArgs& a) {
   int k = begin & 255, tile = first_tile + (begin >> 8);
   int steps = ((end >> 8) - (begin >> 8)) * depth + (end & 255) - k;
 
-  // Where the ring is filled from: `unfilled` steps from superblock `ahead_k` of row tile `ahead_tile` on.
-  const int product = FORMAT == MIXED && steps ? product_of(a, tile) : 0;
-  int format = FORMAT == MIXED ? a.products[product].format : FORMAT;
-  auto place = [&](const MatmulProduct& p, int tile, int k) {
-    return p.weight + ((size_t)(tile - p.first_tile) * superblocks + first_k + k) * bytes_of(p.format);
+  // What is asked for next: the rest of this warp's row tile, then `unasked` steps from row tile `ahead_tile` on.
+  int unasked = steps, ahead_tile = tile, ahead_k = k;
+  Ahead ahead = {nullptr, 0, FORMAT};
+  auto advance = [&] {
+    if (!unasked) return;
+    const MatmulProduct& p = a.products[product_of(a, ahead_tile)];
+    if (FORMAT == MIXED) ahead.format = p.format;
+    ahead.at = p.weight + lane * 16 +
+               ((size_t)(ahead_tile++ - p.first_tile) * superblocks + first_k + ahead_k) * bytes_of(ahead.format);
+    ahead.left = min(depth - ahead_k, unasked);
+    unasked -= ahead.left;
+    ahead_k = 0;
   };
-  int unfilled = steps, ahead_k = k, ahead_tile = tile, ahead_format = format;
-  const u8* ahead = nullptr;
-  if (steps) {
-    const MatmulProduct& p = a.products[FORMAT == MIXED ? product : product_of(a, tile)];
-    ahead = place(p, tile, k);
-  }
-#if __CUDA_ARCH__ >= 900
+  advance();
   const u64 policy = streamed();
-#endif
-  auto fill = [&](u8* to, u64* barrier) {
-    const int bytes = FORMAT == MIXED ? bytes_of(ahead_format) : stage_bytes;
-    const int copied = FORMAT == MIXED && (ahead_format & DIRECT) ? 0 : bytes;
-#if __CUDA_ARCH__ >= 900
-    if (lane == 0) {
-      barrier_expect(barrier, copied);
-      if (copied) copy_stream(to, ahead, copied, barrier, policy);
-      else prefetch(ahead, bytes);
-    }
-#else
-    copy_pieces(to, ahead, copied, barrier, lane);
-#endif
-    ahead += bytes;
-    unfilled--;
-    if (++ahead_k == depth) {
-      ahead_k = 0;
-      if (++ahead_tile < a.tiles) {
-        const MatmulProduct& p = a.products[product_of(a, ahead_tile)];
-        ahead_format = p.format;
-        ahead = place(p, ahead_tile, 0);
-      }
-    }
-  };
 #pragma unroll 1
-  for (int i = 0; i < a.stages && unfilled; i++) fill(ring + i * stage_bytes, full + i);
+  for (int i = 0; i < a.stages; i++) {
+    ask<FORMAT>(ring, ahead, advance, policy);
+    ring.step();
+  }
 
   // Weights are on their way; activations come from the kernel before this one.
   wait_for_inputs();
@@ -244,59 +205,32 @@ __device__ __forceinline__ void matmul(const MatmulArgs& a) {
 #endif
 
   const int g = lane >> 2, t = lane & 3;
-  const u8 *x_from[N8], *sums_from[N8];  // of activation rows that do not exist, the last one; their results are dropped
-#pragma unroll
-  for (int j = 0; j < N8; j++) {
-    const int n = min(j * 8 + g, a.rows - 1);
-    x_from[j] = x + n * x_stride + t * 16;
-    sums_from[j] = sums + n * sums_stride + t * 4;
-  }
-  float acc[1][N8][4];
-#pragma unroll
-  for (int j = 0; j < N8; j++) acc[0][j][0] = acc[0][j][1] = acc[0][j][2] = acc[0][j][3] = 0.f;
-
   bool from_start = k == 0;  // this warp holds the first columns of the row tile
-  int stage = 0;
-  u32 parity = 0;
   while (steps) {
-    u8* weights = ring + stage * stage_bytes;
-    u64* barrier = full + stage;
-    barrier_wait(barrier, parity);
-    const __half *xs[N8], *ss[N8];
+    const MatmulProduct& p = a.products[product_of(a, tile)];
+    const int count = min(depth - k, steps);
+    const __half *xs[N8], *ss[N8];  // of activation rows that do not exist, the last one's; their results are dropped
+    float acc[1][N8][4];
 #pragma unroll
     for (int j = 0; j < N8; j++) {
-      xs[j] = (const __half*)(x_from[j] + k * 512);
-      ss[j] = (const __half*)(sums_from[j] + k * 32);
+      const int n = min(j * 8 + g, a.rows - 1);
+      xs[j] = (const __half*)(x + n * x_stride + t * 16 + k * 512);
+      ss[j] = (const __half*)(sums + n * sums_stride + t * 4 + k * 32);
+      acc[0][j][0] = acc[0][j][1] = acc[0][j][2] = acc[0][j][3] = 0.f;
     }
-    if constexpr (FORMAT == TILE_Q8_0) multiply_tile<TILE_Q8_0, N8, 1, 2>(weights, xs, ss, acc, lane);
-    else if constexpr (FORMAT != MIXED) multiply_tile<FORMAT, N8, 1>(weights, xs, ss, acc, lane);
-    else
-      switch (format) {
-        case TILE_Q4_K: multiply_tile<TILE_Q4_K, N8, 1>(weights, xs, ss, acc, lane); break;
-        case TILE_Q5_K: multiply_tile<TILE_Q5_K, N8, 1>(weights, xs, ss, acc, lane); break;
-        case TILE_Q6_K: multiply_tile<TILE_Q6_K, N8, 1>(weights, xs, ss, acc, lane); break;
-        case TILE_Q8_0: multiply_tile<TILE_Q8_0, N8, 1, 2>(weights, xs, ss, acc, lane); break;
-        case TILE_F16: multiply_tile<TILE_F16, N8, 1, 2>(weights, xs, ss, acc, lane); break;
-        default: {
-          const u8* from = place(a.products[product_of(a, tile)], tile, k);
-          if (format == TILE_Q8_0 + DIRECT) multiply_tile<TILE_Q8_0, N8, 1, 1>(from, xs, ss, acc, lane);
-          else multiply_tile<TILE_F16, N8, 1, 1>(from, xs, ss, acc, lane);
-        }
-      }
-    __syncwarp();
-    if (unfilled) fill(weights, barrier);
-    if (++stage == a.stages) {
-      stage = 0;
-      parity ^= 1;
+    if constexpr (FORMAT != MIXED) {
+      multiply_tiles<FORMAT, N8>(ring, count, xs, ss, acc, ahead, advance, policy);
+    } else {
+      const u8* from = p.weight + ((size_t)(tile - p.first_tile) * superblocks + first_k + k) * bytes_of(p.format);
+      multiply_tiles_of<N8>(p.format, from, ring, count, xs, ss, acc, ahead, advance, policy);
     }
-    steps--;
-    if (++k < depth && steps) continue;
+    steps -= count;
+    k += count;
 
     // The row tile ends, or this warp's part of it: the rest was the first thing the next warp computed.
     const bool open = k < depth;
     if (open) barrier_wait(ended + next_warp, 0);
     const float* rest = left + next_warp * result;
-    const MatmulProduct& p = a.products[product_of(a, tile)];
     const int index = tile - first_tile;  // in the share
     const bool pushed = clustered && !a.workspace;
     float* to;
@@ -333,13 +267,11 @@ __device__ __forceinline__ void matmul(const MatmulArgs& a) {
 #endif
           if (row < limit) to[n * to_stride + row] = v;
         }
-        acc[0][j][e] = 0.f;
       }
     if (!from_start) barrier_arrive(ended + warp);
     from_start = true;
     k = 0;
     tile++;
-    if (FORMAT == MIXED && steps) format = a.products[product_of(a, tile)].format;
   }
 
 #if __CUDA_ARCH__ >= 900

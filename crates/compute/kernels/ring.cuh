@@ -17,6 +17,26 @@ __device__ __forceinline__ void barrier_arrive(u64* barrier) {
 __device__ __forceinline__ void copy_piece(void* to, const void* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to)), "l"(from) : "memory");
 }
+// Weights are read once in a pass: L2 should give them up first, so that activations stay.
+__device__ __forceinline__ u64 streamed() {
+  u64 policy;
+  asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+__device__ __forceinline__ void copy_streamed(u32 to, const void* from, u64 policy) {  // sixteen bytes
+  asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "l"(policy)
+               : "memory");
+}
+__device__ __forceinline__ void copy_streamed_if(bool wanted, u32 to, const void* from, u64 policy) {
+  asm volatile("{.reg .pred p; setp.ne.b32 p, %0, 0; @p cp.async.cg.shared.global.L2::cache_hint [%1], [%2], 16, %3;}" ::"r"(
+                   (int)wanted), "r"(to), "l"(from), "l"(policy)
+               : "memory");
+}
+// Copies since the last call are a group; copies_pending waits until no more than N groups of this thread are under way.
+__device__ __forceinline__ void copies_begun() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int N> __device__ __forceinline__ void copies_pending() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+}
 __device__ __forceinline__ void copies_done() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 // Returns when the barrier has completed the phase of this parity (0 first).
 __device__ __forceinline__ void barrier_wait(u64* barrier, u32 parity) {
@@ -46,12 +66,6 @@ __device__ __forceinline__ void copy_bulk(void* to, const void* from, u32 bytes,
                    shared_address(to)),
                "l"(from), "r"(bytes), "r"(shared_address(barrier))
                : "memory");
-}
-// Weights are read once in a pass: L2 should give them up first, so that activations stay.
-__device__ __forceinline__ u64 streamed() {
-  u64 policy;
-  asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-  return policy;
 }
 __device__ __forceinline__ void copy_stream(void* to, const void* from, u32 bytes, u64* barrier, u64 policy) {
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "

@@ -251,7 +251,7 @@ fn shared_bytes(group: &Group, g: &Geometry, rows: usize, stages: usize, workspa
     let result = rows * 80;
     let parts = if g.slices > 1 && !workspace { g.slices * g.owned * result } else { 0 };
     let activations = rows * (depth * 512 + 64) + rows * (depth * 32 + 16);
-    let barriers = (g.warps * (stages + 1) + 1) * 8;
+    let barriers = (g.warps + 1) * 8;
     g.warps * stages * g.stage_bytes + activations + g.warps * result + parts + barriers
 }
 
