@@ -3,13 +3,13 @@
 //
 // Grid: slices x shares blocks of `warps` warps. Block (slice, share) multiplies the share's row tiles with its slice
 // of the columns; its slice of all activation rows stays in shared memory while weights stream through a ring of
-// `stages` tiles per warp, see stream.cuh. A share's tiles are cut over the warps by cost, in the middle of a row tile too: the later
-// warp leaves its part in shared memory, where the earlier one, which ends on that tile, adds it. With one format a block
-// works out where the cuts fall; with several it reads that from `cuts`: until it knows, it cannot ask for weights. The
-// slices of a share are a cluster: a finished (tile, slice) is sent into the shared memory of the tile's owner in the cluster,
-// which counts the bytes that come, or, where that has no room, into `workspace`, behind which there is a barrier of the
-// cluster; after the last tile a sum in order of slices remains.
-// Without clusters (before sm_90, or above 8 slices) `join` is set and matmul_join adds the workspace.
+// `stages` tiles per warp, see stream.cuh. A share's tiles are cut over the warps by cost, in the middle of a row tile
+// too: the later warp leaves its part in shared memory, where the earlier one, which ends on that tile, adds it. With
+// one format a block works out where the cuts fall; with several it reads that from `cuts`: until it knows, it cannot
+// ask for weights. The slices of a share are a cluster: a finished (tile, slice) is sent into the shared memory of the
+// tile's owner in the cluster, which counts the bytes that come, or, where that has no room, into `workspace`, behind
+// which there is a barrier of the cluster; after the last tile a sum in order of slices remains. Without clusters
+// (before sm_90, or above 8 slices) `join` is set and matmul_join adds the workspace.
 //
 // A launch whose tiles are all of one format has a kernel for it; `mixed` kernels choose at every tile. There a small
 // matrix whose tiles are larger than the others' is read from memory directly (DIRECT), or it would set the size of all
@@ -18,9 +18,9 @@
 // A row's bits: slices, shares, warps and cuts follow from the matrices and the device, never from the rows, so a row's
 // sums have one order in any company. Rows, N8, stages and the place of partial sums may differ.
 //
-// Floor: the tiles' bytes at memory speed (Q4_K 2304 per 4096 weights). What limits it: between launches 4 us at 1 row and
-// 6 at 16 (the end of the one before, activations, the sum over slices); then the instructions of a tile, 275 at up to 8 rows and
-// 330 at 16, of which 144 decode it: schedulers are busy four cycles of five.
+// Floor: the tiles' bytes at memory speed (Q4_K 2304 per 4096 weights). What limits it: between launches 4 us at 1 row
+// and 5 at 16 (the end of the one before, activations, the sum over slices); then the instructions of a tile, about 270
+// at up to 8 rows and 320 at 16, of which 144 decode it: schedulers issue in four cycles of five.
 //
 // Launch: matmul_8 / _16 for up to 8 / 16 rows, with the format's name or `mixed`; matmul_32_mixed for up to 32; grid
 // slices * shares, block 32 * warps (see THREADS), cluster slices (1 if join), shared bytes, with
@@ -140,7 +140,7 @@ __device__ __forceinline__ void matmul(const MatmulArgs& a) {
   u8* sums = x + a.rows * x_stride;                         // [rows][sums_stride]
   float* left = (float*)(sums + a.rows * sums_stride);      // [warps][rows][LD]: ends of row tiles, for the warp before
   float* parts = left + warps * result;                     // [slices][owned][rows][LD]
-  u64* ended = (u64*)(parts + (clustered && !a.workspace ? a.slices * a.owned * result : 0));  // [warps]: `left` is there
+  u64* ended = (u64*)(parts + (clustered && !a.workspace ? a.slices * a.owned * result : 0));  // [warps]: `left` is full
   u64* sent = ended + warps;                                // what others of the cluster send to this block is there
 #if __CUDA_ARCH__ >= 900
   if (clustered) {
@@ -186,17 +186,20 @@ __device__ __forceinline__ void matmul(const MatmulArgs& a) {
 
   // Weights are on their way; activations come from the kernel before this one.
   wait_for_inputs();
-  // All threads ask for 16 bytes at a time: that is there sooner than what one lane asks for in whole rows.
+  // A warp asks for a row, 16 bytes a lane: that is there sooner than what one lane asks for in whole rows.
   const int x_pieces = depth * 32, row_pieces = x_pieces + (a.with_sums ? depth * 2 : 0);
-#pragma unroll 4
-  for (int i = threadIdx.x; i < a.rows * row_pieces; i += blockDim.x) {
-    const int n = quotient(i, row_pieces), piece = i - n * row_pieces;
+#pragma unroll 1
+  for (int n = warp; n < a.rows; n += warps) {
     const size_t row = a.chosen ? a.chosen[a.first_row + n] : a.first_row + n;
-    if (piece < x_pieces)
-      copy_piece(x + n * x_stride + piece * 16, a.x.x + row * a.x.ld + first_k * 256 + piece * 8);
-    else
-      copy_piece(sums + n * sums_stride + (piece - x_pieces) * 16,
-                 a.x.sums + row * (a.x.ld / 16) + first_k * 16 + (piece - x_pieces) * 8);
+    const __half* from = a.x.x + row * a.x.ld + first_k * 256 + lane * 8;
+    const __half* sums_from = a.x.sums + row * (a.x.ld / 16) + first_k * 16 - x_pieces * 8 + lane * 8;
+    const u32 to = shared_address(x + n * x_stride) + lane * 16;
+    const u32 sums_to = shared_address(sums + n * sums_stride) - x_pieces * 16 + lane * 16;
+#pragma unroll 4
+    for (int piece = 0; piece < row_pieces - lane; piece += 32) {
+      const bool of_x = piece + lane < x_pieces;
+      copy_piece((of_x ? to : sums_to) + piece * 16, (of_x ? from : sums_from) + piece * 8);
+    }
   }
   copies_done();
   __syncthreads();  // and barriers are initialised
@@ -228,47 +231,45 @@ __device__ __forceinline__ void matmul(const MatmulArgs& a) {
     k += count;
 
     // The row tile ends, or this warp's part of it: the rest was the first thing the next warp computed.
-    const bool open = k < depth;
-    if (open) barrier_wait(ended + next_warp, 0);
-    const float* rest = left + next_warp * result;
-    const int index = tile - first_tile;  // in the share
-    const bool pushed = clustered && !a.workspace;
-    float* to;
-    size_t to_stride = LD;
-    int limit = 16;
+    if (k < depth) {
+      barrier_wait(ended + next_warp, 0);
+      const float* rest = left + next_warp * result + g;
+#pragma unroll
+      for (int j = 0; j < N8; j++)
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+          acc[0][j][e] += rest[min(j * 8 + 2 * t + (e & 1), a.rows - 1) * LD + (e >> 1) * 8];
+    }
+    auto each = [&](auto put) {  // put(activation row, row of the tile, number)
+#pragma unroll
+      for (int j = 0; j < N8; j++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) put(j * 8 + 2 * t + (e & 1), g + (e >> 1) * 8, acc[0][j][e]);
+    };
+    const int row = (tile - p.first_tile) * 16;
     if (!from_start) {
-      to = left + warp * result;
+      float* to = left + warp * result;
+      each([&](int n, int i, float v) {
+        if (n < a.rows) to[n * LD + i] = v;
+      });
+      barrier_arrive(ended + warp);
+#if __CUDA_ARCH__ >= 900
+    } else if (clustered && !a.workspace) {
+      const int index = tile - first_tile, mine = quotient(index, a.slices), owner = index - mine * a.slices;
+      const u32 to = address_in(parts + (slice * a.owned + mine) * result, owner), signal = address_in(sent, owner);
+      each([&](int n, int i, float v) { send_to_if(n < a.rows, to + (n * LD + i) * 4, v, signal); });
+#endif
     } else if (slice == 0) {
-      to_stride = p.out_stride;
-      to = p.out + (size_t)a.first_row * to_stride + (tile - p.first_tile) * 16;
-      limit = p.rows - (tile - p.first_tile) * 16;
+      float* to = p.out + (size_t)a.first_row * p.out_stride + row;
+      each([&](int n, int i, float v) {
+        if (n < a.rows && row + i < p.rows) to[(size_t)n * p.out_stride + i] = v;
+      });
     } else {
-      to_stride = (size_t)a.tiles * 16;
-      to = a.workspace + (size_t)(slice - 1) * a.rows * to_stride + tile * 16;
+      float* to = a.workspace + ((size_t)(slice - 1) * a.rows * a.tiles + tile) * 16;
+      each([&](int n, int i, float v) {
+        if (n < a.rows) to[(size_t)n * a.tiles * 16 + i] = v;
+      });
     }
-#if __CUDA_ARCH__ >= 900
-    u32 owner = 0, owner_sent = 0;
-    if (pushed) {
-      owner = address_in(parts + (slice * a.owned + index / a.slices) * result, index % a.slices);
-      owner_sent = address_in(sent, index % a.slices);
-    }
-#endif
-#pragma unroll
-    for (int j = 0; j < N8; j++)
-#pragma unroll
-      for (int e = 0; e < 4; e++) {
-        const int n = j * 8 + 2 * t + (e & 1), row = g + (e >> 1) * 8;
-        if (n < a.rows) {
-          float v = acc[0][j][e];
-          if (open) v += rest[n * LD + row];
-#if __CUDA_ARCH__ >= 900
-          if (pushed && from_start) send_to(owner + (n * LD + row) * 4, v, owner_sent);
-          else
-#endif
-          if (row < limit) to[n * to_stride + row] = v;
-        }
-      }
-    if (!from_start) barrier_arrive(ended + warp);
     from_start = true;
     k = 0;
     tile++;
@@ -277,7 +278,7 @@ __device__ __forceinline__ void matmul(const MatmulArgs& a) {
 #if __CUDA_ARCH__ >= 900
   if (!clustered) return;
   // This block owns the share's row tiles slice, slice + slices, ...
-  const int mine = tiles > slice ? (tiles - slice + a.slices - 1) / a.slices : 0;
+  const int mine = quotient(tiles - slice + a.slices - 1, a.slices);
   if (a.workspace) {
     __syncwarp();
     cluster_arrive();
@@ -287,7 +288,7 @@ __device__ __forceinline__ void matmul(const MatmulArgs& a) {
     barrier_wait(sent, 0);
   }
   for (int i = threadIdx.x; i < mine * a.rows * 4; i += blockDim.x) {
-    const int quarter = i & 3, n = (i >> 2) % a.rows, index = (i >> 2) / a.rows;
+    const int quarter = i & 3, index = quotient(i >> 2, a.rows), n = (i >> 2) - index * a.rows;
     const int at = first_tile + index * a.slices + slice;
     if (a.workspace) {
       join4(a, at, n, quarter);

@@ -14,8 +14,8 @@ __device__ __forceinline__ void barrier_arrive(u64* barrier) {
   asm volatile("{.reg .b64 s; mbarrier.arrive.shared.b64 s, [%0];}" ::"r"(shared_address(barrier)) : "memory");
 }
 // Sixteen bytes; copies_done waits for those of this thread.
-__device__ __forceinline__ void copy_piece(void* to, const void* from) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to)), "l"(from) : "memory");
+__device__ __forceinline__ void copy_piece(u32 to, const void* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
 // Weights are read once in a pass: L2 should give them up first, so that activations stay.
 __device__ __forceinline__ u64 streamed() {
@@ -90,9 +90,10 @@ __device__ __forceinline__ u32 address_in(const void* p, int rank) {  // the sam
 }
 // Writes there, counted by a barrier of that block: who waits for its bytes needs no barrier of the cluster, which would
 // also wait until all stores have reached the device's memory.
-__device__ __forceinline__ void send_to(u32 address, float v, u32 barrier) {
-  asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %1, [%2];" ::"r"(address), "f"(v),
-               "r"(barrier)
+__device__ __forceinline__ void send_to_if(bool wanted, u32 address, float v, u32 barrier) {
+  asm volatile("{.reg .pred p; setp.ne.b32 p, %3, 0; "
+               "@p st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %1, [%2];}" ::"r"(address), "f"(v),
+               "r"(barrier), "r"((int)wanted)
                : "memory");
 }
 // Says that this block runs and its barriers are there, and orders nothing else.

@@ -39,7 +39,7 @@ template <int BYTES> __device__ __forceinline__ void copy_tile(u32 to, const u8*
 #pragma unroll
   for (int at = 0; at + 512 <= BYTES; at += 512) copy_streamed(to + at, from + at, policy);
   constexpr int REST = BYTES % 512, AT = BYTES - REST;
-  if (REST) copy_streamed_if((threadIdx.x & 31) < REST / 16, to + AT, from + AT, policy);
+  if constexpr (REST > 0) copy_streamed_if((threadIdx.x & 31) < REST / 16, to + AT, from + AT, policy);
 }
 __device__ __forceinline__ void copy_tile(u32 to, const u8* from, int bytes, u64 policy) {
 #pragma unroll 1

@@ -72,6 +72,10 @@ __device__ __forceinline__ void mma(float (&c)[4], const u32 (&a)[4], u32 b0, u3
 }
 #endif
 
+// A constant that stays in a register: as a number it is made anew for every instruction that has no room for one. Grids have
+// one layer.
+__device__ __forceinline__ u32 kept(u32 constant) { return constant + (gridDim.z - 1); }
+
 __device__ __forceinline__ uint4 load16(const void* p) { return *(const uint4*)p; }
 __device__ __forceinline__ u32 load_word(const void* p) { return *(const u32*)p; }
 __device__ __forceinline__ u32 word_of(const uint4& v, int i) {
@@ -109,8 +113,8 @@ template <int FORMAT> struct TileK {
     u32 low[2], high[2];  // scales of the two groups; the second's nibbles stand 4 bits up, hence / 16
 #pragma unroll
     for (int i = 0; i < 2; i++) {
-      const u32 s = permute(h.scales[i][c >> 1], 0x64646464, (c & 1) ? 0x4342 : 0x4140);  // {1024 + low, 1024 + high}
-      const u32 scaled = half2_fma(s, 0x2c003c00, 0xd400e400);
+      const u32 s = permute(h.scales[i][c >> 1], 0x64646464, kept((c & 1) ? 0x4342 : 0x4140));  // 1024 + {low, high}
+      const u32 scaled = half2_fma(s, kept(0x2c003c00), 0xd400e400);
       low[i] = twice_low(scaled);
       high[i] = twice_high(scaled);
     }
@@ -174,8 +178,8 @@ template <> struct Tile<TILE_Q6_K> {
     for (int i = 0; i < 2; i++) {
       // A byte is a scale + 128: 0x6400 | byte = 1024 + byte, less 1152. Lanes t >= 2 are in a group's columns 16-31.
       const u32 four = word_of(h.scales[i], c);
-      const u32 first = half2_add(permute(four, 0x64646464, 0x4140), 0xe480e480);
-      const u32 second = half2_add(permute(four, 0x64646464, 0x4342), 0xe480e480);
+      const u32 first = half2_add(permute(four, 0x64646464, kept(0x4140)), 0xe480e480);
+      const u32 second = half2_add(permute(four, 0x64646464, kept(0x4342)), 0xe480e480);
       d[i] = half2_mul(permute(first, second, (lane & 2) ? 0x7632 : 0x5410), 0x2c003c00);
       z[i] = half2_mul(d[i], 0x82008020);
     }
@@ -211,8 +215,9 @@ template <> struct Tile<TILE_Q8_0> {
       const uint4 w = load16(tile + (2 * c + half) * 512 + lane * 16);
 #pragma unroll
       for (int i = 0; i < 4; i++) {
-        a[2 * half + (i >> 1)][2 * (i & 1)] = half2_add(permute(word_of(w, i), 0x64646464, 0x4140), 0xe480e480);
-        a[2 * half + (i >> 1)][2 * (i & 1) + 1] = half2_add(permute(word_of(w, i), 0x64646464, 0x4342), 0xe480e480);
+        u32* to = a[2 * half + (i >> 1)] + 2 * (i & 1);
+        to[0] = half2_add(permute(word_of(w, i), 0x64646464, kept(0x4140)), 0xe480e480);
+        to[1] = half2_add(permute(word_of(w, i), 0x64646464, kept(0x4342)), 0xe480e480);
       }
     }
   }
