@@ -75,7 +75,7 @@ extern "C" __global__ void __launch_bounds__(32 * UP_WARPS, 2) experts_up(const 
   Visits& visits = *(Visits*)(memory + UP_PARTS);
   u64* barriers = (u64*)(memory + UP_PARTS + sizeof(Visits));
   u64 *full = barriers + MAX_STAGES, *empty = full + BUFFERS;  // of `parts`; the first are of the stages
-  u32* done = (u32*)(empty + BUFFERS);                         // [MAX_STAGES]: warps that have read the stage
+  u32* done = (u32*)(empty + BUFFERS);                         // [MAX_STAGES]: warps that have read the stage, modulo `working`
   const int working = min(columns, UP_WARPS);  // warps with tiles
   if (threadIdx.x == 0) {
     for (int i = 0; i < BUFFERS; i++) {
@@ -219,22 +219,20 @@ extern "C" __global__ void __launch_bounds__(32 * UP_WARPS, 2) experts_up(const 
       put(part, out[0], column > warp, lane);
       put(part + UP_WARPS * PART, out[1], column > warp, lane);
     }
-    // Who is the last to have read the stage has it filled again.
+    barrier_arrive(full + buffer);
+    // Who comes last has the stage filled again. The count only says who that is; that all have read the stage is what
+    // the barrier says, which is complete by then.
     __syncwarp();
     u32 before = 0;
-    if (lane == 0) {
-      __threadfence_block();
-      before = atomicAdd(done + stage, 1u);
-    }
-    if (__shfl_sync(~0u, before, 0) == (u32)working - 1) {
-      if (lane == 0) done[stage] = 0;
-      if (at.index + a.stages < share.all) fetch(at.index + a.stages, stage);
+    if (lane == 0) before = atomicInc(done + stage, working - 1);
+    if (at.index + a.stages < share.all && __shfl_sync(~0u, before, 0) == (u32)working - 1) {
+      barrier_wait(full + buffer, (at.index / BUFFERS) & 1);
+      fetch(at.index + a.stages, stage);
     }
     if (++stage == a.stages) {
       stage = 0;
       parity ^= 1;
     }
-    barrier_arrive(full + buffer);
     if (at.index > 0 && (turn == 0 ? working : turn) - 1 == warp) add_up(at.index - 1);
     if (++turn == working) turn = 0;
     same = at.next(share);
