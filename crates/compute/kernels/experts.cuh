@@ -1,6 +1,6 @@
 // The experts of a decoding pass, from a block's second norm to the sum of its experts' outputs, in three launches:
-//   experts_route  n = rms(x + add) * norm, the router's logits of n, and the choice of experts;
-//   experts_up     act = silu(gate n) * (up n) of every visit and of the shared expert;
+//   experts_route  n = rms(x + add) * norm, and the router's logits of n;
+//   experts_up     the choice of experts; act = silu(gate n) * (up n) of every visit and of the shared expert;
 //   experts_down   x += add; out = sum over ranks of weight * down act + sigmoid(shared logit) * shared down act.
 // Here is what they share. A visit is a row at one of its experts, row * top_k + rank. Visits of an expert are
 // multiplied in groups of up to 8; the shared expert is visited by all rows, in groups of their own. See tiles.cuh for
@@ -172,14 +172,18 @@ __device__ __forceinline__ float half_error(float v) {
 
 // ------------------------------------------------------------------ who visits whom
 
-struct Visits {
+// In shared memory and, for experts_down, in the device's.
+struct VisitList {
+  u32 count, pad[3];                 // groups
+  u32 groups[MAX_VISITS];            // expert << 16 | visits << 12 | first in `order`
+  unsigned short order[MAX_VISITS];  // visits by expert
+};
+static_assert(sizeof(VisitList) == 6160, "as in src/cuda/ops/experts.rs");
+struct Visits : VisitList {
   u32 masks[MAX_EXPERTS][2];           // bit r: row r visits the expert
   unsigned short chosen[MAX_VISITS];   // expert of each visit
-  unsigned short order[MAX_VISITS];    // visits by expert
   unsigned short begins[MAX_EXPERTS];  // where an expert's visits begin in `order`
-  u32 groups[MAX_VISITS];              // expert << 16 | visits << 12 | first in `order`
   u32 sums[8];
-  u32 count, pad[3];                   // groups
 };
 __device__ __forceinline__ int group_expert(u32 group) { return group >> 16; }
 __device__ __forceinline__ int group_visits(u32 group) { return (group >> 12) & 15; }
@@ -189,8 +193,9 @@ __device__ __forceinline__ void no_visits(Visits& s) {
   for (int i = threadIdx.x; i < MAX_EXPERTS; i += blockDim.x) s.masks[i][0] = s.masks[i][1] = 0;
 }
 
-// Sorts `chosen`, which all threads can read, into groups. All threads of the block (256 at least) call this.
-__device__ __forceinline__ void list_visits(Visits& s, int rows, int experts, int top_k) {
+// Sorts `chosen`, which all threads can read, into groups; what they are of stands in `order` after list_order. All
+// threads of the block (256 at least) call both, and a barrier comes last in each.
+__device__ __forceinline__ void list_groups(Visits& s, int rows, int experts, int top_k) {
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, visits = rows * top_k;
   if (rows == 1) {
     if ((int)threadIdx.x < top_k) {
@@ -240,7 +245,10 @@ __device__ __forceinline__ void list_visits(Visits& s, int rows, int experts, in
     if (threadIdx.x == 255) s.count = group;
   }
   __syncthreads();
-  for (int v = threadIdx.x; v < visits; v += blockDim.x) {
+}
+__device__ __forceinline__ void list_order(Visits& s, int rows, int top_k) {
+  if (rows == 1) return;
+  for (int v = threadIdx.x; v < rows * top_k; v += blockDim.x) {
     const int row = v / top_k;
     const u32 id = s.chosen[v], bits = (1u << (row & 31)) - 1;
     const u32* mask = s.masks[id];

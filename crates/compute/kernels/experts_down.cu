@@ -3,28 +3,29 @@
 //
 // A block has 16 outputs and all groups; a warp multiplies the row tile of one group after the other, tiles streaming
 // through a ring of its own, and leaves the results in shared memory, where they are weighted and added. The choice of
-// experts is there before experts_up has ended, so the first tiles are asked for while it runs.
+// experts is there before experts_up has ended, so the first tiles are asked for while it runs; and so are x, add and
+// the shared expert's logits, which nobody else uses any more.
 //
 // Floor: the tiles of down of the experts that are visited: at 16 rows of 35B-A3B about 102 experts, 74 MB (half Q4_K,
 // half Q6_K), 16 us on an H200. What limits: instructions (245 to multiply a Q4_K tile, 350 Q6_K) and, of every tile,
 // the activations from L2.
 // Launch: grid [row tiles], block 32 * warps, 8 to 16 warps. Dynamic shared memory warps * slots * (slot_bytes + 8) +
-// rows * (top_k + 1) * 4 * LD + 4 * rows * top_k + DOWN_FIXED.
+// rows * (top_k + 1) * 4 * (LD + 1) + DOWN_FIXED.
 // budget: experts_down 128
 #include "experts.cuh"
 
 struct ExpertsDownArgs {
   Activation act, shared_act;
-  const u32* ids;
+  const VisitList* list;
   const float *weights, *shared_logits;
   ExpertsMatrix down, shared_down;
   float* x;
   const float* add;  // may be null
   float* out;        // may be add
-  int rows, experts, top_k;
-  int slots, slot_bytes, pad;
+  int rows, top_k;
+  int slots, slot_bytes;
 };
-static_assert(sizeof(ExpertsDownArgs) == 168, "mirrored in src/cuda/ops/experts.rs");
+static_assert(sizeof(ExpertsDownArgs) == 160, "mirrored in src/cuda/ops/experts.rs");
 
 // A warp's ring of tiles.
 struct Ring {
@@ -62,7 +63,7 @@ struct Ring {
   }
 };
 
-constexpr int DOWN_FIXED = sizeof(Visits);
+constexpr int DOWN_FIXED = sizeof(VisitList);
 
 extern "C" __global__ void __launch_bounds__(512) experts_down(const __grid_constant__ ExpertsDownArgs a) {
   launch_dependents();
@@ -73,19 +74,19 @@ extern "C" __global__ void __launch_bounds__(512) experts_down(const __grid_cons
   memory += warps * a.slots * a.slot_bytes;
   u64* barriers = (u64*)memory;
   memory += warps * a.slots * 8;
-  Visits& visits = *(Visits*)memory;
-  float* results = (float*)(memory + sizeof(Visits));     // [visits, then rows of the shared expert][LD]
-  float* weights = results + (visit_count + a.rows) * LD; // [visits]
+  VisitList& visits = *(VisitList*)memory;
+  float* results = (float*)(memory + sizeof(VisitList));   // [visits, then rows of the shared expert][LD]
+  float* weights = results + (visit_count + a.rows) * LD;  // of each
   Ring ring{slots + warp * a.slots * a.slot_bytes, barriers + warp * a.slots, a.slots, a.slot_bytes, 0, 0, 0, a.slots};
   ring.init(lane);
-  no_visits(visits);
-  // experts_up has let this kernel begin, so experts_route has ended and its choice is there.
+  // experts_up has let this kernel begin, so experts_route has ended and the choice is there.
   for (int v = threadIdx.x; v < visit_count; v += blockDim.x) {
-    visits.chosen[v] = (unsigned short)__ldcg(a.ids + v);
+    visits.groups[v] = __ldcg(a.list->groups + v);
+    visits.order[v] = __ldcg(a.list->order + v);
     weights[v] = __ldcg(a.weights + v);
   }
+  if (threadIdx.x == 0) visits.count = __ldcg(&a.list->count);
   __syncthreads();
-  list_visits(visits, a.rows, a.experts, a.top_k);
 
   // Units: groups of experts, then those of the shared one; a warp has every `warps`th.
   const int own = visits.count, units = own + (a.rows + GROUP - 1) / GROUP;
@@ -111,6 +112,13 @@ extern "C" __global__ void __launch_bounds__(512) experts_down(const __grid_cons
   };
   aim();
   fill();
+  for (int row = threadIdx.x; row < a.rows; row += blockDim.x)
+    weights[visit_count + row] = 1.f / (1.f + expf(-__ldcg(a.shared_logits + row)));
+  const auto place = [&](int i) { return (size_t)(i >> 4) * a.down.rows + blockIdx.x * 16 + (i & 15); };
+  if (a.add) {
+    for (int i = threadIdx.x; i < a.rows * 16; i += blockDim.x)
+      a.x[place(i)] = __ldcg(a.x + place(i)) + __ldcg(a.add + place(i));
+  }
 
   wait_for_inputs();
   for (int unit = warp; unit < units; unit += warps) {
@@ -149,13 +157,11 @@ extern "C" __global__ void __launch_bounds__(512) experts_down(const __grid_cons
   __syncthreads();
   for (int i = threadIdx.x; i < a.rows * 16; i += blockDim.x) {
     const int row = i >> 4, m = i & 15;
-    const size_t at = (size_t)row * a.down.rows + blockIdx.x * 16 + m;
-    if (a.add) a.x[at] += a.add[at];
     float sum = 0.f;
     for (int k = 0; k < a.top_k; k++) {
       sum = fmaf(weights[row * a.top_k + k], results[(row * a.top_k + k) * LD + m], sum);
     }
-    sum = fmaf(1.f / (1.f + expf(-a.shared_logits[row])), results[(visit_count + row) * LD + m], sum);
-    a.out[at] = sum;
+    sum = fmaf(weights[visit_count + row], results[(visit_count + row) * LD + m], sum);
+    a.out[place(i)] = sum;
   }
 }

@@ -1,15 +1,12 @@
 // experts_route: the first launch of a block's experts, see experts.cuh. n = rms(x + add) * norm; the logits of the
-// router and of the shared expert's gate; the experts of every row and their weights, see route.cuh. x is not written:
-// blocks of this launch read it.
+// router and of the shared expert's gate. x is not written: blocks of this launch read it.
 //
 // Floor: the router's tiles, 1 MB for 256 experts of 2048 columns, which are asked for before the inputs are there.
-// Latency limits it: x, one reduction, one product, a ticket, the choice. Every block of some rows makes their norm
-// again; the last of them to end chooses their experts.
+// Latency limits it: x, one reduction, one product, one sum. Every block of some rows makes their norm again.
 // Launch: grid [row tiles of the router and of the shared gate, ceil(rows / block_rows)], block cols / 8: warp k has
 // the columns of tile k. Dynamic shared memory cols / 256 * (tile_bytes + ROUTE_WARP).
 // budget: experts_route 128
 #include "experts.cuh"
-#include "route.cuh"
 
 constexpr int X_ROW = 264;  // halves from one activation row to the next in shared memory
 
@@ -18,15 +15,11 @@ struct ExpertsRouteArgs {
   Activation out;               // n; its numbers are not written
   ExpertsMatrix router, shared;
   float *logits, *shared_logits;
-  u32* ids;                     // [rows][top_k]
-  float* weights;               // [rows][top_k]
-  u32* tickets;                 // [rows]: zero, and zero again at the end
   int rows, block_rows;         // of the pass, and of a block: at most GROUP
-  int top_k;
-  float scale, eps;
+  float eps;
   int pad;
 };
-static_assert(sizeof(ExpertsRouteArgs) == 152, "mirrored in src/cuda/ops/experts.rs");
+static_assert(sizeof(ExpertsRouteArgs) == 120, "mirrored in src/cuda/ops/experts.rs");
 
 constexpr int ROUTE_WARP = GROUP * X_ROW * 2 + GROUP * 4 + 8;  // bytes of shared memory a warp
 
@@ -127,23 +120,5 @@ extern "C" __global__ void __launch_bounds__(512) experts_route(const __grid_con
     float sum = *part;
     for (int w = 1; w < warps; w++) sum += part[w * GROUP * X_ROW / 2];
     if (row < rows) to[(size_t)(first + n) * rows + row] = sum;
-  }
-
-  // The last block of these rows chooses their experts.
-  __shared__ bool last;
-  __threadfence();
-  __syncthreads();
-  if (threadIdx.x == 0) last = atomicInc(a.tickets + blockIdx.y, gridDim.x - 1) == gridDim.x - 1;
-  __syncthreads();
-  if (!last) return;
-  __threadfence();
-  for (int r = warp; r < count; r += warps) {
-    const size_t row = first + r;
-    const auto visit = [&](int rank, u32 id) { a.ids[row * a.top_k + rank] = id; };
-    const float* logits = a.logits + row * a.router.rows;
-    const float weight = a.router.rows <= 256
-                             ? route_row<8, true>(logits, a.router.rows, a.top_k, a.scale, visit)
-                             : route_row<16, true>(logits, a.router.rows, a.top_k, a.scale, visit);
-    if (lane < a.top_k) a.weights[row * a.top_k + lane] = weight;
   }
 }

@@ -1,5 +1,8 @@
-// experts_up: the second launch of a block's experts, see experts.cuh. act = silu(gate n) * (up n) of every visit and
-// of the shared expert.
+// experts_up: the second launch of a block's experts, see experts.cuh. The experts of every row and their weights, see
+// route.cuh; act = silu(gate n) * (up n) of every visit and of the shared expert.
+//
+// Every block makes the whole choice for itself, which takes less than to wait for another's; the first one also writes
+// it down, for experts_down and for whoever asks later.
 //
 // A block's items are 16 rows of gate and up for one group each, first some of the shared expert, whose weights are
 // asked for before the inputs are there, then its share of all others, one expert after the other. The tiles of an
@@ -19,13 +22,17 @@ constexpr int BUFFERS = 2;  // items that may wait to be added up
 
 struct ExpertsUpArgs {
   Activation x;
-  const u32* ids;
+  const float* logits;         // [rows][experts]
+  u32* ids;                    // [rows][top_k]
+  float* weights;              // [rows][top_k]
+  VisitList* list;
   ExpertsMatrix gate, up, shared_gate, shared_up;
   Activation act, shared_act;  // x; their numbers are used for sums: [visits][cols / 256] of 64 bytes, see Operand
   int rows, experts, top_k;
-  int stages, stage_bytes, pad;  // a stage has a row of tiles of gate and one of up
+  int stages, stage_bytes;  // a stage has a row of tiles of gate and one of up
+  float scale;
 };
-static_assert(sizeof(ExpertsUpArgs) == 192, "mirrored in src/cuda/ops/experts.rs");
+static_assert(sizeof(ExpertsUpArgs) == 216, "mirrored in src/cuda/ops/experts.rs");
 
 // n / by of numbers whose product with `by` is below 2^32.
 struct Divisor {
@@ -66,6 +73,33 @@ struct Item {
     return false;
   }
 };
+
+// The experts of rows warp, warp + 8, ..., ROWS of them at once.
+template <int HELD, int ROWS>
+__device__ __forceinline__ void choose(const ExpertsUpArgs& a, unsigned short* chosen, int warp, int lane) {
+  for (int first = warp; first < a.rows; first += ROWS * UP_WARPS) {
+    const float* logits[ROWS];
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) {  // a row that does not exist is the first, and dropped
+      const int row = first + r * UP_WARPS;
+      logits[r] = a.logits + (size_t)(row < a.rows ? row : first) * a.experts;
+    }
+    Choice<HELD, ROWS> choice;
+    choice.choose(logits, a.experts, a.top_k, [&](int r, int rank, u32 id) {
+      const int row = first + r * UP_WARPS;
+      if (row >= a.rows) return;
+      chosen[row * a.top_k + rank] = (unsigned short)id;
+      if (blockIdx.x == 0) a.ids[row * a.top_k + rank] = id;
+    });
+    if (blockIdx.x > 0) continue;
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) {
+      const int row = first + r * UP_WARPS;
+      const float weight = choice.weight(r, a.top_k, a.scale);
+      if (row < a.rows && lane < a.top_k) a.weights[row * a.top_k + lane] = weight;
+    }
+  }
+}
 
 extern "C" __global__ void __launch_bounds__(32 * UP_WARPS, 2) experts_up(const __grid_constant__ ExpertsUpArgs a) {
   const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3, columns = a.x.ld / 256;
@@ -116,17 +150,29 @@ extern "C" __global__ void __launch_bounds__(32 * UP_WARPS, 2) experts_up(const 
   no_visits(visits);
 
   wait_for_inputs();
-  launch_dependents();  // experts_down reads what experts_route wrote before this kernel has ended
-  for (int v = threadIdx.x; v < a.rows * a.top_k; v += blockDim.x) visits.chosen[v] = (unsigned short)a.ids[v];
+  if (a.experts > 256) choose<16, 1>(a, visits.chosen, warp, lane);
+  else if (a.rows > UP_WARPS) choose<8, 2>(a, visits.chosen, warp, lane);
+  else choose<8, 1>(a, visits.chosen, warp, lane);
   __syncthreads();
-  list_visits(visits, a.rows, a.experts, a.top_k);
+  list_groups(visits, a.rows, a.experts, a.top_k);
   const u32 items = visits.count * share.tiles.by, each = blocks.of(items), more = items - each * gridDim.x;
   share.first = blockIdx.x * each + min(blockIdx.x, more);
   share.all = share.shared + each + (blockIdx.x < more);
-  if (warp >= working) return;
   if (warp == 0) {
     for (int i = early; i < min(share.all, a.stages); i++) fetch(i, i);
   }
+  list_order(visits, a.rows, a.top_k);
+  if (blockIdx.x == 0) {
+    for (int v = threadIdx.x; v < a.rows * a.top_k; v += blockDim.x) {
+      a.list->groups[v] = visits.groups[v];  // those behind the last are whatever lies there
+      a.list->order[v] = visits.order[v];
+    }
+    if (threadIdx.x == 0) a.list->count = visits.count;
+    __threadfence();
+    __syncthreads();
+  }
+  launch_dependents();  // experts_down reads what experts_route and the first block wrote before this kernel has ended
+  if (warp >= working) return;
 
   // The sum over the columns of an item, gate times up, and the sum of 16 columns beside it. A lane has four rows of a
   // visit.

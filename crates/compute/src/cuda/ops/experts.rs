@@ -28,7 +28,8 @@ const DOWN_SLOTS: usize = 3;
 // Bytes of shared memory, as the kernels name them.
 const ROUTE_WARP: usize = GROUP * 264 * 2 + GROUP * 4 + 8;
 const RESULT: usize = 20 * 4;
-const VISITS: usize = 13360;
+pub(crate) const VISIT_LIST: usize = 6160;
+const VISITS: usize = VISIT_LIST + 7200;
 const UP_FIXED: usize = 2 * 2 * UP_WARPS * GROUP * RESULT + VISITS + 2 * 16 + 4 * 16;
 
 #[repr(C)]
@@ -50,13 +51,8 @@ struct RouteArgs {
     shared: MatrixArgs,
     logits: Address,
     shared_logits: Address,
-    ids: Address,
-    weights: Address,
-    tickets: Address,
     rows: i32,
     block_rows: i32,
-    top_k: i32,
-    scale: f32,
     eps: f32,
     pad: i32,
 }
@@ -65,7 +61,10 @@ struct RouteArgs {
 #[derive(Clone, Copy)]
 struct UpArgs {
     x: Activation,
+    logits: Address,
     ids: Address,
+    weights: Address,
+    list: Address,
     gate: MatrixArgs,
     up: MatrixArgs,
     shared_gate: MatrixArgs,
@@ -77,7 +76,7 @@ struct UpArgs {
     top_k: i32,
     stages: i32,
     stage_bytes: i32,
-    pad: i32,
+    scale: f32,
 }
 
 #[repr(C)]
@@ -85,7 +84,7 @@ struct UpArgs {
 struct DownArgs {
     act: Activation,
     shared_act: Activation,
-    ids: Address,
+    list: Address,
     weights: Address,
     shared_logits: Address,
     down: MatrixArgs,
@@ -94,16 +93,14 @@ struct DownArgs {
     add: Address,
     out: Address,
     rows: i32,
-    experts: i32,
     top_k: i32,
     slots: i32,
     slot_bytes: i32,
-    pad: i32,
 }
 
 // As the kernels assert them.
-const _: () = assert!(size_of::<RouteArgs>() == 152);
-const _: () = assert!(size_of::<UpArgs>() == 192 && size_of::<DownArgs>() == 168);
+const _: () = assert!(size_of::<RouteArgs>() == 120);
+const _: () = assert!(size_of::<UpArgs>() == 216 && size_of::<DownArgs>() == 160);
 
 /// The second half of a block of a mixture.
 struct Block {
@@ -199,7 +196,7 @@ fn tile_bytes(run: &Run<'_>, matrices: &[MatrixId]) -> usize {
 
 /// Bytes of shared memory of `experts_down` beside its rings.
 fn down_fixed(rows: usize, top_k: usize) -> usize {
-    VISITS + rows * (top_k + 1) * RESULT + 4 * rows * top_k
+    VISIT_LIST + rows * (top_k + 1) * (RESULT + 4)
 }
 
 fn route_shared(run: &Run<'_>, matrices: &[MatrixId], cols: usize) -> usize {
@@ -244,13 +241,8 @@ fn launch_route(run: &Run<'_>, b: &Block) -> Result<(), Error> {
         shared: matrix(run, b.shared_router, 1, [1, cols]),
         logits: run.buffer(b.logits),
         shared_logits: run.buffer(b.shared_logits),
-        ids: run.buffer(b.routing.ids),
-        weights: run.buffer(b.routing.weights),
-        tickets: run.scratch.tickets.address(),
         rows: rows as i32,
         block_rows: block_rows as i32,
-        top_k: b.routing.top_k as i32,
-        scale: b.scale,
         eps: b.eps,
         pad: 0,
     };
@@ -265,7 +257,7 @@ fn launch_route(run: &Run<'_>, b: &Block) -> Result<(), Error> {
 
 fn launch_up(run: &Run<'_>, b: &Block) -> Result<(), Error> {
     let (cols, width, shared_width) = (run.cols(b.x), run.cols(b.act), run.cols(b.shared_act));
-    let Routing { experts, top_k, ids, .. } = b.routing;
+    let Routing { experts, top_k, ids, weights, .. } = b.routing;
     let tiles = |m: &[MatrixId; 3]| tile_bytes(run, &m[..1]) + tile_bytes(run, &m[1..2]);
     let stage = cols / TILE_COLS * tiles(&b.experts).max(tiles(&b.shared));
     // Two blocks a multiprocessor where they have room. One row is little work, and one block leaves room for the next
@@ -276,7 +268,10 @@ fn launch_up(run: &Run<'_>, b: &Block) -> Result<(), Error> {
     let stages = (shared.saturating_sub(UP_FIXED) / stage).min(UP_STAGES);
     let args = UpArgs {
         x: run.activation(b.normed),
+        logits: run.buffer(b.logits),
         ids: run.buffer(ids),
+        weights: run.buffer(weights),
+        list: run.scratch.visits.address(),
         gate: matrix(run, b.experts[0], experts, [width, cols]),
         up: matrix(run, b.experts[1], experts, [width, cols]),
         shared_gate: matrix(run, b.shared[0], 1, [shared_width, cols]),
@@ -288,7 +283,7 @@ fn launch_up(run: &Run<'_>, b: &Block) -> Result<(), Error> {
         top_k: top_k as i32,
         stages: stages as i32,
         stage_bytes: stage as i32,
-        pad: 0,
+        scale: b.scale,
     };
     let shape = Shape {
         grid: [run.limits.multiprocessors * if pair { 2 } else { 1 }, 1, 1],
@@ -301,7 +296,7 @@ fn launch_up(run: &Run<'_>, b: &Block) -> Result<(), Error> {
 
 fn launch_down(run: &Run<'_>, b: &Block) -> Result<(), Error> {
     let (cols, width, shared_width) = (run.cols(b.x), run.cols(b.act), run.cols(b.shared_act));
-    let Routing { experts, top_k, ids, weights, .. } = b.routing;
+    let Routing { experts, top_k, weights, .. } = b.routing;
     let (rows, room) = (run.rows(), run.limits.shared as usize);
     let slot_bytes = tile_bytes(run, &[b.experts[2], b.shared[2]]);
     let fixed = down_fixed(rows, top_k);
@@ -312,7 +307,7 @@ fn launch_down(run: &Run<'_>, b: &Block) -> Result<(), Error> {
     let args = DownArgs {
         act: run.activation(b.act),
         shared_act: run.activation(b.shared_act),
-        ids: run.buffer(ids),
+        list: run.scratch.visits.address(),
         weights: run.buffer(weights),
         shared_logits: run.buffer(b.shared_logits),
         down: matrix(run, b.experts[2], experts, [cols, width]),
@@ -321,11 +316,9 @@ fn launch_down(run: &Run<'_>, b: &Block) -> Result<(), Error> {
         add: b.add.map_or(0, |add| run.buffer(add)),
         out: run.buffer(b.out),
         rows: rows as i32,
-        experts: experts as i32,
         top_k: top_k as i32,
         slots: slots as i32,
         slot_bytes: slot_bytes as i32,
-        pad: 0,
     };
     let shape = Shape {
         grid: [cols as u32 / 16, 1, 1],
