@@ -189,14 +189,19 @@ __device__ __forceinline__ int group_expert(u32 group) { return group >> 16; }
 __device__ __forceinline__ int group_visits(u32 group) { return (group >> 12) & 15; }
 __device__ __forceinline__ int group_first(u32 group) { return group & 4095; }
 
+// By all threads, before a barrier and the first add_visit.
 __device__ __forceinline__ void no_visits(Visits& s) {
   for (int i = threadIdx.x; i < MAX_EXPERTS; i += blockDim.x) s.masks[i][0] = s.masks[i][1] = 0;
 }
+__device__ __forceinline__ void add_visit(Visits& s, int row, int visit, u32 expert) {
+  s.chosen[visit] = (unsigned short)expert;
+  atomicOr(&s.masks[expert][row >> 5], 1u << (row & 31));
+}
 
-// Sorts `chosen`, which all threads can read, into groups; what they are of stands in `order` after list_order. All
-// threads of the block (256 at least) call both, and a barrier comes last in each.
+// Sorts the visits into groups; which visits these are stands in `order` after list_order. All threads of the block (256
+// at least) call both, a barrier before the first; a barrier comes last in each.
 __device__ __forceinline__ void list_groups(Visits& s, int rows, int experts, int top_k) {
-  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, visits = rows * top_k;
+  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
   if (rows == 1) {
     if ((int)threadIdx.x < top_k) {
       s.order[threadIdx.x] = threadIdx.x;
@@ -206,11 +211,6 @@ __device__ __forceinline__ void list_groups(Visits& s, int rows, int experts, in
     __syncthreads();
     return;
   }
-  for (int v = threadIdx.x; v < visits; v += blockDim.x) {
-    const int row = v / top_k;
-    atomicOr(&s.masks[s.chosen[v]][row >> 5], 1u << (row & 31));
-  }
-  __syncthreads();
   // 256 threads have one or two experts each: sums of visits and of groups of those before.
   const int each = (experts + 255) / 256, from = threadIdx.x * each;
   u32 counts[2] = {0, 0}, own = 0;

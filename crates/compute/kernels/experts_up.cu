@@ -8,7 +8,7 @@
 // asked for before the inputs are there, then its share of all others, one expert after the other. The tiles of an
 // item, all columns, are a stage of shared memory: two copies. Warp k multiplies tiles k, k + 8, .. of it with
 // activations that stay in its registers while the group is the same; in turns, warps add up what all have left in
-// `parts`.
+// `parts`. While the last item of a block is worked on, the first tiles of `down` are brought into L2.
 //
 // Floor: the tiles of gate and up of the experts that are visited: at 16 rows of 35B-A3B about 102 experts, 120 MB, 27
 // us on an H200; at 1 row 10.6 MB, 2.3 us. What limits: instructions (490 to multiply two Q4_K tiles), at few rows the
@@ -27,12 +27,14 @@ struct ExpertsUpArgs {
   float* weights;              // [rows][top_k]
   VisitList* list;
   ExpertsMatrix gate, up, shared_gate, shared_up;
+  ExpertsMatrix down;          // of experts_down
   Activation act, shared_act;  // x; their numbers are used for sums: [visits][cols / 256] of 64 bytes, see Operand
   int rows, experts, top_k;
   int stages, stage_bytes;  // a stage has a row of tiles of gate and one of up
   float scale;
+  int ahead, pad;           // groups whose tiles of `down` are to be in L2 when experts_down begins
 };
-static_assert(sizeof(ExpertsUpArgs) == 216, "mirrored in src/cuda/ops/experts.rs");
+static_assert(sizeof(ExpertsUpArgs) == 240, "mirrored in src/cuda/ops/experts.rs");
 
 // n / by of numbers whose product with `by` is below 2^32.
 struct Divisor {
@@ -74,9 +76,21 @@ struct Item {
   }
 };
 
+// Memory has nothing more to do for this block, and experts_down has not begun to ask: of each group it begins with,
+// this block's share of the tiles, a group a lane.
+__device__ __forceinline__ void fetch_ahead(const ExpertsUpArgs& a, const VisitList& visits, int lane) {
+#if __CUDA_ARCH__ >= 900
+  const int tiles = a.down.rows / 16 * (a.act.ld / 256), bytes = tile_bytes(a.down.format);
+  for (int i = lane; i < min(a.ahead, (int)visits.count); i += 32) {
+    const u8* from = a.down.weight + (size_t)group_expert(visits.groups[i]) * tiles * bytes;
+    for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x) prefetch(from + (size_t)tile * bytes, bytes);
+  }
+#endif
+}
+
 // The experts of rows warp, warp + 8, ..., ROWS of them at once.
 template <int HELD, int ROWS>
-__device__ __forceinline__ void choose(const ExpertsUpArgs& a, unsigned short* chosen, int warp, int lane) {
+__device__ __forceinline__ void choose(const ExpertsUpArgs& a, Visits& visits, int warp, int lane) {
   for (int first = warp; first < a.rows; first += ROWS * UP_WARPS) {
     const float* logits[ROWS];
 #pragma unroll
@@ -88,7 +102,7 @@ __device__ __forceinline__ void choose(const ExpertsUpArgs& a, unsigned short* c
     choice.choose(logits, a.experts, a.top_k, [&](int r, int rank, u32 id) {
       const int row = first + r * UP_WARPS;
       if (row >= a.rows) return;
-      chosen[row * a.top_k + rank] = (unsigned short)id;
+      add_visit(visits, row, row * a.top_k + rank, id);
       if (blockIdx.x == 0) a.ids[row * a.top_k + rank] = id;
     });
     if (blockIdx.x > 0) continue;
@@ -148,11 +162,12 @@ extern "C" __global__ void __launch_bounds__(32 * UP_WARPS, 2) experts_up(const 
     for (int i = 0; i < early; i++) fetch(i, i);
   }
   no_visits(visits);
+  __syncthreads();
 
   wait_for_inputs();
-  if (a.experts > 256) choose<16, 1>(a, visits.chosen, warp, lane);
-  else if (a.rows > UP_WARPS) choose<8, 2>(a, visits.chosen, warp, lane);
-  else choose<8, 1>(a, visits.chosen, warp, lane);
+  if (a.experts > 256) choose<16, 1>(a, visits, warp, lane);
+  else if (a.rows > UP_WARPS) choose<8, 2>(a, visits, warp, lane);
+  else choose<8, 1>(a, visits, warp, lane);
   __syncthreads();
   list_groups(visits, a.rows, a.experts, a.top_k);
   const u32 items = visits.count * share.tiles.by, each = blocks.of(items), more = items - each * gridDim.x;
@@ -279,6 +294,7 @@ extern "C" __global__ void __launch_bounds__(32 * UP_WARPS, 2) experts_up(const 
       stage = 0;
       parity ^= 1;
     }
+    if (at.index + 1 == share.all && warp == 0) fetch_ahead(a, visits, lane);
     if (at.index > 0 && (turn == 0 ? working : turn) - 1 == warp) add_up(at.index - 1);
     if (++turn == working) turn = 0;
     same = at.next(share);

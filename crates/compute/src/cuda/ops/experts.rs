@@ -25,6 +25,8 @@ const UP_WARPS: usize = 8;
 /// Rows of tiles of gate and up that a block of `experts_up` keeps ahead, and tiles a warp of `experts_down`, at most.
 const UP_STAGES: usize = 2;
 const DOWN_SLOTS: usize = 3;
+/// Bytes of `down` that `experts_up` brings into L2 at its end: what memory has time for until `experts_down` asks.
+const AHEAD: usize = 16 << 20;
 // Bytes of shared memory, as the kernels name them.
 const ROUTE_WARP: usize = GROUP * 264 * 2 + GROUP * 4 + 8;
 const RESULT: usize = 20 * 4;
@@ -69,6 +71,7 @@ struct UpArgs {
     up: MatrixArgs,
     shared_gate: MatrixArgs,
     shared_up: MatrixArgs,
+    down: MatrixArgs,
     act: Activation,
     shared_act: Activation,
     rows: i32,
@@ -77,6 +80,8 @@ struct UpArgs {
     stages: i32,
     stage_bytes: i32,
     scale: f32,
+    ahead: i32,
+    pad: i32,
 }
 
 #[repr(C)]
@@ -100,7 +105,7 @@ struct DownArgs {
 
 // As the kernels assert them.
 const _: () = assert!(size_of::<RouteArgs>() == 120);
-const _: () = assert!(size_of::<UpArgs>() == 216 && size_of::<DownArgs>() == 160);
+const _: () = assert!(size_of::<UpArgs>() == 240 && size_of::<DownArgs>() == 160);
 
 /// The second half of a block of a mixture.
 struct Block {
@@ -266,6 +271,9 @@ fn launch_up(run: &Run<'_>, b: &Block) -> Result<(), Error> {
     let pair = run.rows() > 1 && half >= UP_FIXED + stage;
     let shared = if pair { half } else { run.limits.shared as usize };
     let stages = (shared.saturating_sub(UP_FIXED) / stage).min(UP_STAGES);
+    // With one row `experts_down` has room beside this kernel and asks by itself.
+    let down = cols / 16 * (width / TILE_COLS) * tile_bytes(run, &b.experts[2..]);
+    let ahead = if pair { AHEAD / down } else { 0 };
     let args = UpArgs {
         x: run.activation(b.normed),
         logits: run.buffer(b.logits),
@@ -276,6 +284,7 @@ fn launch_up(run: &Run<'_>, b: &Block) -> Result<(), Error> {
         up: matrix(run, b.experts[1], experts, [width, cols]),
         shared_gate: matrix(run, b.shared[0], 1, [shared_width, cols]),
         shared_up: matrix(run, b.shared[1], 1, [shared_width, cols]),
+        down: matrix(run, b.experts[2], experts, [cols, width]),
         act: run.activation(b.act),
         shared_act: run.activation(b.shared_act),
         rows: run.rows() as i32,
@@ -284,6 +293,8 @@ fn launch_up(run: &Run<'_>, b: &Block) -> Result<(), Error> {
         stages: stages as i32,
         stage_bytes: stage as i32,
         scale: b.scale,
+        ahead: ahead as i32,
+        pad: 0,
     };
     let shape = Shape {
         grid: [run.limits.multiprocessors * if pair { 2 } else { 1 }, 1, 1],
