@@ -79,6 +79,7 @@ extern "C" __global__ void __launch_bounds__(512) experts_route(const __grid_con
   for (int r = 0; r < GROUP; r++) {
     if (r >= count) continue;
     float sum = 0.f;
+#pragma unroll 8
     for (int w = 0; w < warps; w++) sum += squares[r * warps + w];
     const float factor = 1.f / sqrtf(sum / cols + a.eps);
     float of_32 = 0.f;
@@ -118,6 +119,7 @@ extern "C" __global__ void __launch_bounds__(512) experts_route(const __grid_con
     const int n = i >> 4, row = tile * 16 + (i & 15);
     const float* part = (const float*)parts + n * LD + (i & 15);
     float sum = *part;
+#pragma unroll 7
     for (int w = 1; w < warps; w++) sum += part[w * GROUP * X_ROW / 2];
     if (row < rows) to[(size_t)(first + n) * rows + row] = sum;
   }

@@ -136,11 +136,16 @@ extern "C" __global__ void __launch_bounds__(32 * UP_WARPS, 2) experts_up(const 
     }
     barriers_ready();
   }
-  const int row_groups = (a.rows + GROUP - 1) / GROUP;
-  const int of_shared = a.shared_gate.rows / 16 * row_groups - (int)blockIdx.x;
+  const u32 row_groups = (a.rows + GROUP - 1) / GROUP, of_shared = a.shared_gate.rows / 16 * row_groups;
   const Divisor blocks(gridDim.x);
+  // How many of so many items go to the blocks before one, dealt evenly: the first have one more.
+  const auto dealt = [&](u32 items, u32 block) {
+    const u32 each = blocks.of(items);
+    return block * each + min(block, items - each * gridDim.x);
+  };
+  const u32 shared_before = dealt(of_shared, blockIdx.x);
   Share share{0, 0, 0, Divisor(a.shared_gate.rows / 16), Divisor(a.gate.rows / 16)};
-  share.shared = share.all = of_shared > 0 ? (int)blocks.of(of_shared - 1) + 1 : 0;
+  share.shared = share.all = dealt(of_shared, blockIdx.x + 1) - shared_before;
 
   // Both rows of tiles of an item; a warp calls this together.
   const auto fetch = [&](int index, int stage) {
@@ -170,9 +175,10 @@ extern "C" __global__ void __launch_bounds__(32 * UP_WARPS, 2) experts_up(const 
   else choose<8, 1>(a, visits, warp, lane);
   __syncthreads();
   list_groups(visits, a.rows, a.experts, a.top_k);
-  const u32 items = visits.count * share.tiles.by, each = blocks.of(items), more = items - each * gridDim.x;
-  share.first = blockIdx.x * each + min(blockIdx.x, more);
-  share.all = share.shared + each + (blockIdx.x < more);
+  // The shared expert's items count: who has more of these has fewer of the others.
+  const u32 items = of_shared + visits.count * share.tiles.by, all_before = dealt(items, blockIdx.x);
+  share.first = all_before - shared_before;
+  share.all = dealt(items, blockIdx.x + 1) - all_before;
   if (warp == 0) {
     for (int i = early; i < min(share.all, a.stages); i++) fetch(i, i);
   }

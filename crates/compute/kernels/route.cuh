@@ -16,8 +16,8 @@ __device__ __forceinline__ float logit_of(u32 key) {
 }
 
 // The choice of ROWS rows side by side, by one warp: the top_k experts of highest logit, best first and of equals the
-// lowest id. A lane holds HELD logits of a row, in order, as integers that compare like them; two warp reductions find
-// the best of the lanes' firsts. A NaN anywhere in a row makes all its weights NaN; the ids are of distinct experts in
+// lowest id. A lane holds HELD logits of a row, in order, as integers that compare like them; a warp reduction finds the
+// best of the lanes' firsts, and another one the lowest id where several have it. A NaN anywhere in a row makes all its weights NaN; the ids are of distinct experts in
 // any case.
 template <int HELD, int ROWS> struct Choice {
   u64 keys[ROWS][HELD];  // the logit, and ~id
@@ -25,7 +25,7 @@ template <int HELD, int ROWS> struct Choice {
   u32 highest[ROWS];
   bool nan[ROWS];
 
-  // visit(row of these, rank, id) is called in lane 0 for each.
+  // visit(row of these, rank, id) is called for each, by the lane that holds it.
   template <class F>
   __device__ __forceinline__ void choose(const float* const (&logits)[ROWS], int experts, int top_k, F visit) {
     const int lane = threadIdx.x & 31;
@@ -53,22 +53,25 @@ template <int HELD, int ROWS> struct Choice {
       }
     }
     for (int k = 0; k < top_k; k++) {
-      u32 key[ROWS], id[ROWS];
+      u32 key[ROWS];
 #pragma unroll
       for (int r = 0; r < ROWS; r++) key[r] = __reduce_max_sync(~0u, (u32)(keys[r][0] >> 32));
 #pragma unroll
-      for (int r = 0; r < ROWS; r++)
-        id[r] = __reduce_max_sync(~0u, (u32)(keys[r][0] >> 32) == key[r] ? (u32)keys[r][0] : 0u);
-#pragma unroll
       for (int r = 0; r < ROWS; r++) {
-        if (keys[r][0] == ((u64)key[r] << 32 | id[r])) {
+        bool best = (u32)(keys[r][0] >> 32) == key[r];
+        const u32 equal = __ballot_sync(~0u, best);
+        if (equal & (equal - 1)) {
+          const u32 id = __reduce_max_sync(~0u, best ? (u32)keys[r][0] : 0u);
+          best = best && (u32)keys[r][0] == id;
+        }
+        if (best) {
+          visit(r, k, ~(u32)keys[r][0]);
 #pragma unroll
           for (int i = 0; i + 1 < HELD; i++) keys[r][i] = keys[r][i + 1];
           keys[r][HELD - 1] = 0;
         }
         if (k == 0) highest[r] = key[r];
         if (lane == k) mine[r] = key[r];
-        if (lane == 0) visit(r, k, ~id[r]);
       }
     }
   }
