@@ -79,10 +79,14 @@ struct Operand {
 };
 
 // TILES tiles, `stride` bytes apart, times one operand: elements 0, 1 of a result are row g of the tile and activation
-// rows 2 t, + 1; 2, 3 row g + 8.
-template <int FORMAT, int TILES, bool BY_16>
+// rows 2 t, + 1; 2, 3 row g + 8. used(c) is called when b.x[2 c] and b.x[2 c + 1] have been read for the last time,
+// used(4) when b.sums have: the next operand may come in their place.
+struct Kept {
+  __device__ __forceinline__ void operator()(int) const {}
+};
+template <int FORMAT, int TILES, bool BY_16, class Used = Kept>
 __device__ __forceinline__ void multiply(const u8* tile, int stride, const Operand& b, float (&out)[TILES][4],
-                                         int lane) {
+                                         int lane, const Used& used = Used()) {
   typedef Tile<FORMAT> T;
   float even[TILES][4], odd[TILES][4];
   typename T::Head head[TILES];
@@ -117,6 +121,7 @@ __device__ __forceinline__ void multiply(const u8* tile, int stride, const Opera
         mma(odd[m], a[3], second.z, second.w);
       }
     }
+    used(c);
   }
 #pragma unroll
   for (int m = 0; m < TILES; m++) {
@@ -139,17 +144,18 @@ __device__ __forceinline__ void multiply(const u8* tile, int stride, const Opera
       }
     }
   }
+  used(4);
 }
 
-template <int TILES, bool BY_16>
+template <int TILES, bool BY_16, class Used = Kept>
 __device__ __forceinline__ void multiply(int format, const u8* tile, int stride, const Operand& b,
-                                         float (&out)[TILES][4], int lane) {
+                                         float (&out)[TILES][4], int lane, const Used& used = Used()) {
   switch (format) {
-    case TILE_Q4_K: multiply<TILE_Q4_K, TILES, BY_16>(tile, stride, b, out, lane); break;
-    case TILE_Q5_K: multiply<TILE_Q5_K, TILES, BY_16>(tile, stride, b, out, lane); break;
-    case TILE_Q6_K: multiply<TILE_Q6_K, TILES, BY_16>(tile, stride, b, out, lane); break;
-    case TILE_Q8_0: multiply<TILE_Q8_0, TILES, BY_16>(tile, stride, b, out, lane); break;
-    default: multiply<TILE_F16, TILES, BY_16>(tile, stride, b, out, lane); break;
+    case TILE_Q4_K: multiply<TILE_Q4_K, TILES, BY_16>(tile, stride, b, out, lane, used); break;
+    case TILE_Q5_K: multiply<TILE_Q5_K, TILES, BY_16>(tile, stride, b, out, lane, used); break;
+    case TILE_Q6_K: multiply<TILE_Q6_K, TILES, BY_16>(tile, stride, b, out, lane, used); break;
+    case TILE_Q8_0: multiply<TILE_Q8_0, TILES, BY_16>(tile, stride, b, out, lane, used); break;
+    default: multiply<TILE_F16, TILES, BY_16>(tile, stride, b, out, lane, used); break;
   }
 }
 

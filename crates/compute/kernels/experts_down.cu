@@ -7,8 +7,7 @@
 // the shared expert's logits, which nobody else uses any more.
 //
 // Floor: the tiles of down of the experts that are visited: at 16 rows of 35B-A3B about 102 experts, 74 MB (half Q4_K,
-// half Q6_K), 16 us on an H200. What limits: instructions (245 to multiply a Q4_K tile, 350 Q6_K) and, of every tile,
-// the activations from L2.
+// half Q6_K), 16 us on an H200. What limits: instructions (245 to multiply a Q4_K tile, 350 Q6_K).
 // Launch: grid [row tiles], block 32 * warps, 8 to 16 warps. Dynamic shared memory warps * slots * (slot_bytes + 8) +
 // rows * (top_k + 1) * 4 * (LD + 1) + DOWN_FIXED.
 // budget: experts_down 128
@@ -120,26 +119,50 @@ extern "C" __global__ void __launch_bounds__(512) experts_down(const __grid_cons
       a.x[place(i)] = __ldcg(a.x + place(i)) + __ldcg(a.add + place(i));
   }
 
-  wait_for_inputs();
-  for (int unit = warp; unit < units; unit += warps) {
+  // A group, or up to 8 rows of the shared expert.
+  struct Unit {
+    int first, count;
+    bool is_shared;
+  };
+  const auto unit_of = [&](int unit) {
     const bool is_shared = unit >= own;
-    const int format = is_shared ? a.shared_down.format : a.down.format;
-    const Activation& act = is_shared ? a.shared_act : a.act;
     const u32 group = is_shared ? 0 : visits.groups[unit];
     const int first = is_shared ? (unit - own) * GROUP : group_first(group);
-    const int count = is_shared ? min(a.rows - first, GROUP) : group_visits(group);
-    const auto visit_of = [&](int n) { return is_shared ? first + n : (int)visits.order[first + n]; };
-    const int columns = act.ld / 256;
-    const size_t mine = visit_of(g < count ? g : 0);  // rows that do not exist are the first, and dropped
-    const __half* x = act.x + mine * act.ld + 8 * t;
-    const float* sums = act.numbers + mine * (act.ld / 16) + 4 * t;
+    return Unit{first, is_shared ? min(a.rows - first, GROUP) : group_visits(group), is_shared};
+  };
+  const auto visit_of = [&](const Unit& u, int n) { return u.is_shared ? u.first + n : (int)visits.order[u.first + n]; };
+  // Where an operand is read from, a tile ahead: while one is multiplied the next takes its place, piece by piece.
+  const __half* x = nullptr;
+  const float* sums = nullptr;
+  const auto begin = [&](const Unit& u) {
+    const Activation& act = u.is_shared ? a.shared_act : a.act;
+    const size_t mine = visit_of(u, g < u.count ? g : 0);  // rows that do not exist are the first, and dropped
+    x = act.x + mine * act.ld + 8 * t;
+    sums = act.numbers + mine * (act.ld / 16) + 4 * t;
+  };
+  Operand b;
+  const auto read = [&](int c) {
+    if (c < 4) b.x[2 * c] = load16(x + 64 * c), b.x[2 * c + 1] = load16(x + 64 * c + 32);
+    else b.sums = load16(sums);
+  };
+  Unit at{0, 0, false};
+  if (warp < units) begin(at = unit_of(warp));
+
+  wait_for_inputs();
+  if (warp < units) {
+#pragma unroll
+    for (int c = 0; c < 5; c++) read(c);
+  }
+  for (int unit = warp; unit < units; unit += warps) {
+    const Unit next = unit + warps < units ? unit_of(unit + warps) : at;  // behind the last is the last again
+    const int format = at.is_shared ? a.shared_down.format : a.down.format;
+    const int columns = (at.is_shared ? a.shared_act.ld : a.act.ld) / 256;
     float sum[4];
-    for (int column = 0; column < columns; column++, x += 256, sums += 16) {
-      Operand b;
-      b.read(x);
-      b.sums = load16(sums);
+    for (int column = 0; column < columns; column++) {
+      if (column + 1 < columns) x += 256, sums += 16;
+      else begin(next);
       float out[1][4];
-      multiply<1, true>(format, ring.wait(), 0, b, out, lane);
+      multiply<1, true>(format, ring.wait(), 0, b, out, lane, read);
       ring.next();
       fill();
 #pragma unroll
@@ -148,11 +171,12 @@ extern "C" __global__ void __launch_bounds__(512) experts_down(const __grid_cons
 #pragma unroll
     for (int i = 0; i < 2; i++) {
       const int n = 2 * t + i;
-      if (n >= count) continue;
-      float* to = results + ((is_shared ? visit_count : 0) + visit_of(n)) * LD + g;
+      if (n >= at.count) continue;
+      float* to = results + ((at.is_shared ? visit_count : 0) + visit_of(at, n)) * LD + g;
       to[0] = sum[i];
       to[8] = sum[2 + i];
     }
+    at = next;
   }
   __syncthreads();
   for (int i = threadIdx.x; i < a.rows * 16; i += blockDim.x) {

@@ -303,7 +303,7 @@ extern "C" __global__ void __launch_bounds__(32 * UP_WARPS, 2) experts_up(const 
     if (at.index + 1 == share.all && warp == 0) fetch_ahead(a, visits, lane);
     if (at.index > 0 && (turn == 0 ? working : turn) - 1 == warp) add_up(at.index - 1);
     if (++turn == working) turn = 0;
-    same = at.next(share);
+    same = at.next(share) || a.rows == 1;
   }
   if (share.all > 0 && (turn == 0 ? working : turn) - 1 == warp) add_up(share.all - 1);
 }

@@ -312,7 +312,8 @@ fn launch_down(run: &Run<'_>, b: &Block) -> Result<(), Error> {
     let slot_bytes = tile_bytes(run, &[b.experts[2], b.shared[2]]);
     let fixed = down_fixed(rows, top_k);
     let slots = |warps: usize| (room - fixed) / (warps * (slot_bytes + 8));
-    // One row has a tile or two for each of 8 warps, and leaves room for the next launch.
+    // One row has a tile or two for each of 8 warps; more would have no room beside `experts_up`, where this kernel
+    // begins.
     let warps = if rows > 1 && slots(16) >= 2 { 16 } else { 8 };
     let slots = slots(warps).min(DOWN_SLOTS);
     let args = DownArgs {
