@@ -237,11 +237,13 @@ __device__ __forceinline__ void list_groups(Visits& s, int rows, int experts, in
   __syncthreads();
   if (threadIdx.x < 256) {
     u32 before = upto - own;
-    for (int w = 0; w < warp; w++) before += s.sums[w];
+#pragma unroll
+    for (int w = 0; w < 8; w++) before += w < warp ? s.sums[w] : 0;
     u32 at = before & 0xffff, group = before >> 16;
 #pragma unroll
     for (int i = 0; i < 2; i++) {
       if (counts[i]) s.begins[from + i] = at;
+#pragma unroll 1
       for (int left = counts[i]; left > 0; left -= GROUP) {
         const u32 here = min(left, GROUP);
         s.groups[group++] = (u32)(from + i) << 16 | here << 12 | at;
@@ -254,6 +256,7 @@ __device__ __forceinline__ void list_groups(Visits& s, int rows, int experts, in
 }
 __device__ __forceinline__ void list_order(Visits& s, int rows, int top_k) {
   if (rows == 1) return;
+#pragma unroll 1
   for (int v = threadIdx.x; v < rows * top_k; v += blockDim.x) {
     const int row = v / top_k;
     const u32 id = s.chosen[v], bits = (1u << (row & 31)) - 1;

@@ -38,6 +38,7 @@ struct Ring {
 
   __device__ __forceinline__ void init(int lane) {
     if (lane == 0) {
+#pragma unroll 1
       for (int i = 0; i < count; i++) barrier_init(barriers + i, ARRIVALS);
       barriers_ready();
     }
@@ -78,17 +79,24 @@ extern "C" __global__ void __launch_bounds__(512) experts_down(const __grid_cons
   float* weights = results + (visit_count + a.rows) * LD;  // of each
   Ring ring{slots + warp * a.slots * a.slot_bytes, barriers + warp * a.slots, a.slots, a.slot_bytes, 0, 0, 0, a.slots};
   ring.init(lane);
-  // experts_up has let this kernel begin, so experts_route has ended and the choice is there.
+  // experts_up has let this kernel begin, so experts_route has ended and the choice is there. Everything is asked for at
+  // once, a thread's first number of x too.
+  const auto place = [&](int i) { return (size_t)(i >> 4) * a.down.rows + blockIdx.x * 16 + (i & 15); };
+  const int own = __ldcg(&a.list->count), numbers = a.add ? a.rows * 16 : 0;
+  float x0 = 0.f, add0 = 0.f;
+  if ((int)threadIdx.x < numbers) x0 = __ldcg(a.x + place(threadIdx.x)), add0 = __ldcg(a.add + place(threadIdx.x));
+#pragma unroll 1
   for (int v = threadIdx.x; v < visit_count; v += blockDim.x) {
+    const float logit = v < a.rows ? __ldcg(a.shared_logits + v) : 0.f;
     visits.groups[v] = __ldcg(a.list->groups + v);
     visits.order[v] = __ldcg(a.list->order + v);
     weights[v] = __ldcg(a.weights + v);
+    if (v < a.rows) weights[visit_count + v] = 1.f / (1.f + expf(-logit));
   }
-  if (threadIdx.x == 0) visits.count = __ldcg(&a.list->count);
   __syncthreads();
 
   // Units: groups of experts, then those of the shared one; a warp has every `warps`th.
-  const int own = visits.count, units = own + (a.rows + GROUP - 1) / GROUP;
+  const int units = own + (a.rows + GROUP - 1) / GROUP;
   int ahead = warp, left = 0, bytes = 0;  // tiles left of unit `ahead`
   const u8* from = nullptr;
   const auto aim = [&]() {
@@ -111,13 +119,10 @@ extern "C" __global__ void __launch_bounds__(512) experts_down(const __grid_cons
   };
   aim();
   fill();
-  for (int row = threadIdx.x; row < a.rows; row += blockDim.x)
-    weights[visit_count + row] = 1.f / (1.f + expf(-__ldcg(a.shared_logits + row)));
-  const auto place = [&](int i) { return (size_t)(i >> 4) * a.down.rows + blockIdx.x * 16 + (i & 15); };
-  if (a.add) {
-    for (int i = threadIdx.x; i < a.rows * 16; i += blockDim.x)
-      a.x[place(i)] = __ldcg(a.x + place(i)) + __ldcg(a.add + place(i));
-  }
+  if ((int)threadIdx.x < numbers) a.x[place(threadIdx.x)] = x0 + add0;
+#pragma unroll 1
+  for (int i = threadIdx.x + blockDim.x; i < numbers; i += blockDim.x)
+    a.x[place(i)] = __ldcg(a.x + place(i)) + __ldcg(a.add + place(i));
 
   // A group, or up to 8 rows of the shared expert.
   struct Unit {

@@ -47,24 +47,35 @@ extern "C" __global__ void __launch_bounds__(512) experts_route(const __grid_con
   const float norm[8] = {n0.x, n0.y, n0.z, n0.w, n1.x, n1.y, n1.z, n1.w};
   const int first = blockIdx.y * a.block_rows, count = min(a.rows - first, a.block_rows), cols = a.out.cols;
 
+  // Rows that are not there are left out by a jump behind the last one, not row by row: instructions are cold, and each
+  // line of them costs more than what it does.
   wait_for_inputs();
+  const auto eight = [&](float (&to)[8], const float* from, int r) {
+    const float4* at = (const float4*)(from + (size_t)(first + r) * cols + col);
+    const float4 x0 = at[0], x1 = at[1];
+    to[0] = x0.x, to[1] = x0.y, to[2] = x0.z, to[3] = x0.w;
+    to[4] = x1.x, to[5] = x1.y, to[6] = x1.z, to[7] = x1.w;
+  };
   float v[GROUP][8];
 #pragma unroll
   for (int r = 0; r < GROUP; r++) {
-    if (r >= count) continue;
-    const size_t at = (size_t)(first + r) * cols + col;
-    const float4 x0 = ((const float4*)(a.x + at))[0], x1 = ((const float4*)(a.x + at))[1];
-    v[r][0] = x0.x, v[r][1] = x0.y, v[r][2] = x0.z, v[r][3] = x0.w;
-    v[r][4] = x1.x, v[r][5] = x1.y, v[r][6] = x1.z, v[r][7] = x1.w;
-    if (a.add) {
-      const float4 y0 = ((const float4*)(a.add + at))[0], y1 = ((const float4*)(a.add + at))[1];
-      v[r][0] += y0.x, v[r][1] += y0.y, v[r][2] += y0.z, v[r][3] += y0.w;
-      v[r][4] += y1.x, v[r][5] += y1.y, v[r][6] += y1.z, v[r][7] += y1.w;
+    if (r >= count) break;
+    eight(v[r], a.x, r);
+  }
+  if (a.add) {
+#pragma unroll
+    for (int r = 0; r < GROUP; r += 2) {  // two at a time are waited for
+      if (r >= count) break;
+      float y[2][8];
+      eight(y[0], a.add, r);
+      eight(y[1], a.add, min(r + 1, count - 1));
+#pragma unroll
+      for (int i = 0; i < 16; i++) v[r + i / 8][i % 8] += y[i / 8][i % 8];
     }
   }
 #pragma unroll
   for (int r = 0; r < GROUP; r++) {
-    if (r >= count) continue;
+    if (r >= count) break;
     float sum = 0.f;
 #pragma unroll
     for (int i = 0; i < 8; i++) sum = fmaf(v[r][i], v[r][i], sum);
@@ -77,7 +88,7 @@ extern "C" __global__ void __launch_bounds__(512) experts_route(const __grid_con
   b.sums = make_uint4(0, 0, 0, 0);
 #pragma unroll
   for (int r = 0; r < GROUP; r++) {
-    if (r >= count) continue;
+    if (r >= count) break;
     float sum = 0.f;
 #pragma unroll 8
     for (int w = 0; w < warps; w++) sum += squares[r * warps + w];

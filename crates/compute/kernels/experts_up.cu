@@ -91,6 +91,7 @@ __device__ __forceinline__ void fetch_ahead(const ExpertsUpArgs& a, const VisitL
 // The experts of rows warp, warp + 8, ..., ROWS of them at once.
 template <int HELD, int ROWS>
 __device__ __forceinline__ void choose(const ExpertsUpArgs& a, Visits& visits, int warp, int lane) {
+#pragma unroll 1
   for (int first = warp; first < a.rows; first += ROWS * UP_WARPS) {
     const float* logits[ROWS];
 #pragma unroll
@@ -164,6 +165,7 @@ extern "C" __global__ void __launch_bounds__(32 * UP_WARPS, 2) experts_up(const 
   const int early = min(share.shared, a.stages);
   __syncwarp();
   if (warp == 0) {
+#pragma unroll 1
     for (int i = 0; i < early; i++) fetch(i, i);
   }
   no_visits(visits);
@@ -180,10 +182,12 @@ extern "C" __global__ void __launch_bounds__(32 * UP_WARPS, 2) experts_up(const 
   share.first = all_before - shared_before;
   share.all = dealt(items, blockIdx.x + 1) - all_before;
   if (warp == 0) {
+#pragma unroll 1
     for (int i = early; i < min(share.all, a.stages); i++) fetch(i, i);
   }
   list_order(visits, a.rows, a.top_k);
   if (blockIdx.x == 0) {
+#pragma unroll 1
     for (int v = threadIdx.x; v < a.rows * a.top_k; v += blockDim.x) {
       a.list->groups[v] = visits.groups[v];  // those behind the last are whatever lies there
       a.list->order[v] = visits.order[v];

@@ -29,6 +29,18 @@ template <int HELD, int ROWS> struct Choice {
   template <class F>
   __device__ __forceinline__ void choose(const float* const (&logits)[ROWS], int experts, int top_k, F visit) {
     const int lane = threadIdx.x & 31;
+    float numbers[ROWS][HELD];
+    if (experts == 32 * HELD) {  // without conditions all are asked for before the first is looked at
+#pragma unroll
+      for (int r = 0; r < ROWS; r++)
+#pragma unroll
+        for (int i = 0; i < HELD; i++) numbers[r][i] = logits[r][i * 32 + lane];
+    } else {
+#pragma unroll
+      for (int r = 0; r < ROWS; r++)
+#pragma unroll
+        for (int i = 0; i < HELD; i++) numbers[r][i] = i * 32 + lane < experts ? logits[r][i * 32 + lane] : 0.f;
+    }
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
       nan[r] = false;
@@ -36,9 +48,8 @@ template <int HELD, int ROWS> struct Choice {
 #pragma unroll
       for (int i = 0; i < HELD; i++) {
         const u32 e = i * 32 + lane;
-        const float logit = e < (u32)experts ? logits[r][e] : 0.f;
-        nan[r] |= logit != logit;
-        keys[r][i] = e < (u32)experts ? (u64)sortable(logit) << 32 | ~e : 0;
+        nan[r] |= numbers[r][i] != numbers[r][i];
+        keys[r][i] = e < (u32)experts ? (u64)sortable(numbers[r][i]) << 32 | ~e : 0;
       }
     }
 #pragma unroll
@@ -52,6 +63,7 @@ template <int HELD, int ROWS> struct Choice {
         }
       }
     }
+#pragma unroll 1  // instructions are cold
     for (int k = 0; k < top_k; k++) {
       u32 key[ROWS];
 #pragma unroll
@@ -83,6 +95,7 @@ template <int HELD, int ROWS> struct Choice {
                          : bad         ? __uint_as_float(0x7fc00000u)
                                        : expf(logit_of(mine[r]) - logit_of(highest[r]));
     float sum = 0.f;
+#pragma unroll 1
     for (int k = 0; k < top_k; k++) sum += __shfl_sync(~0u, weight, k);
     return weight / sum * scale;
   }
