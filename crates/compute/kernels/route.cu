@@ -6,7 +6,7 @@
 // warp lists the visits of one expert. Decoding passes choose in experts_up instead.
 // Launch: route: grid [ceil(rows / 8)], block 256, then route_order: grid [ceil(experts / 8)], block 256. No dynamic
 // shared memory. experts <= 512, top_k <= 32.
-// budget: route 80
+// budget: route 56
 // budget: route_order 40
 #include "route.cuh"
 

@@ -16,11 +16,11 @@ __device__ __forceinline__ float logit_of(u32 key) {
 }
 
 // The choice of ROWS rows side by side, by one warp: the top_k experts of highest logit, best first and of equals the
-// lowest id. A lane holds HELD logits of a row, in order, as integers that compare like them; a warp reduction finds the
-// best of the lanes' firsts, and another one the lowest id where several have it. A NaN anywhere in a row makes all its weights NaN; the ids are of distinct experts in
-// any case.
+// lowest id. A lane holds HELD logits of a row as integers that compare like them, and a warp reduction finds the best
+// of the lanes' bests. Little code matters more than few steps: it is cold when it runs. A NaN anywhere in a row makes
+// all its weights NaN; the ids are of distinct experts in any case.
 template <int HELD, int ROWS> struct Choice {
-  u64 keys[ROWS][HELD];  // the logit, and ~id
+  u32 keys[ROWS][HELD];  // of expert 32 i + lane; 0: taken, or there is none
   u32 mine[ROWS];        // lane k: the key of rank k
   u32 highest[ROWS];
   bool nan[ROWS];
@@ -47,40 +47,32 @@ template <int HELD, int ROWS> struct Choice {
       mine[r] = highest[r] = 0;
 #pragma unroll
       for (int i = 0; i < HELD; i++) {
-        const u32 e = i * 32 + lane;
         nan[r] |= numbers[r][i] != numbers[r][i];
-        keys[r][i] = e < (u32)experts ? (u64)sortable(numbers[r][i]) << 32 | ~e : 0;
+        keys[r][i] = i * 32 + lane < experts ? sortable(numbers[r][i]) : 0;
       }
     }
-#pragma unroll
-    for (int r = 0; r < ROWS; r++) {
-#pragma unroll
-      for (int pass = 0; pass < HELD; pass++) {
-#pragma unroll
-        for (int i = pass & 1; i + 1 < HELD; i += 2) {
-          const u64 high = max(keys[r][i], keys[r][i + 1]), low = min(keys[r][i], keys[r][i + 1]);
-          keys[r][i] = high, keys[r][i + 1] = low;
-        }
-      }
-    }
-#pragma unroll 1  // instructions are cold
+#pragma unroll 1
     for (int k = 0; k < top_k; k++) {
       u32 key[ROWS];
 #pragma unroll
-      for (int r = 0; r < ROWS; r++) key[r] = __reduce_max_sync(~0u, (u32)(keys[r][0] >> 32));
+      for (int r = 0; r < ROWS; r++) {
+        u32 best = keys[r][0];
+#pragma unroll
+        for (int i = 1; i < HELD; i++) best = max(best, keys[r][i]);
+        key[r] = __reduce_max_sync(~0u, best);
+      }
 #pragma unroll
       for (int r = 0; r < ROWS; r++) {
-        bool best = (u32)(keys[r][0] >> 32) == key[r];
-        const u32 equal = __ballot_sync(~0u, best);
-        if (equal & (equal - 1)) {
-          const u32 id = __reduce_max_sync(~0u, best ? (u32)keys[r][0] : 0u);
-          best = best && (u32)keys[r][0] == id;
-        }
-        if (best) {
-          visit(r, k, ~(u32)keys[r][0]);
+        u32 id = ~0u;  // the lane's lowest that has the key
 #pragma unroll
-          for (int i = 0; i + 1 < HELD; i++) keys[r][i] = keys[r][i + 1];
-          keys[r][HELD - 1] = 0;
+        for (int i = HELD - 1; i >= 0; i--) id = keys[r][i] == key[r] ? i * 32 + lane : id;
+        bool best = id != ~0u;
+        const u32 equal = __ballot_sync(~0u, best);
+        if (equal & (equal - 1)) best = __reduce_min_sync(~0u, id) == id;
+        if (best) {
+          visit(r, k, id);
+#pragma unroll
+          for (int i = 0; i < HELD; i++) keys[r][i] = id == i * 32 + lane ? 0 : keys[r][i];
         }
         if (k == 0) highest[r] = key[r];
         if (lane == k) mine[r] = key[r];
