@@ -368,11 +368,9 @@ extern "C" __global__ void __launch_bounds__(256) attention_join(const __grid_co
   const int parts = from < to ? 2 + (to - 1) / length - from / length : 1;
   const float* in = a.partial + ((size_t)row * a.heads + head) * (a.parts + 2) * stride;
   wait_for_inputs();
-  if ((int)threadIdx.x < parts) {
-    const float2 x = *(const float2*)(in + (size_t)threadIdx.x * stride + a.head_dim);
-    highest_of[threadIdx.x] = x.x;
-    total_of[threadIdx.x] = x.y;
-  }
+  // Everything is asked for before anything is looked at.
+  float2 mine = make_float2(0.f, 0.f);
+  if ((int)threadIdx.x < parts) mine = *(const float2*)(in + (size_t)threadIdx.x * stride + a.head_dim);
   float4 x[BATCH];
   const auto read = [&](int begin) {
 #pragma unroll
@@ -388,6 +386,7 @@ extern "C" __global__ void __launch_bounds__(256) attention_join(const __grid_co
     *(float4*)gate = *(const float4*)from;
     *(float4*)(gate + 4) = *(const float4*)(from + 4);
   }
+  if ((int)threadIdx.x < parts) highest_of[threadIdx.x] = mine.x, total_of[threadIdx.x] = mine.y;
   __syncthreads();
   float highest = -infinite();
   for (int i = lane; i < parts; i += 32) highest = fmaxf(highest, highest_of[i]);

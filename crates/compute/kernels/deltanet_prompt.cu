@@ -190,6 +190,7 @@ extern "C" __global__ void __launch_bounds__(FOLD_THREADS, 2) deltanet_prompt(
         a.deltas[at] = shared.earlier[outside + n][lane];
         a.out.numbers[at] = output(shared, shared.earlier[outside], n, sums[k][1]);
       }
+      __syncwarp();  // the weights that every lane has read are the next group's now
     }
     // `begin` may have gone past the last row of the step.
     begin = stop;

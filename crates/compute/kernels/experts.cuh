@@ -1,6 +1,6 @@
 // The experts of a decoding pass, from a block's second norm to the sum of its experts' outputs, in three launches:
-//   experts_route  n = rms(x + add) * norm, the router's logits of n, and the choice of experts;
-//   experts_up     act = silu(gate n) * (up n) of every visit and of the shared expert;
+//   experts_route  n = rms(x + add) * norm, and the router's logits of n;
+//   experts_up     the choice of experts; act = silu(gate n) * (up n) of every visit and of the shared expert;
 //   experts_down   x += add; out = sum over ranks of weight * down act + sigmoid(shared logit) * shared down act.
 // Here is what they share. A visit is a row at one of its experts, row * top_k + rank. Visits of an expert are
 // multiplied in groups of up to 8; the shared expert is visited by all rows, in groups of their own. See tiles.cuh for
@@ -79,10 +79,14 @@ struct Operand {
 };
 
 // TILES tiles, `stride` bytes apart, times one operand: elements 0, 1 of a result are row g of the tile and activation
-// rows 2 t, + 1; 2, 3 row g + 8.
-template <int FORMAT, int TILES, bool BY_16>
+// rows 2 t, + 1; 2, 3 row g + 8. used(c) is called when b.x[2 c] and b.x[2 c + 1] have been read for the last time,
+// used(4) when b.sums have: the next operand may come in their place.
+struct Kept {
+  __device__ __forceinline__ void operator()(int) const {}
+};
+template <int FORMAT, int TILES, bool BY_16, class Used = Kept>
 __device__ __forceinline__ void multiply(const u8* tile, int stride, const Operand& b, float (&out)[TILES][4],
-                                         int lane) {
+                                         int lane, const Used& used = Used()) {
   typedef Tile<FORMAT> T;
   float even[TILES][4], odd[TILES][4];
   typename T::Head head[TILES];
@@ -117,6 +121,7 @@ __device__ __forceinline__ void multiply(const u8* tile, int stride, const Opera
         mma(odd[m], a[3], second.z, second.w);
       }
     }
+    used(c);
   }
 #pragma unroll
   for (int m = 0; m < TILES; m++) {
@@ -139,17 +144,18 @@ __device__ __forceinline__ void multiply(const u8* tile, int stride, const Opera
       }
     }
   }
+  used(4);
 }
 
-template <int TILES, bool BY_16>
+template <int TILES, bool BY_16, class Used = Kept>
 __device__ __forceinline__ void multiply(int format, const u8* tile, int stride, const Operand& b,
-                                         float (&out)[TILES][4], int lane) {
+                                         float (&out)[TILES][4], int lane, const Used& used = Used()) {
   switch (format) {
-    case TILE_Q4_K: multiply<TILE_Q4_K, TILES, BY_16>(tile, stride, b, out, lane); break;
-    case TILE_Q5_K: multiply<TILE_Q5_K, TILES, BY_16>(tile, stride, b, out, lane); break;
-    case TILE_Q6_K: multiply<TILE_Q6_K, TILES, BY_16>(tile, stride, b, out, lane); break;
-    case TILE_Q8_0: multiply<TILE_Q8_0, TILES, BY_16>(tile, stride, b, out, lane); break;
-    default: multiply<TILE_F16, TILES, BY_16>(tile, stride, b, out, lane); break;
+    case TILE_Q4_K: multiply<TILE_Q4_K, TILES, BY_16>(tile, stride, b, out, lane, used); break;
+    case TILE_Q5_K: multiply<TILE_Q5_K, TILES, BY_16>(tile, stride, b, out, lane, used); break;
+    case TILE_Q6_K: multiply<TILE_Q6_K, TILES, BY_16>(tile, stride, b, out, lane, used); break;
+    case TILE_Q8_0: multiply<TILE_Q8_0, TILES, BY_16>(tile, stride, b, out, lane, used); break;
+    default: multiply<TILE_F16, TILES, BY_16>(tile, stride, b, out, lane, used); break;
   }
 }
 
@@ -172,26 +178,36 @@ __device__ __forceinline__ float half_error(float v) {
 
 // ------------------------------------------------------------------ who visits whom
 
-struct Visits {
+// In shared memory and, for experts_down, in the device's.
+struct VisitList {
+  u32 count, pad[3];                 // groups
+  u32 groups[MAX_VISITS];            // expert << 16 | visits << 12 | first in `order`
+  unsigned short order[MAX_VISITS];  // visits by expert
+};
+static_assert(sizeof(VisitList) == 6160, "as in src/cuda/ops/experts.rs");
+struct Visits : VisitList {
   u32 masks[MAX_EXPERTS][2];           // bit r: row r visits the expert
   unsigned short chosen[MAX_VISITS];   // expert of each visit
-  unsigned short order[MAX_VISITS];    // visits by expert
   unsigned short begins[MAX_EXPERTS];  // where an expert's visits begin in `order`
-  u32 groups[MAX_VISITS];              // expert << 16 | visits << 12 | first in `order`
   u32 sums[8];
-  u32 count, pad[3];                   // groups
 };
 __device__ __forceinline__ int group_expert(u32 group) { return group >> 16; }
 __device__ __forceinline__ int group_visits(u32 group) { return (group >> 12) & 15; }
 __device__ __forceinline__ int group_first(u32 group) { return group & 4095; }
 
+// By all threads, before a barrier and the first add_visit.
 __device__ __forceinline__ void no_visits(Visits& s) {
   for (int i = threadIdx.x; i < MAX_EXPERTS; i += blockDim.x) s.masks[i][0] = s.masks[i][1] = 0;
 }
+__device__ __forceinline__ void add_visit(Visits& s, int row, int visit, u32 expert) {
+  s.chosen[visit] = (unsigned short)expert;
+  atomicOr(&s.masks[expert][row >> 5], 1u << (row & 31));
+}
 
-// Sorts `chosen`, which all threads can read, into groups. All threads of the block (256 at least) call this.
-__device__ __forceinline__ void list_visits(Visits& s, int rows, int experts, int top_k) {
-  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, visits = rows * top_k;
+// Sorts the visits into groups; which visits these are stands in `order` after list_order. All threads of the block (256
+// at least) call both, a barrier before the first; a barrier comes last in each.
+__device__ __forceinline__ void list_groups(Visits& s, int rows, int experts, int top_k) {
+  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
   if (rows == 1) {
     if ((int)threadIdx.x < top_k) {
       s.order[threadIdx.x] = threadIdx.x;
@@ -201,11 +217,6 @@ __device__ __forceinline__ void list_visits(Visits& s, int rows, int experts, in
     __syncthreads();
     return;
   }
-  for (int v = threadIdx.x; v < visits; v += blockDim.x) {
-    const int row = v / top_k;
-    atomicOr(&s.masks[s.chosen[v]][row >> 5], 1u << (row & 31));
-  }
-  __syncthreads();
   // 256 threads have one or two experts each: sums of visits and of groups of those before.
   const int each = (experts + 255) / 256, from = threadIdx.x * each;
   u32 counts[2] = {0, 0}, own = 0;
@@ -226,11 +237,13 @@ __device__ __forceinline__ void list_visits(Visits& s, int rows, int experts, in
   __syncthreads();
   if (threadIdx.x < 256) {
     u32 before = upto - own;
-    for (int w = 0; w < warp; w++) before += s.sums[w];
+#pragma unroll
+    for (int w = 0; w < 8; w++) before += w < warp ? s.sums[w] : 0;
     u32 at = before & 0xffff, group = before >> 16;
 #pragma unroll
     for (int i = 0; i < 2; i++) {
       if (counts[i]) s.begins[from + i] = at;
+#pragma unroll 1
       for (int left = counts[i]; left > 0; left -= GROUP) {
         const u32 here = min(left, GROUP);
         s.groups[group++] = (u32)(from + i) << 16 | here << 12 | at;
@@ -240,7 +253,11 @@ __device__ __forceinline__ void list_visits(Visits& s, int rows, int experts, in
     if (threadIdx.x == 255) s.count = group;
   }
   __syncthreads();
-  for (int v = threadIdx.x; v < visits; v += blockDim.x) {
+}
+__device__ __forceinline__ void list_order(Visits& s, int rows, int top_k) {
+  if (rows == 1) return;
+#pragma unroll 1
+  for (int v = threadIdx.x; v < rows * top_k; v += blockDim.x) {
     const int row = v / top_k;
     const u32 id = s.chosen[v], bits = (1u << (row & 31)) - 1;
     const u32* mask = s.masks[id];

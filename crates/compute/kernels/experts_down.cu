@@ -3,28 +3,28 @@
 //
 // A block has 16 outputs and all groups; a warp multiplies the row tile of one group after the other, tiles streaming
 // through a ring of its own, and leaves the results in shared memory, where they are weighted and added. The choice of
-// experts is there before experts_up has ended, so the first tiles are asked for while it runs.
+// experts is there before experts_up has ended, so the first tiles are asked for while it runs; and so are x, add and
+// the shared expert's logits, which nobody else uses any more.
 //
 // Floor: the tiles of down of the experts that are visited: at 16 rows of 35B-A3B about 102 experts, 74 MB (half Q4_K,
-// half Q6_K), 16 us on an H200. What limits: instructions (245 to multiply a Q4_K tile, 350 Q6_K) and, of every tile,
-// the activations from L2.
+// half Q6_K), 16 us on an H200. What limits: instructions (245 to multiply a Q4_K tile, 350 Q6_K).
 // Launch: grid [row tiles], block 32 * warps, 8 to 16 warps. Dynamic shared memory warps * slots * (slot_bytes + 8) +
-// rows * (top_k + 1) * 4 * LD + 4 * rows * top_k + DOWN_FIXED.
+// rows * (top_k + 1) * 4 * (LD + 1) + DOWN_FIXED.
 // budget: experts_down 128
 #include "experts.cuh"
 
 struct ExpertsDownArgs {
   Activation act, shared_act;
-  const u32* ids;
+  const VisitList* list;
   const float *weights, *shared_logits;
   ExpertsMatrix down, shared_down;
   float* x;
   const float* add;  // may be null
   float* out;        // may be add
-  int rows, experts, top_k;
-  int slots, slot_bytes, pad;
+  int rows, top_k;
+  int slots, slot_bytes;
 };
-static_assert(sizeof(ExpertsDownArgs) == 168, "mirrored in src/cuda/ops/experts.rs");
+static_assert(sizeof(ExpertsDownArgs) == 160, "mirrored in src/cuda/ops/experts.rs");
 
 // A warp's ring of tiles.
 struct Ring {
@@ -38,6 +38,7 @@ struct Ring {
 
   __device__ __forceinline__ void init(int lane) {
     if (lane == 0) {
+#pragma unroll 1
       for (int i = 0; i < count; i++) barrier_init(barriers + i, ARRIVALS);
       barriers_ready();
     }
@@ -62,7 +63,7 @@ struct Ring {
   }
 };
 
-constexpr int DOWN_FIXED = sizeof(Visits);
+constexpr int DOWN_FIXED = sizeof(VisitList);
 
 extern "C" __global__ void __launch_bounds__(512) experts_down(const __grid_constant__ ExpertsDownArgs a) {
   launch_dependents();
@@ -73,22 +74,29 @@ extern "C" __global__ void __launch_bounds__(512) experts_down(const __grid_cons
   memory += warps * a.slots * a.slot_bytes;
   u64* barriers = (u64*)memory;
   memory += warps * a.slots * 8;
-  Visits& visits = *(Visits*)memory;
-  float* results = (float*)(memory + sizeof(Visits));     // [visits, then rows of the shared expert][LD]
-  float* weights = results + (visit_count + a.rows) * LD; // [visits]
+  VisitList& visits = *(VisitList*)memory;
+  float* results = (float*)(memory + sizeof(VisitList));   // [visits, then rows of the shared expert][LD]
+  float* weights = results + (visit_count + a.rows) * LD;  // of each
   Ring ring{slots + warp * a.slots * a.slot_bytes, barriers + warp * a.slots, a.slots, a.slot_bytes, 0, 0, 0, a.slots};
   ring.init(lane);
-  no_visits(visits);
-  // experts_up has let this kernel begin, so experts_route has ended and its choice is there.
+  // experts_up has let this kernel begin, so experts_route has ended and the choice is there. Everything is asked for at
+  // once, a thread's first number of x too.
+  const auto place = [&](int i) { return (size_t)(i >> 4) * a.down.rows + blockIdx.x * 16 + (i & 15); };
+  const int own = __ldcg(&a.list->count), numbers = a.add ? a.rows * 16 : 0;
+  float x0 = 0.f, add0 = 0.f;
+  if ((int)threadIdx.x < numbers) x0 = __ldcg(a.x + place(threadIdx.x)), add0 = __ldcg(a.add + place(threadIdx.x));
+#pragma unroll 1
   for (int v = threadIdx.x; v < visit_count; v += blockDim.x) {
-    visits.chosen[v] = (unsigned short)__ldcg(a.ids + v);
+    const float logit = v < a.rows ? __ldcg(a.shared_logits + v) : 0.f;
+    visits.groups[v] = __ldcg(a.list->groups + v);
+    visits.order[v] = __ldcg(a.list->order + v);
     weights[v] = __ldcg(a.weights + v);
+    if (v < a.rows) weights[visit_count + v] = 1.f / (1.f + expf(-logit));
   }
   __syncthreads();
-  list_visits(visits, a.rows, a.experts, a.top_k);
 
   // Units: groups of experts, then those of the shared one; a warp has every `warps`th.
-  const int own = visits.count, units = own + (a.rows + GROUP - 1) / GROUP;
+  const int units = own + (a.rows + GROUP - 1) / GROUP;
   int ahead = warp, left = 0, bytes = 0;  // tiles left of unit `ahead`
   const u8* from = nullptr;
   const auto aim = [&]() {
@@ -111,27 +119,55 @@ extern "C" __global__ void __launch_bounds__(512) experts_down(const __grid_cons
   };
   aim();
   fill();
+  if ((int)threadIdx.x < numbers) a.x[place(threadIdx.x)] = x0 + add0;
+#pragma unroll 1
+  for (int i = threadIdx.x + blockDim.x; i < numbers; i += blockDim.x)
+    a.x[place(i)] = __ldcg(a.x + place(i)) + __ldcg(a.add + place(i));
 
-  wait_for_inputs();
-  for (int unit = warp; unit < units; unit += warps) {
+  // A group, or up to 8 rows of the shared expert.
+  struct Unit {
+    int first, count;
+    bool is_shared;
+  };
+  const auto unit_of = [&](int unit) {
     const bool is_shared = unit >= own;
-    const int format = is_shared ? a.shared_down.format : a.down.format;
-    const Activation& act = is_shared ? a.shared_act : a.act;
     const u32 group = is_shared ? 0 : visits.groups[unit];
     const int first = is_shared ? (unit - own) * GROUP : group_first(group);
-    const int count = is_shared ? min(a.rows - first, GROUP) : group_visits(group);
-    const auto visit_of = [&](int n) { return is_shared ? first + n : (int)visits.order[first + n]; };
-    const int columns = act.ld / 256;
-    const size_t mine = visit_of(g < count ? g : 0);  // rows that do not exist are the first, and dropped
-    const __half* x = act.x + mine * act.ld + 8 * t;
-    const float* sums = act.numbers + mine * (act.ld / 16) + 4 * t;
+    return Unit{first, is_shared ? min(a.rows - first, GROUP) : group_visits(group), is_shared};
+  };
+  const auto visit_of = [&](const Unit& u, int n) { return u.is_shared ? u.first + n : (int)visits.order[u.first + n]; };
+  // Where an operand is read from, a tile ahead: while one is multiplied the next takes its place, piece by piece.
+  const __half* x = nullptr;
+  const float* sums = nullptr;
+  const auto begin = [&](const Unit& u) {
+    const Activation& act = u.is_shared ? a.shared_act : a.act;
+    const size_t mine = visit_of(u, g < u.count ? g : 0);  // rows that do not exist are the first, and dropped
+    x = act.x + mine * act.ld + 8 * t;
+    sums = act.numbers + mine * (act.ld / 16) + 4 * t;
+  };
+  Operand b;
+  const auto read = [&](int c) {
+    if (c < 4) b.x[2 * c] = load16(x + 64 * c), b.x[2 * c + 1] = load16(x + 64 * c + 32);
+    else b.sums = load16(sums);
+  };
+  Unit at{0, 0, false};
+  if (warp < units) begin(at = unit_of(warp));
+
+  wait_for_inputs();
+  if (warp < units) {
+#pragma unroll
+    for (int c = 0; c < 5; c++) read(c);
+  }
+  for (int unit = warp; unit < units; unit += warps) {
+    const Unit next = unit + warps < units ? unit_of(unit + warps) : at;  // behind the last is the last again
+    const int format = at.is_shared ? a.shared_down.format : a.down.format;
+    const int columns = (at.is_shared ? a.shared_act.ld : a.act.ld) / 256;
     float sum[4];
-    for (int column = 0; column < columns; column++, x += 256, sums += 16) {
-      Operand b;
-      b.read(x);
-      b.sums = load16(sums);
+    for (int column = 0; column < columns; column++) {
+      if (column + 1 < columns) x += 256, sums += 16;
+      else begin(next);
       float out[1][4];
-      multiply<1, true>(format, ring.wait(), 0, b, out, lane);
+      multiply<1, true>(format, ring.wait(), 0, b, out, lane, read);
       ring.next();
       fill();
 #pragma unroll
@@ -140,22 +176,21 @@ extern "C" __global__ void __launch_bounds__(512) experts_down(const __grid_cons
 #pragma unroll
     for (int i = 0; i < 2; i++) {
       const int n = 2 * t + i;
-      if (n >= count) continue;
-      float* to = results + ((is_shared ? visit_count : 0) + visit_of(n)) * LD + g;
+      if (n >= at.count) continue;
+      float* to = results + ((at.is_shared ? visit_count : 0) + visit_of(at, n)) * LD + g;
       to[0] = sum[i];
       to[8] = sum[2 + i];
     }
+    at = next;
   }
   __syncthreads();
   for (int i = threadIdx.x; i < a.rows * 16; i += blockDim.x) {
     const int row = i >> 4, m = i & 15;
-    const size_t at = (size_t)row * a.down.rows + blockIdx.x * 16 + m;
-    if (a.add) a.x[at] += a.add[at];
     float sum = 0.f;
     for (int k = 0; k < a.top_k; k++) {
       sum = fmaf(weights[row * a.top_k + k], results[(row * a.top_k + k) * LD + m], sum);
     }
-    sum = fmaf(1.f / (1.f + expf(-a.shared_logits[row])), results[(visit_count + row) * LD + m], sum);
-    a.out[at] = sum;
+    sum = fmaf(weights[visit_count + row], results[(visit_count + row) * LD + m], sum);
+    a.out[place(i)] = sum;
   }
 }

@@ -1,15 +1,12 @@
 // experts_route: the first launch of a block's experts, see experts.cuh. n = rms(x + add) * norm; the logits of the
-// router and of the shared expert's gate; the experts of every row and their weights, see route.cuh. x is not written:
-// blocks of this launch read it.
+// router and of the shared expert's gate. x is not written: blocks of this launch read it.
 //
 // Floor: the router's tiles, 1 MB for 256 experts of 2048 columns, which are asked for before the inputs are there.
-// Latency limits it: x, one reduction, one product, a ticket, the choice. Every block of some rows makes their norm
-// again; the last of them to end chooses their experts.
+// Latency limits it: x, one reduction, one product, one sum. Every block of some rows makes their norm again.
 // Launch: grid [row tiles of the router and of the shared gate, ceil(rows / block_rows)], block cols / 8: warp k has
 // the columns of tile k. Dynamic shared memory cols / 256 * (tile_bytes + ROUTE_WARP).
 // budget: experts_route 128
 #include "experts.cuh"
-#include "route.cuh"
 
 constexpr int X_ROW = 264;  // halves from one activation row to the next in shared memory
 
@@ -18,15 +15,11 @@ struct ExpertsRouteArgs {
   Activation out;               // n; its numbers are not written
   ExpertsMatrix router, shared;
   float *logits, *shared_logits;
-  u32* ids;                     // [rows][top_k]
-  float* weights;               // [rows][top_k]
-  u32* tickets;                 // [rows]: zero, and zero again at the end
   int rows, block_rows;         // of the pass, and of a block: at most GROUP
-  int top_k;
-  float scale, eps;
+  float eps;
   int pad;
 };
-static_assert(sizeof(ExpertsRouteArgs) == 152, "mirrored in src/cuda/ops/experts.rs");
+static_assert(sizeof(ExpertsRouteArgs) == 120, "mirrored in src/cuda/ops/experts.rs");
 
 constexpr int ROUTE_WARP = GROUP * X_ROW * 2 + GROUP * 4 + 8;  // bytes of shared memory a warp
 
@@ -54,24 +47,35 @@ extern "C" __global__ void __launch_bounds__(512) experts_route(const __grid_con
   const float norm[8] = {n0.x, n0.y, n0.z, n0.w, n1.x, n1.y, n1.z, n1.w};
   const int first = blockIdx.y * a.block_rows, count = min(a.rows - first, a.block_rows), cols = a.out.cols;
 
+  // Rows that are not there are left out by a jump behind the last one, not row by row: instructions are cold, and each
+  // line of them costs more than what it does.
   wait_for_inputs();
+  const auto eight = [&](float (&to)[8], const float* from, int r) {
+    const float4* at = (const float4*)(from + (size_t)(first + r) * cols + col);
+    const float4 x0 = at[0], x1 = at[1];
+    to[0] = x0.x, to[1] = x0.y, to[2] = x0.z, to[3] = x0.w;
+    to[4] = x1.x, to[5] = x1.y, to[6] = x1.z, to[7] = x1.w;
+  };
   float v[GROUP][8];
 #pragma unroll
   for (int r = 0; r < GROUP; r++) {
-    if (r >= count) continue;
-    const size_t at = (size_t)(first + r) * cols + col;
-    const float4 x0 = ((const float4*)(a.x + at))[0], x1 = ((const float4*)(a.x + at))[1];
-    v[r][0] = x0.x, v[r][1] = x0.y, v[r][2] = x0.z, v[r][3] = x0.w;
-    v[r][4] = x1.x, v[r][5] = x1.y, v[r][6] = x1.z, v[r][7] = x1.w;
-    if (a.add) {
-      const float4 y0 = ((const float4*)(a.add + at))[0], y1 = ((const float4*)(a.add + at))[1];
-      v[r][0] += y0.x, v[r][1] += y0.y, v[r][2] += y0.z, v[r][3] += y0.w;
-      v[r][4] += y1.x, v[r][5] += y1.y, v[r][6] += y1.z, v[r][7] += y1.w;
+    if (r >= count) break;
+    eight(v[r], a.x, r);
+  }
+  if (a.add) {
+#pragma unroll
+    for (int r = 0; r < GROUP; r += 2) {  // two at a time are waited for
+      if (r >= count) break;
+      float y[2][8];
+      eight(y[0], a.add, r);
+      eight(y[1], a.add, min(r + 1, count - 1));
+#pragma unroll
+      for (int i = 0; i < 16; i++) v[r + i / 8][i % 8] += y[i / 8][i % 8];
     }
   }
 #pragma unroll
   for (int r = 0; r < GROUP; r++) {
-    if (r >= count) continue;
+    if (r >= count) break;
     float sum = 0.f;
 #pragma unroll
     for (int i = 0; i < 8; i++) sum = fmaf(v[r][i], v[r][i], sum);
@@ -84,8 +88,9 @@ extern "C" __global__ void __launch_bounds__(512) experts_route(const __grid_con
   b.sums = make_uint4(0, 0, 0, 0);
 #pragma unroll
   for (int r = 0; r < GROUP; r++) {
-    if (r >= count) continue;
+    if (r >= count) break;
     float sum = 0.f;
+#pragma unroll 8
     for (int w = 0; w < warps; w++) sum += squares[r * warps + w];
     const float factor = 1.f / sqrtf(sum / cols + a.eps);
     float of_32 = 0.f;
@@ -125,25 +130,8 @@ extern "C" __global__ void __launch_bounds__(512) experts_route(const __grid_con
     const int n = i >> 4, row = tile * 16 + (i & 15);
     const float* part = (const float*)parts + n * LD + (i & 15);
     float sum = *part;
+#pragma unroll 7
     for (int w = 1; w < warps; w++) sum += part[w * GROUP * X_ROW / 2];
     if (row < rows) to[(size_t)(first + n) * rows + row] = sum;
-  }
-
-  // The last block of these rows chooses their experts.
-  __shared__ bool last;
-  __threadfence();
-  __syncthreads();
-  if (threadIdx.x == 0) last = atomicInc(a.tickets + blockIdx.y, gridDim.x - 1) == gridDim.x - 1;
-  __syncthreads();
-  if (!last) return;
-  __threadfence();
-  for (int r = warp; r < count; r += warps) {
-    const size_t row = first + r;
-    const auto visit = [&](int rank, u32 id) { a.ids[row * a.top_k + rank] = id; };
-    const float* logits = a.logits + row * a.router.rows;
-    const float weight = a.router.rows <= 256
-                             ? route_row<8, true>(logits, a.router.rows, a.top_k, a.scale, visit)
-                             : route_row<16, true>(logits, a.router.rows, a.top_k, a.scale, visit);
-    if (lane < a.top_k) a.weights[row * a.top_k + lane] = weight;
   }
 }

@@ -1,11 +1,14 @@
-// experts_up: the second launch of a block's experts, see experts.cuh. act = silu(gate n) * (up n) of every visit and
-// of the shared expert.
+// experts_up: the second launch of a block's experts, see experts.cuh. The experts of every row and their weights, see
+// route.cuh; act = silu(gate n) * (up n) of every visit and of the shared expert.
+//
+// Every block makes the whole choice for itself, which takes less than to wait for another's; the first one also writes
+// it down, for experts_down and for whoever asks later.
 //
 // A block's items are 16 rows of gate and up for one group each, first some of the shared expert, whose weights are
 // asked for before the inputs are there, then its share of all others, one expert after the other. The tiles of an
 // item, all columns, are a stage of shared memory: two copies. Warp k multiplies tiles k, k + 8, .. of it with
 // activations that stay in its registers while the group is the same; in turns, warps add up what all have left in
-// `parts`.
+// `parts`. While the last item of a block is worked on, the first tiles of `down` are brought into L2.
 //
 // Floor: the tiles of gate and up of the experts that are visited: at 16 rows of 35B-A3B about 102 experts, 120 MB, 27
 // us on an H200; at 1 row 10.6 MB, 2.3 us. What limits: instructions (490 to multiply two Q4_K tiles), at few rows the
@@ -19,13 +22,19 @@ constexpr int BUFFERS = 2;  // items that may wait to be added up
 
 struct ExpertsUpArgs {
   Activation x;
-  const u32* ids;
+  const float* logits;         // [rows][experts]
+  u32* ids;                    // [rows][top_k]
+  float* weights;              // [rows][top_k]
+  VisitList* list;
   ExpertsMatrix gate, up, shared_gate, shared_up;
+  ExpertsMatrix down;          // of experts_down
   Activation act, shared_act;  // x; their numbers are used for sums: [visits][cols / 256] of 64 bytes, see Operand
   int rows, experts, top_k;
-  int stages, stage_bytes, pad;  // a stage has a row of tiles of gate and one of up
+  int stages, stage_bytes;  // a stage has a row of tiles of gate and one of up
+  float scale;
+  int ahead, pad;           // groups whose tiles of `down` are to be in L2 when experts_down begins
 };
-static_assert(sizeof(ExpertsUpArgs) == 192, "mirrored in src/cuda/ops/experts.rs");
+static_assert(sizeof(ExpertsUpArgs) == 240, "mirrored in src/cuda/ops/experts.rs");
 
 // n / by of numbers whose product with `by` is below 2^32.
 struct Divisor {
@@ -67,6 +76,46 @@ struct Item {
   }
 };
 
+// Memory has nothing more to do for this block, and experts_down has not begun to ask: of each group it begins with,
+// this block's share of the tiles, a group a lane.
+__device__ __forceinline__ void fetch_ahead(const ExpertsUpArgs& a, const VisitList& visits, int lane) {
+#if __CUDA_ARCH__ >= 900
+  const int tiles = a.down.rows / 16 * (a.act.ld / 256), bytes = tile_bytes(a.down.format);
+  for (int i = lane; i < min(a.ahead, (int)visits.count); i += 32) {
+    const u8* from = a.down.weight + (size_t)group_expert(visits.groups[i]) * tiles * bytes;
+    for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x) prefetch(from + (size_t)tile * bytes, bytes);
+  }
+#endif
+}
+
+// The experts of rows warp, warp + 8, ..., ROWS of them at once.
+template <int HELD, int ROWS>
+__device__ __forceinline__ void choose(const ExpertsUpArgs& a, Visits& visits, int warp, int lane) {
+#pragma unroll 1
+  for (int first = warp; first < a.rows; first += ROWS * UP_WARPS) {
+    const float* logits[ROWS];
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) {  // a row that does not exist is the first, and dropped
+      const int row = first + r * UP_WARPS;
+      logits[r] = a.logits + (size_t)(row < a.rows ? row : first) * a.experts;
+    }
+    Choice<HELD, ROWS> choice;
+    choice.choose(logits, a.experts, a.top_k, [&](int r, int rank, u32 id) {
+      const int row = first + r * UP_WARPS;
+      if (row >= a.rows) return;
+      add_visit(visits, row, row * a.top_k + rank, id);
+      if (blockIdx.x == 0) a.ids[row * a.top_k + rank] = id;
+    });
+    if (blockIdx.x > 0) continue;
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) {
+      const int row = first + r * UP_WARPS;
+      const float weight = choice.weight(r, a.top_k, a.scale);
+      if (row < a.rows && lane < a.top_k) a.weights[row * a.top_k + lane] = weight;
+    }
+  }
+}
+
 extern "C" __global__ void __launch_bounds__(32 * UP_WARPS, 2) experts_up(const __grid_constant__ ExpertsUpArgs a) {
   const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3, columns = a.x.ld / 256;
   u8* stages = shared_memory();  // [stages][stage_bytes]
@@ -75,7 +124,7 @@ extern "C" __global__ void __launch_bounds__(32 * UP_WARPS, 2) experts_up(const 
   Visits& visits = *(Visits*)(memory + UP_PARTS);
   u64* barriers = (u64*)(memory + UP_PARTS + sizeof(Visits));
   u64 *full = barriers + MAX_STAGES, *empty = full + BUFFERS;  // of `parts`; the first are of the stages
-  u32* done = (u32*)(empty + BUFFERS);                         // [MAX_STAGES]: warps that have read the stage
+  u32* done = (u32*)(empty + BUFFERS);                         // [MAX_STAGES]: warps that have read the stage, modulo `working`
   const int working = min(columns, UP_WARPS);  // warps with tiles
   if (threadIdx.x == 0) {
     for (int i = 0; i < BUFFERS; i++) {
@@ -88,11 +137,16 @@ extern "C" __global__ void __launch_bounds__(32 * UP_WARPS, 2) experts_up(const 
     }
     barriers_ready();
   }
-  const int row_groups = (a.rows + GROUP - 1) / GROUP;
-  const int of_shared = a.shared_gate.rows / 16 * row_groups - (int)blockIdx.x;
+  const u32 row_groups = (a.rows + GROUP - 1) / GROUP, of_shared = a.shared_gate.rows / 16 * row_groups;
   const Divisor blocks(gridDim.x);
+  // How many of so many items go to the blocks before one, dealt evenly: the first have one more.
+  const auto dealt = [&](u32 items, u32 block) {
+    const u32 each = blocks.of(items);
+    return block * each + min(block, items - each * gridDim.x);
+  };
+  const u32 shared_before = dealt(of_shared, blockIdx.x);
   Share share{0, 0, 0, Divisor(a.shared_gate.rows / 16), Divisor(a.gate.rows / 16)};
-  share.shared = share.all = of_shared > 0 ? (int)blocks.of(of_shared - 1) + 1 : 0;
+  share.shared = share.all = dealt(of_shared, blockIdx.x + 1) - shared_before;
 
   // Both rows of tiles of an item; a warp calls this together.
   const auto fetch = [&](int index, int stage) {
@@ -111,22 +165,39 @@ extern "C" __global__ void __launch_bounds__(32 * UP_WARPS, 2) experts_up(const 
   const int early = min(share.shared, a.stages);
   __syncwarp();
   if (warp == 0) {
+#pragma unroll 1
     for (int i = 0; i < early; i++) fetch(i, i);
   }
   no_visits(visits);
+  __syncthreads();
 
   wait_for_inputs();
-  launch_dependents();  // experts_down reads what experts_route wrote before this kernel has ended
-  for (int v = threadIdx.x; v < a.rows * a.top_k; v += blockDim.x) visits.chosen[v] = (unsigned short)a.ids[v];
+  if (a.experts > 256) choose<16, 1>(a, visits, warp, lane);
+  else if (a.rows > UP_WARPS) choose<8, 2>(a, visits, warp, lane);
+  else choose<8, 1>(a, visits, warp, lane);
   __syncthreads();
-  list_visits(visits, a.rows, a.experts, a.top_k);
-  const u32 items = visits.count * share.tiles.by, each = blocks.of(items), more = items - each * gridDim.x;
-  share.first = blockIdx.x * each + min(blockIdx.x, more);
-  share.all = share.shared + each + (blockIdx.x < more);
-  if (warp >= working) return;
+  list_groups(visits, a.rows, a.experts, a.top_k);
+  // The shared expert's items count: who has more of these has fewer of the others.
+  const u32 items = of_shared + visits.count * share.tiles.by, all_before = dealt(items, blockIdx.x);
+  share.first = all_before - shared_before;
+  share.all = dealt(items, blockIdx.x + 1) - all_before;
   if (warp == 0) {
+#pragma unroll 1
     for (int i = early; i < min(share.all, a.stages); i++) fetch(i, i);
   }
+  list_order(visits, a.rows, a.top_k);
+  if (blockIdx.x == 0) {
+#pragma unroll 1
+    for (int v = threadIdx.x; v < a.rows * a.top_k; v += blockDim.x) {
+      a.list->groups[v] = visits.groups[v];  // those behind the last are whatever lies there
+      a.list->order[v] = visits.order[v];
+    }
+    if (threadIdx.x == 0) a.list->count = visits.count;
+    __threadfence();
+    __syncthreads();
+  }
+  launch_dependents();  // experts_down reads what experts_route and the first block wrote before this kernel has ended
+  if (warp >= working) return;
 
   // The sum over the columns of an item, gate times up, and the sum of 16 columns beside it. A lane has four rows of a
   // visit.
@@ -219,25 +290,24 @@ extern "C" __global__ void __launch_bounds__(32 * UP_WARPS, 2) experts_up(const 
       put(part, out[0], column > warp, lane);
       put(part + UP_WARPS * PART, out[1], column > warp, lane);
     }
-    // Who is the last to have read the stage has it filled again.
+    barrier_arrive(full + buffer);
+    // Who comes last has the stage filled again. The count only says who that is; that all have read the stage is what
+    // the barrier says, which is complete by then.
     __syncwarp();
     u32 before = 0;
-    if (lane == 0) {
-      __threadfence_block();
-      before = atomicAdd(done + stage, 1u);
-    }
-    if (__shfl_sync(~0u, before, 0) == (u32)working - 1) {
-      if (lane == 0) done[stage] = 0;
-      if (at.index + a.stages < share.all) fetch(at.index + a.stages, stage);
+    if (lane == 0) before = atomicInc(done + stage, working - 1);
+    if (at.index + a.stages < share.all && __shfl_sync(~0u, before, 0) == (u32)working - 1) {
+      barrier_wait(full + buffer, (at.index / BUFFERS) & 1);
+      fetch(at.index + a.stages, stage);
     }
     if (++stage == a.stages) {
       stage = 0;
       parity ^= 1;
     }
-    barrier_arrive(full + buffer);
+    if (at.index + 1 == share.all && warp == 0) fetch_ahead(a, visits, lane);
     if (at.index > 0 && (turn == 0 ? working : turn) - 1 == warp) add_up(at.index - 1);
     if (++turn == working) turn = 0;
-    same = at.next(share);
+    same = at.next(share) || a.rows == 1;
   }
   if (share.all > 0 && (turn == 0 ? working : turn) - 1 == warp) add_up(share.all - 1);
 }

@@ -6,7 +6,7 @@
 // warp lists the visits of one expert. Decoding passes choose in experts_up instead.
 // Launch: route: grid [ceil(rows / 8)], block 256, then route_order: grid [ceil(experts / 8)], block 256. No dynamic
 // shared memory. experts <= 512, top_k <= 32.
-// budget: route 80
+// budget: route 56
 // budget: route_order 40
 #include "route.cuh"
 
@@ -15,9 +15,10 @@ extern "C" __global__ void __launch_bounds__(256) route(const __grid_constant__ 
   const int row = blockIdx.x * 8 + (threadIdx.x >> 5), lane = threadIdx.x & 31;
   wait_for_inputs();
   if (row >= a.rows) return;
-  const auto visit = [&](int rank, u32 id) { a.ids[(size_t)row * a.top_k + rank] = id; };
-  const float* logits = a.logits + (size_t)row * a.experts;
-  const float weight = route_row<MAX_EXPERTS / 32, false>(logits, a.experts, a.top_k, a.scale, visit);
+  const float* const logits[1] = {a.logits + (size_t)row * a.experts};
+  Choice<MAX_EXPERTS / 32, 1> choice;
+  choice.choose(logits, a.experts, a.top_k, [&](int, int rank, u32 id) { a.ids[(size_t)row * a.top_k + rank] = id; });
+  const float weight = choice.weight(0, a.top_k, a.scale);
   if (lane < a.top_k) a.weights[(size_t)row * a.top_k + lane] = weight;
 }
 

@@ -1,4 +1,4 @@
-// The router's choice for one row, by one warp.
+// The router's choice, by one warp for each row.
 #pragma once
 #include "forerun.cuh"
 
@@ -15,47 +15,80 @@ __device__ __forceinline__ float logit_of(u32 key) {
   return __uint_as_float(key & 0x80000000u ? key & 0x7fffffffu : ~key);
 }
 
-// The top_k experts of highest logit, best first and of equals the lowest id: calls visit(rank, id) in lane 0 for each.
-// Lane k returns the weight of rank k: softmax probabilities divided by their sum, times `scale`. A lane holds HELD
-// logits, in order, as integers that compare like them; two warp reductions find the best of the lanes' firsts. A NaN
-// anywhere in a row makes all its weights NaN; the ids are of distinct experts in any case.
-// FRESH: logits that another block of this launch wrote, so not from L1.
-template <int HELD, bool FRESH, class F>
-__device__ __forceinline__ float route_row(const float* logits, int experts, int top_k, float scale, F visit) {
-  const int lane = threadIdx.x & 31;
-  u64 keys[HELD];  // the logit, and ~id
-  bool nan = false;
+// The choice of ROWS rows side by side, by one warp: the top_k experts of highest logit, best first and of equals the
+// lowest id. A lane holds HELD logits of a row as integers that compare like them, and a warp reduction finds the best
+// of the lanes' bests. Little code matters more than few steps: it is cold when it runs. A NaN anywhere in a row makes
+// all its weights NaN; the ids are of distinct experts in any case.
+template <int HELD, int ROWS> struct Choice {
+  u32 keys[ROWS][HELD];  // of expert 32 i + lane; 0: taken, or there is none
+  u32 mine[ROWS];        // lane k: the key of rank k
+  u32 highest[ROWS];
+  bool nan[ROWS];
+
+  // visit(row of these, rank, id) is called for each, by the lane that holds it.
+  template <class F>
+  __device__ __forceinline__ void choose(const float* const (&logits)[ROWS], int experts, int top_k, F visit) {
+    const int lane = threadIdx.x & 31;
+    float numbers[ROWS][HELD];
+    if (experts == 32 * HELD) {  // without conditions all are asked for before the first is looked at
 #pragma unroll
-  for (int i = 0; i < HELD; i++) {
-    const u32 e = i * 32 + lane;
-    const float logit = e < (u32)experts ? (FRESH ? __ldcg(logits + e) : logits[e]) : 0.f;
-    nan |= logit != logit;
-    keys[i] = e < (u32)experts ? (u64)sortable(logit) << 32 | ~e : 0;
-  }
-  nan = __any_sync(~0u, nan);
+      for (int r = 0; r < ROWS; r++)
 #pragma unroll
-  for (int pass = 0; pass < HELD; pass++) {
+        for (int i = 0; i < HELD; i++) numbers[r][i] = logits[r][i * 32 + lane];
+    } else {
 #pragma unroll
-    for (int i = pass & 1; i + 1 < HELD; i += 2) {
-      const u64 high = max(keys[i], keys[i + 1]), low = min(keys[i], keys[i + 1]);
-      keys[i] = high, keys[i + 1] = low;
+      for (int r = 0; r < ROWS; r++)
+#pragma unroll
+        for (int i = 0; i < HELD; i++) numbers[r][i] = i * 32 + lane < experts ? logits[r][i * 32 + lane] : 0.f;
+    }
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) {
+      nan[r] = false;
+      mine[r] = highest[r] = 0;
+#pragma unroll
+      for (int i = 0; i < HELD; i++) {
+        nan[r] |= numbers[r][i] != numbers[r][i];
+        keys[r][i] = i * 32 + lane < experts ? sortable(numbers[r][i]) : 0;
+      }
+    }
+#pragma unroll 1
+    for (int k = 0; k < top_k; k++) {
+      u32 key[ROWS];
+#pragma unroll
+      for (int r = 0; r < ROWS; r++) {
+        u32 best = keys[r][0];
+#pragma unroll
+        for (int i = 1; i < HELD; i++) best = max(best, keys[r][i]);
+        key[r] = __reduce_max_sync(~0u, best);
+      }
+#pragma unroll
+      for (int r = 0; r < ROWS; r++) {
+        u32 id = ~0u;  // the lane's lowest that has the key
+#pragma unroll
+        for (int i = HELD - 1; i >= 0; i--) id = keys[r][i] == key[r] ? i * 32 + lane : id;
+        bool best = id != ~0u;
+        const u32 equal = __ballot_sync(~0u, best);
+        if (equal & (equal - 1)) best = __reduce_min_sync(~0u, id) == id;
+        if (best) {
+          visit(r, k, id);
+#pragma unroll
+          for (int i = 0; i < HELD; i++) keys[r][i] = id == i * 32 + lane ? 0 : keys[r][i];
+        }
+        if (k == 0) highest[r] = key[r];
+        if (lane == k) mine[r] = key[r];
+      }
     }
   }
-  u32 mine = 0, highest = 0;
-  for (int k = 0; k < top_k; k++) {
-    const u32 first = (u32)(keys[0] >> 32), key = __reduce_max_sync(~0u, first);
-    const u32 id = __reduce_max_sync(~0u, first == key ? (u32)keys[0] : 0u);
-    if (first == key && (u32)keys[0] == id) {
-#pragma unroll
-      for (int i = 0; i + 1 < HELD; i++) keys[i] = keys[i + 1];
-      keys[HELD - 1] = 0;
-    }
-    if (k == 0) highest = key;
-    if (lane == k) mine = key;
-    if (lane == 0) visit(k, ~id);
+  // In lane k the weight of rank k: softmax probabilities divided by their sum, times `scale`.
+  __device__ __forceinline__ float weight(int r, int top_k, float scale) const {
+    const int lane = threadIdx.x & 31;
+    const bool bad = __any_sync(~0u, nan[r]);
+    const float weight = lane >= top_k ? 0.f
+                         : bad         ? __uint_as_float(0x7fc00000u)
+                                       : expf(logit_of(mine[r]) - logit_of(highest[r]));
+    float sum = 0.f;
+#pragma unroll 1
+    for (int k = 0; k < top_k; k++) sum += __shfl_sync(~0u, weight, k);
+    return weight / sum * scale;
   }
-  float weight = lane >= top_k ? 0.f : nan ? __uint_as_float(0x7fc00000u) : expf(logit_of(mine) - logit_of(highest));
-  float sum = 0.f;
-  for (int k = 0; k < top_k; k++) sum += __shfl_sync(~0u, weight, k);
-  return weight / sum * scale;
-}
+};

@@ -2,8 +2,8 @@
 //! are made again when it does.
 
 use super::{
-    args::DECODE_ROWS,
     driver::{DeviceMemory, Driver},
+    ops::experts::VISIT_LIST,
 };
 use crate::Error;
 use std::sync::Arc;
@@ -17,8 +17,8 @@ pub(crate) struct Scratch {
     pub(crate) states: DeviceMemory,
     /// Partial sums of products.
     pub(crate) products: DeviceMemory,
-    /// Counters that are zero between launches.
-    pub(crate) tickets: DeviceMemory,
+    /// A pass's visits by expert, from one launch of a block's experts to the next.
+    pub(crate) visits: DeviceMemory,
     /// How often an address changed.
     pub(crate) generation: u64,
 }
@@ -30,7 +30,7 @@ impl Scratch {
             attention: none()?,
             states: none()?,
             products: none()?,
-            tickets: driver.allocate(4 * DECODE_ROWS, "scratch")?,
+            visits: driver.allocate(VISIT_LIST, "scratch")?,
             generation: 0,
             driver: driver.clone(),
         })

@@ -25,10 +25,13 @@ const UP_WARPS: usize = 8;
 /// Rows of tiles of gate and up that a block of `experts_up` keeps ahead, and tiles a warp of `experts_down`, at most.
 const UP_STAGES: usize = 2;
 const DOWN_SLOTS: usize = 3;
+/// Bytes of `down` that `experts_up` brings into L2 at its end: what memory has time for until `experts_down` asks.
+const AHEAD: usize = 16 << 20;
 // Bytes of shared memory, as the kernels name them.
 const ROUTE_WARP: usize = GROUP * 264 * 2 + GROUP * 4 + 8;
 const RESULT: usize = 20 * 4;
-const VISITS: usize = 13360;
+pub(crate) const VISIT_LIST: usize = 6160;
+const VISITS: usize = VISIT_LIST + 7200;
 const UP_FIXED: usize = 2 * 2 * UP_WARPS * GROUP * RESULT + VISITS + 2 * 16 + 4 * 16;
 
 #[repr(C)]
@@ -50,13 +53,8 @@ struct RouteArgs {
     shared: MatrixArgs,
     logits: Address,
     shared_logits: Address,
-    ids: Address,
-    weights: Address,
-    tickets: Address,
     rows: i32,
     block_rows: i32,
-    top_k: i32,
-    scale: f32,
     eps: f32,
     pad: i32,
 }
@@ -65,11 +63,15 @@ struct RouteArgs {
 #[derive(Clone, Copy)]
 struct UpArgs {
     x: Activation,
+    logits: Address,
     ids: Address,
+    weights: Address,
+    list: Address,
     gate: MatrixArgs,
     up: MatrixArgs,
     shared_gate: MatrixArgs,
     shared_up: MatrixArgs,
+    down: MatrixArgs,
     act: Activation,
     shared_act: Activation,
     rows: i32,
@@ -77,6 +79,8 @@ struct UpArgs {
     top_k: i32,
     stages: i32,
     stage_bytes: i32,
+    scale: f32,
+    ahead: i32,
     pad: i32,
 }
 
@@ -85,7 +89,7 @@ struct UpArgs {
 struct DownArgs {
     act: Activation,
     shared_act: Activation,
-    ids: Address,
+    list: Address,
     weights: Address,
     shared_logits: Address,
     down: MatrixArgs,
@@ -94,16 +98,14 @@ struct DownArgs {
     add: Address,
     out: Address,
     rows: i32,
-    experts: i32,
     top_k: i32,
     slots: i32,
     slot_bytes: i32,
-    pad: i32,
 }
 
 // As the kernels assert them.
-const _: () = assert!(size_of::<RouteArgs>() == 152);
-const _: () = assert!(size_of::<UpArgs>() == 192 && size_of::<DownArgs>() == 168);
+const _: () = assert!(size_of::<RouteArgs>() == 120);
+const _: () = assert!(size_of::<UpArgs>() == 240 && size_of::<DownArgs>() == 160);
 
 /// The second half of a block of a mixture.
 struct Block {
@@ -199,7 +201,7 @@ fn tile_bytes(run: &Run<'_>, matrices: &[MatrixId]) -> usize {
 
 /// Bytes of shared memory of `experts_down` beside its rings.
 fn down_fixed(rows: usize, top_k: usize) -> usize {
-    VISITS + rows * (top_k + 1) * RESULT + 4 * rows * top_k
+    VISIT_LIST + rows * (top_k + 1) * (RESULT + 4)
 }
 
 fn route_shared(run: &Run<'_>, matrices: &[MatrixId], cols: usize) -> usize {
@@ -244,13 +246,8 @@ fn launch_route(run: &Run<'_>, b: &Block) -> Result<(), Error> {
         shared: matrix(run, b.shared_router, 1, [1, cols]),
         logits: run.buffer(b.logits),
         shared_logits: run.buffer(b.shared_logits),
-        ids: run.buffer(b.routing.ids),
-        weights: run.buffer(b.routing.weights),
-        tickets: run.scratch.tickets.address(),
         rows: rows as i32,
         block_rows: block_rows as i32,
-        top_k: b.routing.top_k as i32,
-        scale: b.scale,
         eps: b.eps,
         pad: 0,
     };
@@ -265,7 +262,7 @@ fn launch_route(run: &Run<'_>, b: &Block) -> Result<(), Error> {
 
 fn launch_up(run: &Run<'_>, b: &Block) -> Result<(), Error> {
     let (cols, width, shared_width) = (run.cols(b.x), run.cols(b.act), run.cols(b.shared_act));
-    let Routing { experts, top_k, ids, .. } = b.routing;
+    let Routing { experts, top_k, ids, weights, .. } = b.routing;
     let tiles = |m: &[MatrixId; 3]| tile_bytes(run, &m[..1]) + tile_bytes(run, &m[1..2]);
     let stage = cols / TILE_COLS * tiles(&b.experts).max(tiles(&b.shared));
     // Two blocks a multiprocessor where they have room. One row is little work, and one block leaves room for the next
@@ -274,13 +271,20 @@ fn launch_up(run: &Run<'_>, b: &Block) -> Result<(), Error> {
     let pair = run.rows() > 1 && half >= UP_FIXED + stage;
     let shared = if pair { half } else { run.limits.shared as usize };
     let stages = (shared.saturating_sub(UP_FIXED) / stage).min(UP_STAGES);
+    // With one row `experts_down` has room beside this kernel and asks by itself.
+    let down = cols / 16 * (width / TILE_COLS) * tile_bytes(run, &b.experts[2..]);
+    let ahead = if pair { AHEAD / down } else { 0 };
     let args = UpArgs {
         x: run.activation(b.normed),
+        logits: run.buffer(b.logits),
         ids: run.buffer(ids),
+        weights: run.buffer(weights),
+        list: run.scratch.visits.address(),
         gate: matrix(run, b.experts[0], experts, [width, cols]),
         up: matrix(run, b.experts[1], experts, [width, cols]),
         shared_gate: matrix(run, b.shared[0], 1, [shared_width, cols]),
         shared_up: matrix(run, b.shared[1], 1, [shared_width, cols]),
+        down: matrix(run, b.experts[2], experts, [cols, width]),
         act: run.activation(b.act),
         shared_act: run.activation(b.shared_act),
         rows: run.rows() as i32,
@@ -288,6 +292,8 @@ fn launch_up(run: &Run<'_>, b: &Block) -> Result<(), Error> {
         top_k: top_k as i32,
         stages: stages as i32,
         stage_bytes: stage as i32,
+        scale: b.scale,
+        ahead: ahead as i32,
         pad: 0,
     };
     let shape = Shape {
@@ -301,18 +307,19 @@ fn launch_up(run: &Run<'_>, b: &Block) -> Result<(), Error> {
 
 fn launch_down(run: &Run<'_>, b: &Block) -> Result<(), Error> {
     let (cols, width, shared_width) = (run.cols(b.x), run.cols(b.act), run.cols(b.shared_act));
-    let Routing { experts, top_k, ids, weights, .. } = b.routing;
+    let Routing { experts, top_k, weights, .. } = b.routing;
     let (rows, room) = (run.rows(), run.limits.shared as usize);
     let slot_bytes = tile_bytes(run, &[b.experts[2], b.shared[2]]);
     let fixed = down_fixed(rows, top_k);
     let slots = |warps: usize| (room - fixed) / (warps * (slot_bytes + 8));
-    // One row has a tile or two for each of 8 warps, and leaves room for the next launch.
+    // One row has a tile or two for each of 8 warps; more would have no room beside `experts_up`, where this kernel
+    // begins.
     let warps = if rows > 1 && slots(16) >= 2 { 16 } else { 8 };
     let slots = slots(warps).min(DOWN_SLOTS);
     let args = DownArgs {
         act: run.activation(b.act),
         shared_act: run.activation(b.shared_act),
-        ids: run.buffer(ids),
+        list: run.scratch.visits.address(),
         weights: run.buffer(weights),
         shared_logits: run.buffer(b.shared_logits),
         down: matrix(run, b.experts[2], experts, [cols, width]),
@@ -321,11 +328,9 @@ fn launch_down(run: &Run<'_>, b: &Block) -> Result<(), Error> {
         add: b.add.map_or(0, |add| run.buffer(add)),
         out: run.buffer(b.out),
         rows: rows as i32,
-        experts: experts as i32,
         top_k: top_k as i32,
         slots: slots as i32,
         slot_bytes: slot_bytes as i32,
-        pad: 0,
     };
     let shape = Shape {
         grid: [cols as u32 / 16, 1, 1],
