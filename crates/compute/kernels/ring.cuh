@@ -28,11 +28,12 @@ __device__ __forceinline__ void copy_streamed(u32 to, const void* from, u64 poli
                : "memory");
 }
 __device__ __forceinline__ void copy_streamed_if(bool wanted, u32 to, const void* from, u64 policy) {
-  asm volatile("{.reg .pred p; setp.ne.b32 p, %0, 0; @p cp.async.cg.shared.global.L2::cache_hint [%1], [%2], 16, %3;}" ::"r"(
-                   (int)wanted), "r"(to), "l"(from), "l"(policy)
+  asm volatile("{.reg .pred p; setp.ne.b32 p, %0, 0; "
+               "@p cp.async.cg.shared.global.L2::cache_hint [%1], [%2], 16, %3;}" ::"r"((int)wanted),
+               "r"(to), "l"(from), "l"(policy)
                : "memory");
 }
-// Copies since the last call are a group; copies_pending waits until no more than N groups of this thread are under way.
+// Copies since the last call are a group; copies_pending waits until no more than N groups of a thread are under way.
 __device__ __forceinline__ void copies_begun() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int N> __device__ __forceinline__ void copies_pending() {
   asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
@@ -92,8 +93,8 @@ __device__ __forceinline__ u32 address_in(const void* p, int rank) {  // the sam
 // also wait until all stores have reached the device's memory.
 __device__ __forceinline__ void send_to_if(bool wanted, u32 address, float v, u32 barrier) {
   asm volatile("{.reg .pred p; setp.ne.b32 p, %3, 0; "
-               "@p st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %1, [%2];}" ::"r"(address), "f"(v),
-               "r"(barrier), "r"((int)wanted)
+               "@p st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %1, [%2];}" ::"r"(address),
+               "f"(v), "r"(barrier), "r"((int)wanted)
                : "memory");
 }
 // Says that this block runs and its barriers are there, and orders nothing else.

@@ -1,5 +1,5 @@
-// How a warp works through tiles: they come into a ring of its own, by copies of 16 bytes a lane, and are multiplied in the
-// order they were asked for. Every step asks for one more tile, or for none: what is waited for is counted in steps.
+// How a warp works through tiles: they come into a ring of its own, by copies of 16 bytes a lane, and are multiplied in
+// the order they were asked for. Every step asks for one more tile, or for none: what is waited for is counted in steps.
 #pragma once
 #include "ring.cuh"
 #include "tiles.cuh"
@@ -46,8 +46,8 @@ __device__ __forceinline__ void copy_tile(u32 to, const u8* from, int bytes, u64
   for (int at = (threadIdx.x & 31) * 16; at < bytes; at += 512, to += 512, from += 512) copy_streamed(to, from, policy);
 }
 
-// Asks for the next tile, into the ring's place; `advance` goes on to the next row tile. FORMAT is that of the tile multiplied
-// last, which the next one mostly has too; MIXED if it is not known.
+// Asks for the next tile, into the ring's place; `advance` goes on to the next row tile. FORMAT is that of the tile
+// multiplied last, which the next one mostly has too; MIXED if it is not known.
 template <int FORMAT, class Advance>
 __device__ __forceinline__ void ask(const Ring& ring, Ahead& ahead, const Advance& advance, u64 policy) {
   if (ahead.left) {
@@ -68,8 +68,9 @@ __device__ __forceinline__ void ask(const Ring& ring, Ahead& ahead, const Advanc
 
 // `count` tiles that follow each other times N8 x 8 activation rows; x, sums and acc as for multiply_tile.
 template <int FORMAT, int N8, class Advance>
-__device__ __forceinline__ void multiply_tiles(Ring& ring, int count, const __half* (&x)[N8], const __half* (&sums)[N8],
-                                               float (&acc)[1][N8][4], Ahead& ahead, const Advance& advance, u64 policy) {
+__device__ __forceinline__ void multiply_tiles(Ring& ring, int count, const __half* (&x)[N8],
+                                               const __half* (&sums)[N8], float (&acc)[1][N8][4], Ahead& ahead,
+                                               const Advance& advance, u64 policy) {
   constexpr int UNROLL = FORMAT == TILE_Q8_0 || FORMAT == TILE_F16 ? 2 : 4;  // how many registers that takes
 #pragma unroll 1
   do {
@@ -101,9 +102,10 @@ __device__ __forceinline__ void multiply_direct(Ring& ring, const u8* from, int 
 
 // Tiles of whatever format they have; `from` is where they lie.
 template <int N8, class Advance>
-__device__ __forceinline__ void multiply_tiles_of(int format, const u8* from, Ring& ring, int count, const __half* (&x)[N8],
-                                                  const __half* (&sums)[N8], float (&acc)[1][N8][4], Ahead& ahead,
-                                                  const Advance& advance, u64 policy) {
+__device__ __forceinline__ void multiply_tiles_of(int format, const u8* from, Ring& ring, int count,
+                                                  const __half* (&x)[N8], const __half* (&sums)[N8],
+                                                  float (&acc)[1][N8][4], Ahead& ahead, const Advance& advance,
+                                                  u64 policy) {
   switch (format) {
     case TILE_Q4_K: multiply_tiles<TILE_Q4_K, N8>(ring, count, x, sums, acc, ahead, advance, policy); break;
     case TILE_Q5_K: multiply_tiles<TILE_Q5_K, N8>(ring, count, x, sums, acc, ahead, advance, policy); break;
