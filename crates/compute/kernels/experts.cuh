@@ -204,8 +204,8 @@ __device__ __forceinline__ void add_visit(Visits& s, int row, int visit, u32 exp
   atomicOr(&s.masks[expert][row >> 5], 1u << (row & 31));
 }
 
-// Sorts the visits into groups; which visits these are stands in `order` after list_order. All threads of the block (256
-// at least) call both, a barrier before the first; a barrier comes last in each.
+// Sorts the visits into groups; which visits these are stands in `order` after list_order. All threads of the block
+// (256 at least) call both, a barrier before the first; a barrier comes last in each.
 __device__ __forceinline__ void list_groups(Visits& s, int rows, int experts, int top_k) {
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
   if (rows == 1) {

@@ -79,8 +79,8 @@ extern "C" __global__ void __launch_bounds__(512) experts_down(const __grid_cons
   float* weights = results + (visit_count + a.rows) * LD;  // of each
   Ring ring{slots + warp * a.slots * a.slot_bytes, barriers + warp * a.slots, a.slots, a.slot_bytes, 0, 0, 0, a.slots};
   ring.init(lane);
-  // experts_up has let this kernel begin, so experts_route has ended and the choice is there. Everything is asked for at
-  // once, a thread's first number of x too.
+  // experts_up has let this kernel begin, so experts_route has ended and the choice is there. Everything is asked for
+  // at once, a thread's first number of x too.
   const auto place = [&](int i) { return (size_t)(i >> 4) * a.down.rows + blockIdx.x * 16 + (i & 15); };
   const int own = __ldcg(&a.list->count), numbers = a.add ? a.rows * 16 : 0;
   float x0 = 0.f, add0 = 0.f;
@@ -135,7 +135,9 @@ extern "C" __global__ void __launch_bounds__(512) experts_down(const __grid_cons
     const int first = is_shared ? (unit - own) * GROUP : group_first(group);
     return Unit{first, is_shared ? min(a.rows - first, GROUP) : group_visits(group), is_shared};
   };
-  const auto visit_of = [&](const Unit& u, int n) { return u.is_shared ? u.first + n : (int)visits.order[u.first + n]; };
+  const auto visit_of = [&](const Unit& u, int n) {
+    return u.is_shared ? u.first + n : (int)visits.order[u.first + n];
+  };
   // Where an operand is read from, a tile ahead: while one is multiplied the next takes its place, piece by piece.
   const __half* x = nullptr;
   const float* sums = nullptr;

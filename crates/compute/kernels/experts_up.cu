@@ -124,7 +124,7 @@ extern "C" __global__ void __launch_bounds__(32 * UP_WARPS, 2) experts_up(const 
   Visits& visits = *(Visits*)(memory + UP_PARTS);
   u64* barriers = (u64*)(memory + UP_PARTS + sizeof(Visits));
   u64 *full = barriers + MAX_STAGES, *empty = full + BUFFERS;  // of `parts`; the first are of the stages
-  u32* done = (u32*)(empty + BUFFERS);                         // [MAX_STAGES]: warps that have read the stage, modulo `working`
+  u32* done = (u32*)(empty + BUFFERS);  // [MAX_STAGES]: warps that have read it, modulo `working`
   const int working = min(columns, UP_WARPS);  // warps with tiles
   if (threadIdx.x == 0) {
     for (int i = 0; i < BUFFERS; i++) {
