@@ -43,6 +43,11 @@ impl Learned {
         Self { dflash: Calibration::new(), mtp: Calibration::new(), choice: Choice::new(arms) }
     }
 
+    /// What a new text starts from.
+    pub(crate) fn for_new_text(&self) -> Self {
+        Self { choice: self.choice.for_new_text(), ..self.clone() }
+    }
+
     pub(crate) fn choice_without(&mut self, arm: Arm) {
         self.choice.drop_arm(arm);
     }

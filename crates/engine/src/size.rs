@@ -171,6 +171,11 @@ const MOST_PATIENCE: f64 = 4.0 * PATIENCE;
 /// An arm that could at best be this much faster is not worth a trial.
 const WORTH_TRYING: f64 = 1.1;
 
+/// Tokens that what other texts taught of a drafter counts for in a new one: its own first rounds say more.
+const FROM_OTHER_TEXTS: f64 = 4.0;
+/// A drafter whose rounds take no more plain ones than this is tried in every text, at its beginning.
+const SHORT_ROUND: f64 = 4.0;
+
 /// What is known of an arm.
 #[derive(Clone, Debug)]
 struct Record {
@@ -201,6 +206,23 @@ impl Choice {
             wait: 0.0,
         };
         Self { arms: arms.iter().map(record).collect() }
+    }
+
+    /// What is known at the beginning of a new text, which may be easier or harder to draft than those before it.
+    pub(crate) fn for_new_text(&self) -> Self {
+        let mut choice = self.clone();
+        let plain = choice.arms.iter().find(|r| r.arm == Arm::Off).and_then(|r| r.round.get());
+        for record in choice.arms.iter_mut().filter(|r| r.arm != Arm::Off) {
+            let kept = (FROM_OTHER_TEXTS / record.tokens.max(1e-12)).min(1.0);
+            record.tokens *= kept;
+            record.seconds *= kept;
+            if let (Some(plain), Some(round)) = (plain, record.round.get())
+                && round <= SHORT_ROUND * plain
+            {
+                record.wait = 0.0;
+            }
+        }
+        choice
     }
 
     /// The arm for the next round. `bound` is the most tokens per second an arm could give; one that cannot win is not
@@ -373,6 +395,32 @@ mod tests {
         }
         let share = spent[0] / spent.iter().sum::<f64>();
         assert!(share > 0.9, "{spent:?}");
+    }
+
+    #[test]
+    fn a_new_text_tries_drafters_with_short_rounds_and_forgets_soon() {
+        // Tokens and seconds of a round by arm, in texts that suit no drafter and in texts that suit each.
+        let hard = |arm: Arm| [(1, 10.0), (2, 2.5), (1, 1.0)][arm as usize];
+        let easy = |arm: Arm| [(16, 10.0), (4, 2.5), (1, 1.0)][arm as usize];
+        let mut known = Choice::new(&[Arm::Dflash, Arm::Mtp, Arm::Off]);
+        let mut text = |rounds: usize, of: &dyn Fn(Arm) -> (usize, f64)| {
+            let mut choice = known.for_new_text();
+            let mut spent = [0.0; 3];
+            for _ in 0..rounds {
+                let arm = choice.next(|_| f64::INFINITY);
+                let (tokens, seconds) = of(arm);
+                choice.add(arm, tokens, seconds);
+                known.add(arm, tokens, seconds);
+                spent[arm as usize] += seconds;
+            }
+            spent
+        };
+        (0..20).for_each(|_| _ = text(100, &hard));
+        // An easy one among them is found to be easy at once, and a hard one after it costs a few short rounds.
+        let [dflash, mtp, off] = text(20, &easy);
+        assert!(off <= 1.0 && mtp > 0.0, "{dflash} {mtp} {off}");
+        let [dflash, mtp, off] = text(100, &hard);
+        assert!(dflash == 0.0 && mtp <= 10.0, "{dflash} {mtp} {off}");
     }
 
     #[test]

@@ -242,7 +242,7 @@ impl Engine {
             constraint.push(anchor);
         }
         self.absorb(&mut sequence)?;
-        let mut learned = self.learned.clone();
+        let mut learned = self.learned.for_new_text();
         let absent = [(Arm::Dflash, sequence.draft.is_none()), (Arm::Mtp, sequence.feed.is_none())];
         absent.iter().filter(|(_, absent)| *absent).for_each(|(arm, _)| learned.choice_without(*arm));
         let (relaxed, failed, fallback) = (None, Vec::new(), None);

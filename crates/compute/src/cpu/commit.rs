@@ -60,14 +60,11 @@ pub(crate) fn fold_anchors(
         while position < *newest {
             let rows: [FoldRow; ANCHOR_TOKENS] = std::array::from_fn(|i| row_at(position + i));
             position += ANCHOR_TOKENS;
+            let anchor = anchors.0.iter().find(|(p, _)| *p == position);
+            let out = anchor.map_or(state.as_mut_ptr(), |(_, anchor)| anchor.wrapping_add(at));
             // SAFETY: keys and deltas are `dim` long, states `dim * dim`; this head is this thread's alone.
-            unsafe {
-                fold(level, from, &rows, dim, scaled_keys.as_mut_ptr(), state.as_mut_ptr());
-                if let Some((_, out)) = anchors.0.iter().find(|(p, _)| *p == position) {
-                    std::ptr::copy_nonoverlapping(state.as_ptr(), out.add(at), dim * dim);
-                }
-            }
-            from = state.as_ptr();
+            unsafe { fold(level, from, &rows, dim, scaled_keys.as_mut_ptr(), out) };
+            from = out;
         }
     }
 }

@@ -25,7 +25,7 @@ pub(crate) struct Q8Block {
 /// # Safety
 /// The level's instructions exist.
 #[inline(always)]
-pub(crate) unsafe fn quantise<L: Lanes>(x: [L; 2], out: &mut Q8Block) {
+unsafe fn quantise<L: Lanes>(x: [L; 2], out: &mut Q8Block) {
     unsafe {
         let largest = x[0].abs().max(x[1].abs()).largest();
         // What is next to nothing is nothing: its inverse would be infinite.

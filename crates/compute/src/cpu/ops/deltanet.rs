@@ -25,64 +25,73 @@ const MAX_PATH: usize = TAPE_TOKENS;
 const _: () = assert!(ANCHOR_TOKENS + ANCHOR_LAG <= MAX_PATH && MAX_PATH.is_multiple_of(16));
 
 /// Rows whose products with the state are taken together.
-const ROW_GROUP: usize = 4;
+const ROW_GROUP: usize = 16;
+
+/// How many rows of the state ahead it is fetched.
+const FETCH_AHEAD: usize = 16;
 
 pub(super) fn scratch_len(plan: &Plan, pass: &Pass<'_>) -> usize {
     let dim = plan.recurrent_layer(0).0.dim;
     pass.slots * dim * dim + 2 * ROW_GROUP * dim + ANCHOR_TOKENS * dim
 }
 
-/// `out[n] = S^T x[n]` for `N` vectors.
+/// `out[n] = S^T x[n]` for the key and query of each row. `dim` is a multiple of 32.
 #[inline(always)]
-unsafe fn through_state<L: Lanes, const N: usize>(
-    state: *const f32,
-    dim: usize,
-    x: [*const f32; N],
-    out: *mut f32,
-) {
+unsafe fn through_state<L: Lanes>(state: *const f32, dim: usize, x: &[[*const f32; 2]], out: *mut f32) {
+    /// `16 C` columns for `N` rows; returns the number of columns.
     #[inline(always)]
     unsafe fn columns<L: Lanes, const N: usize, const C: usize>(
         state: *const f32,
         dim: usize,
-        x: [*const f32; N],
+        x: &[[*const f32; 2]],
         column: usize,
         out: *mut f32,
-    ) {
+    ) -> usize {
         unsafe {
-            let mut sums = [[L::zero(); C]; N];
+            let mut sums = [[[L::zero(); C]; 2]; N];
             for key in 0..dim {
                 let s: [L; C] = std::array::from_fn(|c| L::load(state.add(key * dim + column + 16 * c)));
-                for n in 0..N {
-                    let x = L::splat(*x[n].add(key));
+                if N > 1 {
+                    // Parts of rows are no stream that the processor would fetch ahead by itself.
                     for c in 0..C {
-                        sums[n][c] = x.fma(s[c], sums[n][c]);
+                        L::fetch(state.wrapping_add((key + FETCH_AHEAD) * dim + column + 16 * c).cast());
+                    }
+                }
+                for n in 0..N {
+                    for i in 0..2 {
+                        let x = L::splat(*x[n][i].add(key));
+                        for c in 0..C {
+                            sums[n][i][c] = x.fma(s[c], sums[n][i][c]);
+                        }
                     }
                 }
             }
             for n in 0..N {
-                for c in 0..C {
-                    sums[n][c].store(out.add(n * dim + column + 16 * c));
+                for i in 0..2 {
+                    for c in 0..C {
+                        sums[n][i][c].store(out.add((2 * n + i) * dim + column + 16 * c));
+                    }
                 }
             }
+            16 * C
         }
     }
     unsafe {
-        let mut column = 0;
-        while column < dim {
-            // Sixteen sums fit the registers; few vectors take wide rows of the state, which stream better.
-            let left = dim - column;
-            if N <= 2 && left >= 128 {
-                columns::<L, N, 8>(state, dim, x, column, out);
-                column += 128;
-            } else if N <= 4 && left >= 64 {
-                columns::<L, N, 4>(state, dim, x, column, out);
-                column += 64;
-            } else if left >= 32 {
-                columns::<L, N, 2>(state, dim, x, column, out);
-                column += 32;
-            } else {
-                columns::<L, N, 1>(state, dim, x, column, out);
-                column += 16;
+        for (n, rows) in x.chunks(3).enumerate() {
+            let out = out.add(n * 6 * dim);
+            let mut column = 0;
+            while column < dim {
+                // Three rows by 64 columns are 24 sums, which fit the registers and was the fastest shape; one row
+                // streams better by whole rows of the state.
+                let left = dim - column;
+                column += match rows.len() {
+                    1 if left >= 128 => columns::<L, 1, 8>(state, dim, rows, column, out),
+                    2 if left >= 64 => columns::<L, 2, 4>(state, dim, rows, column, out),
+                    3 if left >= 64 => columns::<L, 3, 4>(state, dim, rows, column, out),
+                    1 => columns::<L, 1, 2>(state, dim, rows, column, out),
+                    2 => columns::<L, 2, 2>(state, dim, rows, column, out),
+                    _ => columns::<L, 3, 2>(state, dim, rows, column, out),
+                };
             }
         }
     }
@@ -211,94 +220,103 @@ unsafe fn run_head<L: Lanes>(view: &View<'_>, job: &HeadJob<'_>) {
                 fold_body::<L>(state_of(&pass.steps[from]), &rows, dim, scaled_keys, state.cast_mut());
             }
             let key_at = job.head % job.layout.key_heads * dim;
+            let mut path = Path::EMPTY;
             for rows in step.rows.chunks(ROW_GROUP) {
                 if !state.is_null() {
-                    let x = |r: u32| {
-                        let r = r as usize;
-                        [job.keys.row(r).add(key_at).cast_const(), job.q.row(r).add(key_at).cast_const()]
-                    };
-                    if let [a, b, c, d] = *rows {
-                        let ([ka, qa], [kb, qb], [kc, qc], [kd, qd]) = (x(a), x(b), x(c), x(d));
-                        through_state::<L, 8>(state, dim, [ka, qa, kb, qb, kc, qc, kd, qd], through);
-                    } else {
-                        for (i, row) in rows.iter().enumerate() {
-                            through_state::<L, 2>(state, dim, x(*row), through.add(2 * i * dim));
-                        }
+                    let mut x = [[std::ptr::null(); 2]; ROW_GROUP];
+                    for (x, row) in x.iter_mut().zip(rows) {
+                        let r = *row as usize;
+                        *x =
+                            [job.keys.row(r).add(key_at).cast_const(), job.q.row(r).add(key_at).cast_const()];
                     }
+                    through_state::<L>(state, dim, &x[..rows.len()], through);
                 }
                 for (i, row) in rows.iter().enumerate() {
                     let through = if state.is_null() { std::ptr::null() } else { through.add(2 * i * dim) };
-                    run_row::<L>(view, job, *row as usize, through);
+                    path.follow(pass, job, *row);
+                    run_row::<L>(view, job, *row as usize, &path, through);
                 }
             }
         }
     }
 }
 
+/// The rows since a row's anchor, in order of position.
+struct Path {
+    row: u32,
+    deltas: [*const f32; MAX_PATH],
+    /// The log decay summed up to each.
+    sums: [f32; MAX_PATH],
+    n: usize,
+}
+
+impl Path {
+    const EMPTY: Self =
+        Self { row: u32::MAX, deltas: [std::ptr::null(); MAX_PATH], sums: [0.0; MAX_PATH], n: 0 };
+
+    /// Becomes the path of `row`, which has the same anchor. In a chain each row follows the one before, whose path is
+    /// the beginning of its own.
+    #[inline(always)]
+    unsafe fn follow(&mut self, pass: &Pass<'_>, job: &HeadJob<'_>, row: u32) {
+        let earlier = pass.since_anchor(row as usize);
+        if earlier.len() != self.n + 1 || earlier[self.n] != Tap::Row(self.row) {
+            self.n = 0;
+        }
+        self.row = row;
+        let tape = pass.sequences[job.sequence].tape.map_or(std::ptr::null(), |m| m.slice::<f32>().as_ptr());
+        let mut sum = if self.n > 0 { self.sums[self.n - 1] } else { 0.0 };
+        for tap in &earlier[self.n..] {
+            // SAFETY: the rows since an anchor were computed before or lie on the tape.
+            let (delta, gate) = unsafe { job.earlier(tape, *tap) };
+            sum += gate;
+            self.sums[self.n] = sum;
+            self.deltas[self.n] = delta;
+            self.n += 1;
+        }
+    }
+}
+
 #[inline(always)]
-unsafe fn run_row<L: Lanes>(view: &View<'_>, job: &HeadJob<'_>, row: usize, through: *const f32) {
+unsafe fn run_row<L: Lanes>(
+    view: &View<'_>,
+    job: &HeadJob<'_>,
+    row: usize,
+    path: &Path,
+    through: *const f32,
+) {
     unsafe {
-        let pass = view.pass;
         let dim = job.layout.dim;
         let head_at = job.head * dim;
-        let gate = *job.gates.row(row).add(job.head);
         let beta = L::splat(*job.beta.row(row).add(job.head)).sigmoid();
 
-        // The rows since the anchor, in order of position, with the log decay summed up to each; itself last.
-        let earlier = pass.since_anchor(row);
-        let n = earlier.len();
-        let tape = pass.sequences[job.sequence].tape.map_or(std::ptr::null(), |m| m.slice::<f32>().as_ptr());
-        let mut deltas = [std::ptr::null::<f32>(); MAX_PATH];
-        let mut sums = [0f32; MAX_PATH];
-        let mut sum = 0.0;
-        for i in 0..n {
-            let (delta, gate) = job.earlier(tape, earlier[i]);
-            sum += gate;
-            sums[i] = sum;
-            deltas[i] = delta;
-        }
-        let total = sum + gate;
+        let n = path.n;
+        let sum = if n > 0 { path.sums[n - 1] } else { 0.0 };
+        let total = sum + *job.gates.row(row).add(job.head);
         let products = job.products.row(row).add(job.head % job.layout.key_heads * 2 * MAX_PATH);
         let mut to_key = [0f32; MAX_PATH];
         let mut to_query = [0f32; MAX_PATH];
         for i in (0..n).step_by(16) {
-            let decay = L::splat(total).sub(L::load(sums.as_ptr().add(i))).exp();
+            let decay = L::splat(total).sub(L::load(path.sums.as_ptr().add(i))).exp();
             L::load(products.add(i)).mul(decay).store(to_key.as_mut_ptr().add(i));
             L::load(products.add(MAX_PATH + i)).mul(decay).store(to_query.as_mut_ptr().add(i));
         }
         let own = L::splat(*products.add(MAX_PATH + n));
 
         let decay = L::splat(total).exp();
-        let out = job.out.row(row).add(head_at);
         let mut squares = L::zero();
         let mut d = 0;
         while d < dim {
-            let step = if d + 64 <= dim { 64 } else { 16 };
-            let mut past = [[L::zero(); 2]; 4];
-            let width = step / 16;
-            if !through.is_null() {
-                for c in 0..width {
-                    past[c][0] = L::load(through.add(d + 16 * c)).mul(decay);
-                    past[c][1] = L::load(through.add(dim + d + 16 * c)).mul(decay);
-                }
-            }
-            if width == 4 {
-                sum_deltas::<L, 4>(&mut past, &deltas[..n], &to_key, &to_query, d);
+            let columns = Columns { job, row, deltas: &path.deltas[..n], through, column: d };
+            if d + 128 <= dim {
+                squares = columns.run::<L, 8>(&to_key, &to_query, (decay, beta, own), squares);
+                d += 128;
             } else {
-                sum_deltas::<L, 1>(&mut past, &deltas[..n], &to_key, &to_query, d);
+                squares = columns.run::<L, 1>(&to_key, &to_query, (decay, beta, own), squares);
+                d += 16;
             }
-            for c in 0..width {
-                let at = d + 16 * c;
-                let value = L::load(job.v.row(row).add(head_at + at));
-                let delta = value.sub(past[c][0]).mul(beta);
-                delta.store(job.deltas.row(row).add(head_at + at));
-                let y = own.fma(delta, past[c][1]);
-                squares = y.fma(y, squares);
-                y.store(out.add(at));
-            }
-            d += step;
         }
 
+        let out = job.out.row(row).add(head_at);
         let factor = L::splat(1.0 / (squares.sum() / dim as f32 + job.eps).sqrt());
         for d in (0..dim).step_by(16) {
             let z = L::load(job.z.row(row).add(head_at + d)).silu();
@@ -311,26 +329,58 @@ unsafe fn run_row<L: Lanes>(view: &View<'_>, job: &HeadJob<'_>, row: usize, thro
     }
 }
 
-/// Adds the deltas of the ancestors, weighed for the key and for the query, to `16 C` columns.
-#[inline(always)]
-unsafe fn sum_deltas<L: Lanes, const C: usize>(
-    past: &mut [[L; 2]; 4],
-    deltas: &[*const f32],
-    to_key: &[f32; MAX_PATH],
-    to_query: &[f32; MAX_PATH],
+/// Some columns of a row's delta and output.
+struct Columns<'a> {
+    job: &'a HeadJob<'a>,
+    row: usize,
+    /// Of the rows since the anchor.
+    deltas: &'a [*const f32],
+    /// The key and the query through the state: [(key, query), dim]; null where that is zero.
+    through: *const f32,
     column: usize,
-) {
-    unsafe {
-        let mut sums: [[L; 2]; C] = std::array::from_fn(|c| past[c]);
-        for (i, delta) in deltas.iter().enumerate() {
-            let (k, q) = (L::splat(to_key[i]), L::splat(to_query[i]));
-            for c in 0..C {
-                let delta = L::load(delta.add(column + 16 * c));
-                sums[c][0] = k.fma(delta, sums[c][0]);
-                sums[c][1] = q.fma(delta, sums[c][1]);
+}
+
+impl Columns<'_> {
+    /// Writes `16 C` columns; the deltas of the path are weighed by `to_key` and `to_query`. Adds to `squares` what
+    /// the outputs' squares sum up to.
+    #[inline(always)]
+    unsafe fn run<L: Lanes, const C: usize>(
+        &self,
+        to_key: &[f32; MAX_PATH],
+        to_query: &[f32; MAX_PATH],
+        (decay, beta, own): (L, L, L),
+        mut squares: L,
+    ) -> L {
+        unsafe {
+            let (dim, column) = (self.job.layout.dim, self.column);
+            let mut past = [[L::zero(); C]; 2];
+            if !self.through.is_null() {
+                for i in 0..2 {
+                    for c in 0..C {
+                        past[i][c] = L::load(self.through.add(i * dim + column + 16 * c)).mul(decay);
+                    }
+                }
             }
+            for (i, delta) in self.deltas.iter().enumerate() {
+                let (k, q) = (L::splat(to_key[i]), L::splat(to_query[i]));
+                for c in 0..C {
+                    let delta = L::load(delta.add(column + 16 * c));
+                    past[0][c] = k.fma(delta, past[0][c]);
+                    past[1][c] = q.fma(delta, past[1][c]);
+                }
+            }
+            let at = self.job.head * dim + column;
+            let (values, deltas) = (self.job.v.row(self.row).add(at), self.job.deltas.row(self.row).add(at));
+            let out = self.job.out.row(self.row).add(at);
+            for c in 0..C {
+                let delta = L::load(values.add(16 * c)).sub(past[0][c]).mul(beta);
+                delta.store(deltas.add(16 * c));
+                let y = own.fma(delta, past[1][c]);
+                squares = y.fma(y, squares);
+                y.store(out.add(16 * c));
+            }
+            squares
         }
-        past[..C].copy_from_slice(&sums);
     }
 }
 

@@ -4,7 +4,7 @@ use crate::{
     cpu::{
         lanes::{Lanes, at_level},
         matmul::decode_row,
-        q8::{Q8Block, quantise, quantise_row},
+        q8::{Q8Block, quantise_row},
         view::View,
     },
     plan::{Buf, MatrixId, VectorId},
@@ -106,6 +106,9 @@ pub(super) unsafe fn load(view: &View<'_>, x: Buf, out: Buf) {
     }
 }
 
+/// Groups of 32 that are rounded together, while they are in the first-level cache.
+const ROUNDED_GROUPS: usize = 32;
+
 /// `n` groups of 32.
 #[inline(always)]
 unsafe fn swiglu_groups<L: Lanes>(
@@ -116,16 +119,14 @@ unsafe fn swiglu_groups<L: Lanes>(
     blocks: *mut Q8Block,
 ) {
     unsafe {
-        for i in 0..n {
-            let mut y = [L::zero(); 2];
-            for j in 0..2 {
-                let at = 32 * i + 16 * j;
-                y[j] = L::load(gate.add(at)).silu().mul(L::load(up.add(at)));
+        for first in (0..n).step_by(ROUNDED_GROUPS) {
+            // Rounding is a loop of its own: behind its long chain of steps the next numbers would have to wait.
+            let (begin, end) = (32 * first, 32 * n.min(first + ROUNDED_GROUPS));
+            for i in (begin..end).step_by(16) {
+                L::load(gate.add(i)).silu().mul(L::load(up.add(i))).store(out.add(i));
             }
-            y[0].store(out.add(32 * i));
-            y[1].store(out.add(32 * i + 16));
             if !blocks.is_null() {
-                quantise(y, &mut *blocks.add(i));
+                quantise_row::<L>(out.add(begin), end - begin, blocks.add(first));
             }
         }
     }
