@@ -227,7 +227,8 @@ __device__ __forceinline__ void bring_x(const WideArgs& a, const Place& p, u8* r
       }
     }
     store_fence();
-    barrier_arrive(full + stage);
+    __syncwarp();
+    if (lane == 0) barrier_arrive(full + stage);
     ask(from_stage);
     if (++from_stage == RAW_STAGES) from_stage = 0;
     if (++stage == X_STAGES) stage = 0, parity ^= 1;
@@ -389,9 +390,11 @@ __device__ __forceinline__ void multiply(const WideArgs& a, const Place& p, u8* 
         }
         const int second_slot = first_slot + 1 == a.slots ? 0 : first_slot + 1;
         const u8 *weights = ring + first_slot * a.slot_bytes, *second = ring + second_slot * a.slot_bytes;
-        auto free = [&]() {  // every lane for itself
-          barrier_arrive_if(empty + first_slot, mine[u]);
-          barrier_arrive_if(empty + second_slot, mine[u] && halves);
+        const bool leave = mine[u] && lane == 0;
+        auto free = [&]() {
+          __syncwarp();
+          barrier_arrive_if(empty + first_slot, leave);
+          barrier_arrive_if(empty + second_slot, leave && halves);
         };
         if constexpr (ONLY >= 0) {
           step<ONLY, N8>(weights, second, x, sums, acc[u], lane, free);
@@ -504,7 +507,7 @@ template <int N8, int ONLY> __device__ __forceinline__ void matmul_wide(const Wi
   launch_dependents();
   if (lane == 0) {
     for (u64* b = barriers + warp; b < empty + GROUPS * 4 * a.slots; b += GROUPS * 4 + 4)
-      barrier_init(b, b < x_empty ? 32 * X_WARPS : b < full ? GROUPS * 4 : b < empty ? 1 : 32);
+      barrier_init(b, b < x_empty ? X_WARPS : b < full ? GROUPS * 4 : 1);
     barrier_init_fence();
   }
   __syncthreads();

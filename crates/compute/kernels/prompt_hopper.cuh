@@ -156,8 +156,9 @@ __device__ __forceinline__ void consume(const Work& work, Shared& b, int warp) {
         }
         stage.next(STAGES);
       }
+      __syncwarp();  // every lane has read the tiles
 #pragma unroll
-      for (int h = 0; h < HALVES; h++) barrier_arrive(done[h]);  // every lane for itself: it has read the tiles
+      for (int h = 0; h < HALVES; h++) barrier_arrive_if(done[h], lane == 0);
     }
     warpgroup_wait<0>();
     barrier_arrive_if(b.empty + (stage.at ? stage.at : STAGES) - 1, lane == 0);
@@ -221,7 +222,7 @@ template <int FORMAT, class Work> __device__ __forceinline__ void hopper_block(c
     }
     for (int i = 0; i < 8 * MAX_SLOTS; i++) {
       barrier_init(b.landed + i, 1);
-      barrier_init(b.read + i, 32);
+      barrier_init(b.read + i, 1);
     }
     barrier_init_fence();
   }
