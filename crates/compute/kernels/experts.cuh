@@ -78,13 +78,13 @@ struct Operand {
   }
 };
 
+struct Nothing {  // is done with an operand that has been read
+  __device__ __forceinline__ void operator()(int) const {}
+};
 // TILES tiles, `stride` bytes apart, times one operand: elements 0, 1 of a result are row g of the tile and activation
 // rows 2 t, + 1; 2, 3 row g + 8. used(c) is called when b.x[2 c] and b.x[2 c + 1] have been read for the last time,
 // used(4) when b.sums have: the next operand may come in their place.
-struct Kept {
-  __device__ __forceinline__ void operator()(int) const {}
-};
-template <int FORMAT, int TILES, bool BY_16, class Used = Kept>
+template <int FORMAT, int TILES, bool BY_16, class Used = Nothing>
 __device__ __forceinline__ void multiply(const u8* tile, int stride, const Operand& b, float (&out)[TILES][4],
                                          int lane, const Used& used = Used()) {
   typedef Tile<FORMAT> T;
@@ -147,7 +147,7 @@ __device__ __forceinline__ void multiply(const u8* tile, int stride, const Opera
   used(4);
 }
 
-template <int TILES, bool BY_16, class Used = Kept>
+template <int TILES, bool BY_16, class Used = Nothing>
 __device__ __forceinline__ void multiply(int format, const u8* tile, int stride, const Operand& b,
                                          float (&out)[TILES][4], int lane, const Used& used = Used()) {
   switch (format) {
@@ -191,6 +191,7 @@ struct Visits : VisitList {
   unsigned short begins[MAX_EXPERTS];  // where an expert's visits begin in `order`
   u32 sums[8];
 };
+static_assert(sizeof(Visits) == 13360, "as in src/cuda/ops/experts.rs");
 __device__ __forceinline__ int group_expert(u32 group) { return group >> 16; }
 __device__ __forceinline__ int group_visits(u32 group) { return (group >> 12) & 15; }
 __device__ __forceinline__ int group_first(u32 group) { return group & 4095; }
@@ -205,7 +206,8 @@ __device__ __forceinline__ void add_visit(Visits& s, int row, int visit, u32 exp
 }
 
 // Sorts the visits into groups; which visits these are stands in `order` after list_order. All threads of the block
-// (256 at least) call both, a barrier before the first; a barrier comes last in each.
+// (256 at least) call both, a barrier before the first; a barrier comes last in each that has something to do (for one
+// row the first does it all).
 __device__ __forceinline__ void list_groups(Visits& s, int rows, int experts, int top_k) {
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
   if (rows == 1) {

@@ -46,6 +46,7 @@ struct Divisor {
 constexpr int UP_PARTS = BUFFERS * 2 * UP_WARPS * PART * 4;  // bytes: [BUFFERS][gate, up][UP_WARPS][PART]
 constexpr int MAX_STAGES = 4;
 constexpr int UP_FIXED = UP_PARTS + sizeof(Visits) + BUFFERS * 16 + MAX_STAGES * 16;
+static_assert(UP_FIXED == 33936, "as in src/cuda/ops/experts.rs");
 
 // A block's items, 16 rows of gate and up for one group each: first those of the shared expert, then its share of the
 // others, all of one expert before the next.

@@ -140,7 +140,7 @@ __device__ __forceinline__ void matmul(const MatmulArgs& a) {
   u8* sums = x + a.rows * x_stride;                         // [rows][sums_stride]
   float* left = (float*)(sums + a.rows * sums_stride);      // [warps][rows][LD]: ends of row tiles, for the warp before
   float* parts = left + warps * result;                     // [slices][owned][rows][LD]
-  u64* ended = (u64*)(parts + (clustered && !a.workspace ? a.slices * a.owned * result : 0));  // [warps]: `left` is full
+  u64* ended = (u64*)(parts + (clustered && !a.workspace ? a.slices * a.owned * result : 0));  // [warps]: of `left`
   u64* sent = ended + warps;                                // what others of the cluster send to this block is there
 #if __CUDA_ARCH__ >= 900
   if (clustered) {

@@ -1,6 +1,6 @@
-// How tiles of weights come into shared memory: copies that complete on barriers, and what blocks of a cluster need to
-// write into each other's shared memory. From sm_90 on one lane asks for a whole tile; before, every lane copies
-// 16-byte pieces and the barrier counts the 32 lanes.
+// How tiles of weights come into shared memory, and what blocks of a cluster need to write into each other's. Copies
+// complete on barriers: from sm_90 on one lane asks for a whole tile; before, every lane copies 16-byte pieces and the
+// barrier counts the 32 lanes. Or every lane waits for its own, in groups: see stream.cuh.
 #pragma once
 #include "forerun.cuh"
 
@@ -89,8 +89,8 @@ __device__ __forceinline__ u32 address_in(const void* p, int rank) {  // the sam
   asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(r) : "r"(shared_address(p)), "r"(rank));
   return r;
 }
-// Writes there, counted by a barrier of that block: who waits for its bytes needs no barrier of the cluster, which would
-// also wait until all stores have reached the device's memory.
+// Writes there, if wanted, counted by a barrier of that block: who waits for its bytes needs no barrier of the cluster,
+// which would also wait until all stores have reached the device's memory.
 __device__ __forceinline__ void send_to_if(bool wanted, u32 address, float v, u32 barrier) {
   asm volatile("{.reg .pred p; setp.ne.b32 p, %3, 0; "
                "@p st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %1, [%2];}" ::"r"(address),
@@ -118,8 +118,7 @@ __device__ __forceinline__ float4 load_written4(const float* p) {
 #else
 // One lane's share of a tile; the barrier counts 32 arrivals.
 __device__ __forceinline__ void copy_pieces(u8* to, const u8* from, int bytes, u64* barrier, int lane) {
-  for (int i = lane * 16; i < bytes; i += 512)
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to + i)), "l"(from + i) : "memory");
+  for (int i = lane * 16; i < bytes; i += 512) copy_piece(shared_address(to + i), from + i);
   asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(barrier)) : "memory");
 }
 #endif

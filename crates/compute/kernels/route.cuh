@@ -1,4 +1,4 @@
-// The router's choice, by one warp for each row.
+// The router's choice, by a warp for one row or for several.
 #pragma once
 #include "forerun.cuh"
 

@@ -1,5 +1,5 @@
 // How a warp works through tiles: they come into a ring of its own, by copies of 16 bytes a lane, and are multiplied in
-// the order they were asked for. Every step asks for one more tile, or for none: what is waited for is counted in steps.
+// the order they were asked for. Every step asks for one more tile, or for none, so steps count what is waited for.
 #pragma once
 #include "ring.cuh"
 #include "tiles.cuh"
@@ -17,7 +17,7 @@ struct Ahead {
 
 struct Ring {
   u8* base;       // [stages][stage_bytes]
-  int stages, stage_bytes;
+  int stages, stage_bytes;  // 2 to 4 stages
   int place = 0;  // of the tile that is multiplied next, in bytes
 
   __device__ __forceinline__ const u8* tile() const { return base + place; }
@@ -84,7 +84,7 @@ __device__ __forceinline__ void multiply_tiles(Ring& ring, int count, const __ha
   } while (--count);
 }
 
-// The same of a format that is read from memory directly: what the ring has for it is empty.
+// The same of a format that is read from memory directly, when it is multiplied: what the ring has for it is empty.
 template <int FORMAT, int N8, class Advance>
 __device__ __forceinline__ void multiply_direct(Ring& ring, const u8* from, int count, const __half* (&x)[N8],
                                                 const __half* (&sums)[N8], float (&acc)[1][N8][4], Ahead& ahead,

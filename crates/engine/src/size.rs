@@ -163,8 +163,8 @@ pub(crate) enum Arm {
     Off,
 }
 
-/// A trial that loses time is repeated only after so many times as much has passed: what trying an arm costs stays below
-/// one part in so many.
+/// A trial that loses time is repeated within a text only after so many times as much has passed: what trying an arm costs
+/// stays below one part in so many, but for the first trial of a text (`SHORT_ROUND`).
 const PATIENCE: f64 = 100.0;
 /// After trials that keep losing, up to so many times longer.
 const MOST_PATIENCE: f64 = 4.0 * PATIENCE;
@@ -173,7 +173,7 @@ const WORTH_TRYING: f64 = 1.1;
 
 /// Tokens that what other texts taught of a drafter counts for in a new one: its own first rounds say more.
 const FROM_OTHER_TEXTS: f64 = 4.0;
-/// A drafter whose rounds take no more plain ones than this is tried in every text, at its beginning.
+/// A drafter whose rounds take no more plain ones than this is tried at the beginning of every text, if it could win.
 const SHORT_ROUND: f64 = 4.0;
 
 /// What is known of an arm.

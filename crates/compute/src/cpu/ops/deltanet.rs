@@ -24,7 +24,7 @@ use crate::{
 const MAX_PATH: usize = TAPE_TOKENS;
 const _: () = assert!(ANCHOR_TOKENS + ANCHOR_LAG <= MAX_PATH && MAX_PATH.is_multiple_of(16));
 
-/// Rows whose products with the state are taken together.
+/// Rows whose products with the state are kept at once; they are taken three by three.
 const ROW_GROUP: usize = 16;
 
 /// How many rows of the state ahead it is fetched.
@@ -81,7 +81,7 @@ unsafe fn through_state<L: Lanes>(state: *const f32, dim: usize, x: &[[*const f3
             let out = out.add(n * 6 * dim);
             let mut column = 0;
             while column < dim {
-                // Three rows by 64 columns are 24 sums, which fit the registers and was the fastest shape; one row
+                // Three rows by 64 columns are 24 sums, which fit the registers of AVX-512 and were the fastest; one row
                 // streams better by whole rows of the state.
                 let left = dim - column;
                 column += match rows.len() {

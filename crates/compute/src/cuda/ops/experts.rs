@@ -33,6 +33,7 @@ const RESULT: usize = 20 * 4;
 pub(crate) const VISIT_LIST: usize = 6160;
 const VISITS: usize = VISIT_LIST + 7200;
 const UP_FIXED: usize = 2 * 2 * UP_WARPS * GROUP * RESULT + VISITS + 2 * 16 + 4 * 16;
+const _: () = assert!(UP_FIXED == 33936);
 
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -271,7 +272,7 @@ fn launch_up(run: &Run<'_>, b: &Block) -> Result<(), Error> {
     let pair = run.rows() > 1 && half >= UP_FIXED + stage;
     let shared = if pair { half } else { run.limits.shared as usize };
     let stages = (shared.saturating_sub(UP_FIXED) / stage).min(UP_STAGES);
-    // With one row `experts_down` has room beside this kernel and asks by itself.
+    // Where blocks do not come in pairs `experts_down` has room beside this kernel and asks by itself.
     let down = cols / 16 * (width / TILE_COLS) * tile_bytes(run, &b.experts[2..]);
     let ahead = if pair { AHEAD / down } else { 0 };
     let args = UpArgs {
