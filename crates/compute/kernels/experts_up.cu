@@ -1,8 +1,8 @@
 // experts_up: the second launch of a block's experts, see experts.cuh. The experts of every row and their weights, see
 // route.cuh; act = silu(gate n) * (up n) of every visit and of the shared expert.
 //
-// Every block makes the whole choice for itself, which takes less than to wait for another's; the first one also writes
-// it down, for experts_down and for whoever asks later.
+// Every block makes the whole choice for itself, which takes less than to wait for another's (at 16 rows as much); the
+// first one also writes it down, for experts_down and for whoever asks later.
 //
 // A block's items are 16 rows of gate and up for one group each, first some of the shared expert, whose weights are
 // asked for before the inputs are there, then its share of all others, one expert after the other. The tiles of an

@@ -28,6 +28,8 @@ const CUTS: usize = 24;
 const FULL_ROWS: usize = 16;
 /// Blocks of a cluster, at most.
 const MAX_CLUSTER: usize = 8;
+/// Row tiles of a unit of a warpgroup, in the kernels of more than 16 rows.
+const UNIT_TILES: usize = 4;
 
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
@@ -169,6 +171,23 @@ impl Group {
             Some(_) => share * (tiles / shares) + share.min(tiles % shares),
             None => self.cut(0, tiles, 1, self.cost() * share / shares).0,
         }
+    }
+
+    /// Row tiles of a share as units of up to four of one format: first row tile and number.
+    fn units(&self, from: usize, to: usize) -> Vec<[i32; 2]> {
+        let mut units: Vec<[i32; 2]> = Vec::new();
+        let (mut first, mut before) = (0, None);
+        for &(tiles, format) in &self.matrices {
+            for tile in from.max(first)..to.min(first + tiles) {
+                match units.last_mut() {
+                    Some(unit) if before == Some(format) && unit[1] < UNIT_TILES as i32 => unit[1] += 1,
+                    _ => units.push([tile as i32, 1]),
+                }
+                before = Some(format);
+            }
+            first += tiles;
+        }
+        units
     }
 
     /// Where every block's warps begin: see `cuts` in `kernels/matmul.cu`, which finds the same where there is one format.
@@ -524,6 +543,14 @@ mod tests {
         assert_eq!(cut(&[(248320, Q6_K)], 5120), (2, 66, 16));
         let down = geometry(&group(&[(5120, Q4_K)], 17408), &limits);
         assert!(down.slices * down.shares >= 110, "{down:?}");
+    }
+
+    #[test]
+    fn units_have_one_format() {
+        use TileFormat::{F16, Q4_K, Q6_K};
+        let group = group(&[(40, Q4_K), (80, Q6_K), (16, Q6_K), (30, F16)], 512);
+        assert_eq!(group.units(0, 11), [[0, 3], [3, 4], [7, 2], [9, 2]]);
+        assert_eq!(group.units(2, 5), [[2, 1], [3, 2]]);
     }
 
     #[test]

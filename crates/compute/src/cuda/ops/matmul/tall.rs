@@ -21,8 +21,7 @@ pub(super) const FOR: RangeInclusive<usize> = 33..=64;
 /// Warpgroups of a block, and warps.
 const WARPGROUPS: usize = 3;
 const WARPS: usize = 4 * WARPGROUPS;
-/// Row tiles of a unit, units of a round at most.
-const UNIT_TILES: usize = 4;
+/// Units of a round, at most.
 const MAX_UNITS: usize = 32;
 /// Smaller groups are not worth it: bytes of their weights.
 const LEAST_BYTES: usize = 8 << 20;
@@ -121,23 +120,6 @@ fn chains(group: &Group, g: &Geometry) -> Vec<(usize, usize)> {
     chains
 }
 
-/// Row tiles of a share as units of up to four of one format: first row tile and number.
-fn units(group: &Group, from: usize, to: usize) -> Vec<[i32; 2]> {
-    let mut units: Vec<[i32; 2]> = Vec::new();
-    let (mut first, mut before) = (0, None);
-    for &(tiles, format) in &group.matrices {
-        for tile in from.max(first)..to.min(first + tiles) {
-            match units.last_mut() {
-                Some(unit) if before == Some(format) && unit[1] < UNIT_TILES as i32 => unit[1] += 1,
-                _ => units.push([tile as i32, 1]),
-            }
-            before = Some(format);
-        }
-        first += tiles;
-    }
-    units
-}
-
 fn piece_bytes(format: TileFormat) -> usize {
     match format {
         TileFormat::F16 => QUARTER_F16,
@@ -184,7 +166,7 @@ fn layout(group: &Group, g: &Geometry, limits: &DeviceInfo, rows: usize) -> Opti
     let shares = clusters(limits, slices).min(group.tiles());
     let first_tile = |share| group.first_tile(share, shares);
     let of_shares: Vec<Vec<[i32; 2]>> =
-        (0..shares).map(|share| units(group, first_tile(share), first_tile(share + 1))).collect();
+        (0..shares).map(|share| group.units(first_tile(share), first_tile(share + 1))).collect();
     let (most, fewest) = (of_shares.iter().map(Vec::len).max()?, of_shares.iter().map(Vec::len).min()?);
     let chains = chains(group, g);
     (most.div_ceil(MAX_UNITS)..=fewest).find_map(|rounds| {
@@ -344,12 +326,12 @@ impl Tall {
 mod tests {
     use super::{
         super::{
-            geometry,
+            UNIT_TILES, geometry,
             shapes::{H200, LARGE, group},
         },
         *,
     };
-    use TileFormat::{F16, Q4_K, Q6_K, Q8_0};
+    use TileFormat::{Q4_K, Q8_0};
 
     #[test]
     fn every_row_tile_is_multiplied_once() {
@@ -399,13 +381,6 @@ mod tests {
         let group = group(&[(17408, Q4_K)], 5120);
         let other = DeviceInfo { major: 10, ..H200 };
         assert!(!is_for(&group, &geometry(&group, &other), &other));
-    }
-
-    #[test]
-    fn units_have_one_format() {
-        let group = group(&[(40, Q4_K), (80, Q6_K), (16, Q6_K), (30, F16)], 512);
-        assert_eq!(units(&group, 0, 11), [[0, 3], [3, 4], [7, 2], [9, 2]]);
-        assert_eq!(units(&group, 2, 5), [[2, 1], [3, 2]]);
     }
 
     #[test]

@@ -14,10 +14,9 @@ use crate::{
 
 /// Rows of a launch, at most.
 const ROWS: usize = 32;
-/// Warpgroups of a block that multiply, units each works on side by side, row tiles of a unit.
+/// Warpgroups of a block that multiply, units each works on side by side.
 const GROUPS: usize = 3;
 const UNITS: usize = 3;
-const UNIT_TILES: usize = 4;
 /// Pieces of a row tile's sum within a slice, at most.
 const PIECES: usize = 4;
 /// Superblocks of activations in shared memory, arranged and as they come.
@@ -98,23 +97,6 @@ fn chains(group: &Group, g: &Geometry) -> Option<Vec<[u32; CHAIN_WORDS]>> {
     Some(chains)
 }
 
-/// Row tiles of a share as units of up to four of one format: first row tile and number.
-fn units(group: &Group, from: usize, to: usize) -> Vec<[i32; 2]> {
-    let mut units: Vec<[i32; 2]> = Vec::new();
-    let (mut first, mut before) = (0, None);
-    for &(tiles, format) in &group.matrices {
-        for tile in from.max(first)..to.min(first + tiles) {
-            match units.last_mut() {
-                Some(unit) if before == Some(format) && unit[1] < UNIT_TILES as i32 => unit[1] += 1,
-                _ => units.push([tile as i32, 1]),
-            }
-            before = Some(format);
-        }
-        first += tiles;
-    }
-    units
-}
-
 /// Rows that the kernel for so many works on.
 fn padded_rows(rows: usize) -> usize {
     if rows <= 24 { 24 } else { ROWS }
@@ -145,7 +127,7 @@ fn spread_over(group: &Group, g: &Geometry, limits: &DeviceInfo, spread: usize) 
     let shares = clusters(limits, spread).min(group.tiles());
     let first_tile = |share| group.first_tile(share, shares);
     let of_shares: Vec<Vec<[i32; 2]>> =
-        (0..shares).map(|share| units(group, first_tile(share), first_tile(share + 1))).collect();
+        (0..shares).map(|share| group.units(first_tile(share), first_tile(share + 1))).collect();
     let most_units = of_shares.iter().map(Vec::len).max()?;
     let rounds = most_units.div_ceil(GROUPS * UNITS);
     let side_by_side = most_units.div_ceil(GROUPS).min(UNITS);
@@ -264,12 +246,12 @@ impl Wide {
 mod tests {
     use super::{
         super::{
-            geometry,
+            UNIT_TILES, geometry,
             shapes::{H200, LARGE, group},
         },
         *,
     };
-    use TileFormat::{F16, Q4_K, Q6_K, Q8_0};
+    use TileFormat::{F16, Q4_K, Q8_0};
 
     #[test]
     fn every_row_tile_is_multiplied_once() {
@@ -305,13 +287,6 @@ mod tests {
         let group = group(&[(17408, Q4_K)], 5120);
         let other = DeviceInfo { major: 10, ..H200 };
         assert_eq!(layout(&group, &geometry(&group, &other), &other), None);
-    }
-
-    #[test]
-    fn units_have_one_format() {
-        let group = group(&[(40, Q4_K), (80, Q6_K), (16, Q6_K), (30, F16)], 512);
-        assert_eq!(units(&group, 0, 11), [[0, 3], [3, 4], [7, 2], [9, 2]]);
-        assert_eq!(units(&group, 2, 5), [[2, 1], [3, 2]]);
     }
 
     #[test]
