@@ -3,8 +3,9 @@
 // A block takes tiles of BM weight rows by BN rows of x, one after the other, as many blocks as multiprocessors. Two
 // warpgroups decode weights to f16 in registers, the A operand, one buffer of fragments while the wgmma of the other
 // run, and keep the sums: 64 HALVES rows each, BM = 128 HALVES. Other warps bring x, 64 columns a stage, and weight
-// tiles by bulk copies into a ring of each warp, as far ahead as there is room, also for the tile to come. Every output
-// is one chain of sums in the order of the columns: its bits depend on neither the number of rows nor a tile's shape.
+// tiles by bulk copies into a ring of each warpgroup, as far ahead as there is room, also for the tile to come. Every
+// output is one chain of sums in the order of the columns: its bits depend on neither the number of rows nor a tile's
+// shape.
 //
 // A kernel's `Work` says what its tiles are: HALVES, BN, count(), the arguments `a` (columns, slots, products),
 // Item(work, number): product, expert, first_tile (16 rows each) and out_row(work, n), the row of `out` for row n of
@@ -88,11 +89,11 @@ struct Place {
 
 struct Shared {
   u64 full[MAX_STAGES], empty[MAX_STAGES];         // of x
-  u64 landed[8 * MAX_SLOTS], read[8 * MAX_SLOTS];  // of weights, [warp][slots]
+  u64 landed[2 * MAX_SLOTS], read[2 * MAX_SLOTS];  // of weights, [warpgroup][slots]
   u32 groups[MAX_EXPERTS + 1];                     // experts: groups of visits before each
-  u8 room[HEAD - 4 * (MAX_EXPERTS + 1) - 16 * MAX_STAGES - 128 * MAX_SLOTS];
+  u8 room[HEAD - 4 * (MAX_EXPERTS + 1) - 16 * MAX_STAGES - 32 * MAX_SLOTS];
   u8 x[X_ROOM];
-  __device__ __forceinline__ u8* ring(int warp, int bytes) { return x + X_ROOM + warp * bytes; }
+  __device__ __forceinline__ u8* ring(int group, int bytes) { return x + X_ROOM + group * bytes; }
 };
 static_assert(sizeof(Shared) == HEAD + X_ROOM, "stages of x begin at a multiple of 1024");
 
@@ -101,11 +102,11 @@ template <int FORMAT, class Work>
 __device__ __forceinline__ void consume(const Work& work, Shared& b, int warp) {
   typedef Decode<FORMAT> D;
   constexpr int HALVES = Work::HALVES, BN = Work::BN, GROUPS = HALVES;
-  constexpr int SLOT = slot_bytes(FORMAT), STAGES = stages_of<BN>;
+  constexpr int SLOT = 4 * slot_bytes(FORMAT), STAGES = stages_of<BN>;  // a slot has a tile of each warp
   const int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3, KB = work.a.columns / 256, slots = work.a.slots;
-  const u8* ring = b.ring(warp, slots * SLOT);
+  const u8* ring = b.ring(warp >> 2, slots * SLOT) + (warp & 3) * slot_bytes(FORMAT);
   const Lanes lanes(lane);
-  u64 *landed = b.landed + warp * MAX_SLOTS, *read = b.read + warp * MAX_SLOTS;
+  u64 *landed = b.landed + (warp >> 2) * MAX_SLOTS, *read = b.read + (warp >> 2) * MAX_SLOTS;
   // Rows of 128 bytes, eight of them 1024; pieces of 16 bytes stand at piece ^ (row & 7).
   const u64 x_matrix = (u64)1 << 62 | (u64)(1024 / 16) << 32 | (u64)1 << 16 | (shared_address(b.x) & 0x3ffff) >> 4;
   constexpr int UNITS = HALVES * 2 / GROUPS;  // of a step: GROUPS groups of 32 columns of a half, two wgmma each
@@ -141,7 +142,7 @@ __device__ __forceinline__ void consume(const Work& work, Shared& b, int warp) {
           const auto head = D::plain_head(tile[h], ready[h], c, lane);
           const typename D::Plain chunk = D::plain(tile[h], c, lanes, lane);
           if (unit == 1)  // those of the step before are done
-            barrier_arrive_if(b.empty + (stage.at ? stage.at : STAGES) - 1, lane == 0 && kb + c > 0);
+            barrier_arrive_if(b.empty + (stage.at ? stage.at : STAGES) - 1, kb + c > 0);
 #pragma unroll
           for (int i = 0; i < GROUPS; i++) {
             D::fragments(f[i], head, chunk, c, (unit * GROUPS & 1) + i, lane);
@@ -158,10 +159,10 @@ __device__ __forceinline__ void consume(const Work& work, Shared& b, int warp) {
       }
       __syncwarp();  // every lane has read the tiles
 #pragma unroll
-      for (int h = 0; h < HALVES; h++) barrier_arrive_if(done[h], lane == 0);
+      for (int h = 0; h < HALVES; h++) barrier_arrive(done[h]);
     }
     warpgroup_wait<0>();
-    barrier_arrive_if(b.empty + (stage.at ? stage.at : STAGES) - 1, lane == 0);
+    barrier_arrive(b.empty + (stage.at ? stage.at : STAGES) - 1);
     const typename Work::Item item(work, number);
     const PromptProduct& q = work.a.products[item.product];
     const int row = (item.first_tile + (warp >> 2) * 4 * HALVES + (warp & 3)) * 16 + g;
@@ -180,37 +181,39 @@ __device__ __forceinline__ void consume(const Work& work, Shared& b, int warp) {
   }
 }
 
-// A lane brings the weights of one consumer warp, tiles in the order (superblock, half).
+// A lane brings the weights of one warpgroup, whose warps keep step: a tile of each into a slot, in the order
+// (superblock, half).
 template <int FORMAT, class Work>
-__device__ __forceinline__ void bring_weights(const Work& work, Shared& b, int warp) {
-  constexpr int BYTES = tile_bytes(FORMAT), SLOT = slot_bytes(FORMAT), HALVES = Work::HALVES;
+__device__ __forceinline__ void bring_weights(const Work& work, Shared& b, int group) {
+  constexpr int BYTES = tile_bytes(FORMAT), SLOT = 4 * slot_bytes(FORMAT), HALVES = Work::HALVES;
   const int KB = work.a.columns / 256, slots = work.a.slots;
-  u8* ring = b.ring(warp, slots * SLOT);
-  u64 *landed = b.landed + warp * MAX_SLOTS, *read = b.read + warp * MAX_SLOTS;
+  u8* ring = b.ring(group, slots * SLOT);
+  u64 *landed = b.landed + group * MAX_SLOTS, *read = b.read + group * MAX_SLOTS;
   Place slot;
   slot.phase = 1;
   for (int number = blockIdx.x, items = work.count(); number < items; number += gridDim.x) {
     const typename Work::Item item(work, number);
     const PromptProduct& q = work.a.products[item.product];
-    const int tiles = (q.rows + 15) / 16, first = item.first_tile + (warp >> 2) * 4 * HALVES + (warp & 3);
-    const u8* from[HALVES];
-#pragma unroll
-    for (int h = 0; h < HALVES; h++)
-      from[h] = q.weight + ((size_t)item.expert * tiles + min(first + 4 * h, tiles - 1)) * KB * BYTES;
+    const int tiles = (q.rows + 15) / 16, first = item.first_tile + group * 4 * HALVES;
+    const u8* weight = q.weight + (size_t)item.expert * tiles * KB * BYTES;
 #pragma unroll 1
     for (int kb = 0; kb < KB; kb++)
 #pragma unroll
       for (int h = 0; h < HALVES; h++) {
         barrier_wait(read + slot.at, slot.phase);
-        barrier_expect(landed + slot.at, BYTES);
-        copy_bulk(ring + slot.at * SLOT, from[h], BYTES, landed + slot.at);
-        from[h] += BYTES;
+        barrier_expect(landed + slot.at, 4 * BYTES);
+#pragma unroll 1
+        for (int i = 0; i < 4; i++) {
+          const u32 tile = min(first + 4 * h + i, tiles - 1) * KB + kb;
+          copy_bulk(ring + slot.at * SLOT + i * slot_bytes(FORMAT), weight + (size_t)tile * BYTES, BYTES,
+                    landed + slot.at);
+        }
         slot.next(slots);
       }
   }
 }
 
-// What the threads of a block do: eight warps multiply, the next two may bring x, one brings weights.
+// What the threads of a block do: eight warps multiply, the next two may bring x, the last two bring weights.
 template <int FORMAT, class Work> __device__ __forceinline__ void hopper_block(const Work& work) {
   launch_dependents();
   Shared& b = *(Shared*)shared_memory();
@@ -218,11 +221,11 @@ template <int FORMAT, class Work> __device__ __forceinline__ void hopper_block(c
   if (threadIdx.x == 0) {
     for (int i = 0; i < MAX_STAGES; i++) {
       barrier_init(b.full + i, Work::X_THREADS);
-      barrier_init(b.empty + i, 8);
+      barrier_init(b.empty + i, 256);
     }
-    for (int i = 0; i < 8 * MAX_SLOTS; i++) {
+    for (int i = 0; i < 2 * MAX_SLOTS; i++) {
       barrier_init(b.landed + i, 1);
-      barrier_init(b.read + i, 1);
+      barrier_init(b.read + i, 128);
     }
     barrier_init_fence();
   }
@@ -233,8 +236,8 @@ template <int FORMAT, class Work> __device__ __forceinline__ void hopper_block(c
     if ((int)threadIdx.x - 256 < Work::X_THREADS) {
       wait_for_inputs();
       work.bring_x(b, threadIdx.x - 256);
-    } else if (warp == 10 && lane < 8) {
-      bring_weights<FORMAT>(work, b, lane);
+    } else if (warp >= 10 && lane == 0) {
+      bring_weights<FORMAT>(work, b, warp - 10);
     }
   } else {
     more_registers<232>();

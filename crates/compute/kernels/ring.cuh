@@ -19,6 +19,9 @@ __device__ __forceinline__ void copy_piece(u32 to, const void* from) {
 }
 // Weights are read once in a pass: L2 should give them up first, so that activations stay.
 __device__ __forceinline__ u64 streamed() {
+#ifdef REGISTERS_ARE_SCARCE
+  return 0x12f0000000000000;  // what it gives
+#endif
   u64 policy;
   asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
   return policy;

@@ -66,55 +66,66 @@ __device__ __forceinline__ void ask(const Ring& ring, Ahead& ahead, const Advanc
   copies_begun();
 }
 
-// `count` tiles that follow each other times N8 x 8 activation rows; x, sums and acc as for multiply_tile.
+// Where a lane finds its columns of activation rows g, g + 8, ... and their sums: see multiply_tile.
+struct Rows {
+  const __half *x, *sums;
+  int x_step, sums_step;  // from one to the next, in halves
+  __device__ __forceinline__ void next() { x += 256, sums += 16; }
+};
+
+template <int FORMAT, int N8, int MT, int UNROLL>
+__device__ __forceinline__ void multiply_tile(const u8* tile, const Rows& rows, float (&acc)[MT][N8][4], int lane) {
+  const __half *x[N8], *sums[N8];
+#pragma unroll
+  for (int j = 0; j < N8; j++) x[j] = rows.x + j * rows.x_step, sums[j] = rows.sums + j * rows.sums_step;
+  multiply_tile<FORMAT, N8, MT, UNROLL>(tile, x, sums, acc, lane);
+}
+
+// `count` tiles that follow each other times N8 x 8 activation rows; acc as for multiply_tile.
 template <int FORMAT, int N8, class Advance>
-__device__ __forceinline__ void multiply_tiles(Ring& ring, int count, const __half* (&x)[N8],
-                                               const __half* (&sums)[N8], float (&acc)[1][N8][4], Ahead& ahead,
-                                               const Advance& advance, u64 policy) {
-  constexpr int UNROLL = FORMAT == TILE_Q8_0 || FORMAT == TILE_F16 ? 2 : 4;  // how many registers that takes
+__device__ __forceinline__ void multiply_tiles(Ring& ring, int count, Rows& rows, float (&acc)[1][N8][4],
+                                               Ahead& ahead, const Advance& advance, u64 policy) {
+  constexpr bool LARGE = FORMAT == TILE_Q8_0 || FORMAT == TILE_F16;
+  constexpr int UNROLL = !LARGE ? 4 : N8 > 2 ? 1 : 2;  // how many registers that takes
 #pragma unroll 1
   do {
     ring.wait();
-    multiply_tile<FORMAT, N8, 1, UNROLL>(ring.tile(), x, sums, acc, threadIdx.x & 31);
+    multiply_tile<FORMAT, N8, 1, UNROLL>(ring.tile(), rows, acc, threadIdx.x & 31);
     __syncwarp();
     ask<FORMAT>(ring, ahead, advance, policy);
     ring.step();
-#pragma unroll
-    for (int j = 0; j < N8; j++) x[j] += 256, sums[j] += 16;
+    rows.next();
   } while (--count);
 }
 
 // The same of a format that is read from memory directly, when it is multiplied: what the ring has for it is empty.
 template <int FORMAT, int N8, class Advance>
-__device__ __forceinline__ void multiply_direct(Ring& ring, const u8* from, int count, const __half* (&x)[N8],
-                                                const __half* (&sums)[N8], float (&acc)[1][N8][4], Ahead& ahead,
-                                                const Advance& advance, u64 policy) {
+__device__ __forceinline__ void multiply_direct(Ring& ring, const u8* from, int count, Rows& rows, float (&acc)[1][N8][4],
+                                                Ahead& ahead, const Advance& advance, u64 policy) {
 #pragma unroll 1
   do {
-    multiply_tile<FORMAT, N8, 1, 1>(from, x, sums, acc, threadIdx.x & 31);
+    multiply_tile<FORMAT, N8, 1, 1>(from, rows, acc, threadIdx.x & 31);
     ask<MIXED>(ring, ahead, advance, policy);
     ring.step();
     from += tile_bytes(FORMAT);
-#pragma unroll
-    for (int j = 0; j < N8; j++) x[j] += 256, sums[j] += 16;
+    rows.next();
   } while (--count);
 }
 
 // Tiles of whatever format they have; `from` is where they lie.
 template <int N8, class Advance>
 __device__ __forceinline__ void multiply_tiles_of(int format, const u8* from, Ring& ring, int count,
-                                                  const __half* (&x)[N8], const __half* (&sums)[N8],
-                                                  float (&acc)[1][N8][4], Ahead& ahead, const Advance& advance,
-                                                  u64 policy) {
+                                                  Rows& rows, float (&acc)[1][N8][4], Ahead& ahead,
+                                                  const Advance& advance, u64 policy) {
   switch (format) {
-    case TILE_Q4_K: multiply_tiles<TILE_Q4_K, N8>(ring, count, x, sums, acc, ahead, advance, policy); break;
-    case TILE_Q5_K: multiply_tiles<TILE_Q5_K, N8>(ring, count, x, sums, acc, ahead, advance, policy); break;
-    case TILE_Q6_K: multiply_tiles<TILE_Q6_K, N8>(ring, count, x, sums, acc, ahead, advance, policy); break;
-    case TILE_Q8_0: multiply_tiles<TILE_Q8_0, N8>(ring, count, x, sums, acc, ahead, advance, policy); break;
-    case TILE_F16: multiply_tiles<TILE_F16, N8>(ring, count, x, sums, acc, ahead, advance, policy); break;
+    case TILE_Q4_K: multiply_tiles<TILE_Q4_K, N8>(ring, count, rows, acc, ahead, advance, policy); break;
+    case TILE_Q5_K: multiply_tiles<TILE_Q5_K, N8>(ring, count, rows, acc, ahead, advance, policy); break;
+    case TILE_Q6_K: multiply_tiles<TILE_Q6_K, N8>(ring, count, rows, acc, ahead, advance, policy); break;
+    case TILE_Q8_0: multiply_tiles<TILE_Q8_0, N8>(ring, count, rows, acc, ahead, advance, policy); break;
+    case TILE_F16: multiply_tiles<TILE_F16, N8>(ring, count, rows, acc, ahead, advance, policy); break;
     case TILE_Q8_0 + DIRECT:
-      multiply_direct<TILE_Q8_0, N8>(ring, from, count, x, sums, acc, ahead, advance, policy);
+      multiply_direct<TILE_Q8_0, N8>(ring, from, count, rows, acc, ahead, advance, policy);
       break;
-    default: multiply_direct<TILE_F16, N8>(ring, from, count, x, sums, acc, ahead, advance, policy);
+    default: multiply_direct<TILE_F16, N8>(ring, from, count, rows, acc, ahead, advance, policy);
   }
 }

@@ -73,8 +73,12 @@ __device__ __forceinline__ void mma(float (&c)[4], const u32 (&a)[4], u32 b0, u3
 #endif
 
 // A constant that stays in a register: as a number it is made anew for every instruction that has no room for one.
-// Grids of these kernels have one layer.
+// Grids of these kernels have one layer. Not where REGISTERS_ARE_SCARCE.
+#ifdef REGISTERS_ARE_SCARCE
+__device__ __forceinline__ u32 kept(u32 constant) { return constant; }
+#else
 __device__ __forceinline__ u32 kept(u32 constant) { return constant + (gridDim.z - 1); }
+#endif
 
 __device__ __forceinline__ uint4 load16(const void* p) { return *(const uint4*)p; }
 __device__ __forceinline__ u32 load_word(const void* p) { return *(const u32*)p; }

@@ -1,5 +1,4 @@
-// wgmma (sm_90a alone) with the A operand in registers, for decoding passes: what matmul_wide.cu and matmul_tall.cu
-// share.
+// wgmma (sm_90a alone) with the A operand in registers, for decoding passes.
 #pragma once
 #include "forerun.cuh"
 

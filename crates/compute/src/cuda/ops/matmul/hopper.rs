@@ -1,0 +1,243 @@
+//! Products of 17 to 64 rows on Hopper: what `kernels/matmul_hopper.cu` needs beside the cuts that it shares with the
+//! other kernels. Nothing here changes a bit.
+
+use super::{Geometry, Group, MatmulArgs, Room};
+use crate::{
+    Error,
+    cuda::{
+        driver::{DeviceInfo, DeviceMemory},
+        pack::TileFormat,
+        run::Run,
+    },
+};
+
+/// Rows of a launch, at most.
+pub(super) const ROWS: usize = 64;
+/// Row tiles of a unit: one a warp of a warpgroup.
+const UNIT_TILES: usize = 4;
+/// Units of a warpgroup, at most: a lane knows one of them.
+const MOST_UNITS: usize = 32;
+/// Superblocks of a slice, at most: a bit each.
+const MOST_DEPTH: usize = 32;
+
+/// How a group's work is laid out.
+#[derive(Debug, PartialEq)]
+struct Layout {
+    /// `[shares][most_units]`: first row tile and number of row tiles.
+    units: Vec<[i32; 2]>,
+    most_units: usize,
+    /// `[slices][tiles]`: where chains of sums begin, and where a row tile's first piece is parked.
+    chains: Vec<[i32; 2]>,
+    /// Pieces of a block, at most.
+    most_parked: usize,
+}
+
+impl Layout {
+    fn parked_bytes(&self, g: &Geometry) -> usize {
+        g.slices * g.shares * self.most_parked * ROWS / 8 * 512
+    }
+}
+
+/// A layout on the device.
+pub(super) struct Hopper {
+    layout: Layout,
+    pub(super) parked_bytes: usize,
+    /// `units`, then `chains`.
+    memory: DeviceMemory,
+}
+
+/// Row tiles `from..to` as units of up to four of one format: first row tile and number.
+fn units(group: &Group, from: usize, to: usize) -> Vec<[i32; 2]> {
+    let mut units: Vec<[i32; 2]> = Vec::new();
+    let (mut first, mut before) = (0, None);
+    for &(tiles, format) in &group.matrices {
+        for tile in from.max(first)..to.min(first + tiles) {
+            match units.last_mut() {
+                Some(unit) if before == Some(format) && unit[1] < UNIT_TILES as i32 => unit[1] += 1,
+                _ => units.push([tile as i32, 1]),
+            }
+            before = Some(format);
+        }
+        first += tiles;
+    }
+    units
+}
+
+fn layout(group: &Group, g: &Geometry, limits: &DeviceInfo) -> Option<Layout> {
+    let depth = group.superblocks.div_ceil(g.slices);
+    if limits.major != 9 || g.join || depth > MOST_DEPTH || room(group, g, limits, ROWS).is_none() {
+        return None;
+    }
+    let of_share =
+        |share| units(group, group.first_tile(share, g.shares), group.first_tile(share + 1, g.shares));
+    let of_shares: Vec<_> = (0..g.shares).map(of_share).collect();
+    let most_units = of_shares.iter().map(Vec::len).max()?;
+    if most_units > MOST_UNITS * (warps(g, ROWS) / UNIT_TILES) {
+        return None;
+    }
+    let mut units = vec![[0; 2]; g.shares * most_units];
+    for (to, from) in units.chunks_mut(most_units).zip(&of_shares) {
+        to[..from.len()].copy_from_slice(from);
+    }
+    let mut chains = vec![[0_i32; 2]; g.slices * group.tiles()];
+    let mut most_parked = 0;
+    for block in &group.cuts(g) {
+        let [slice, from, tiles] = [17, 20, 21].map(|i| block[i] as usize);
+        let chains = &mut chains[slice * group.tiles() + from..][..tiles];
+        for at in block[1..g.warps].iter().filter(|&&at| at & 255 != 0) {
+            chains[(at >> 8) as usize][0] |= 1 << (at & 255);
+        }
+        let mut parked = 0;
+        for [begins, first] in chains {
+            *first = parked;
+            parked += 1 + begins.count_ones() as i32;
+        }
+        most_parked = most_parked.max(parked as usize);
+    }
+    Some(Layout { units, most_units, chains, most_parked })
+}
+
+/// Rows that the kernel for so many works on.
+fn padded_rows(rows: usize) -> usize {
+    match rows {
+        ..=24 => 24,
+        25..=32 => 32,
+        33..=48 => 48,
+        _ => ROWS,
+    }
+}
+
+/// Warps of a block: the accumulators of more than 32 rows leave registers for 12.
+pub(super) fn warps(g: &Geometry, rows: usize) -> usize {
+    if rows > 32 { g.warps.min(12) } else { g.warps }
+}
+
+/// Stages, phases and the place of partial sums for a number of rows; none if they do not fit.
+pub(super) fn room(group: &Group, g: &Geometry, limits: &DeviceInfo, rows: usize) -> Option<Room> {
+    let depth = group.superblocks.div_ceil(g.slices);
+    // As few phases as there is room for, of the same length.
+    (1..=depth).flat_map(|phases| [false, true].map(|w| (phases, w))).find_map(|(phases, workspace)| {
+        let (held, workspace) = (depth.div_ceil(phases), workspace && g.slices > 1);
+        let (warps, rows) = (warps(g, rows), padded_rows(rows));
+        let parts = if workspace { 0 } else { (g.slices - 1) * g.owned * rows * 64 };
+        let shared = warps * 2 * g.stage_bytes + held * rows * 544 + parts + 8;
+        (shared <= limits.shared as usize).then_some(Room { stages: 2, workspace, held, shared })
+    })
+}
+
+/// Bytes of the sums that wait for their next phase, or for the pieces behind them.
+pub(super) fn parked_bytes(group: &Group, g: &Geometry, limits: &DeviceInfo) -> usize {
+    layout(group, g, limits).map_or(0, |layout| layout.parked_bytes(g))
+}
+
+pub(super) fn kernel(rows: usize, format: Option<TileFormat>) -> &'static str {
+    let of = |q4_k, q6_k, mixed| match format {
+        Some(TileFormat::Q4_K) => q4_k,
+        Some(TileFormat::Q6_K) => q6_k,
+        _ => mixed,
+    };
+    match padded_rows(rows) {
+        24 => of("matmul_hopper_24_q4_k", "matmul_hopper_24_q6_k", "matmul_hopper_24_mixed"),
+        32 => of("matmul_hopper_32_q4_k", "matmul_hopper_32_q6_k", "matmul_hopper_32_mixed"),
+        48 => of("matmul_hopper_48_q4_k", "matmul_hopper_48_q6_k", "matmul_hopper_48_mixed"),
+        _ => of("matmul_hopper_64_q4_k", "matmul_hopper_64_q6_k", "matmul_hopper_64_mixed"),
+    }
+}
+
+impl Hopper {
+    /// What the kernel needs for a group, if it is for this device and these matrices.
+    pub(super) fn of(run: &Run<'_>, group: &Group, g: &Geometry) -> Result<Option<Self>, Error> {
+        // Images that are not for this architecture have no such kernel.
+        if run.limits.major != 9 || run.kernels.get("matmul_hopper_64_mixed").is_err() {
+            return Ok(None);
+        }
+        let Some(layout) = layout(group, g, run.limits) else { return Ok(None) };
+        let (units, chains): (&[u8], &[u8]) = (
+            bytemuck::cast_slice(layout.units.as_flattened()),
+            bytemuck::cast_slice(layout.chains.as_flattened()),
+        );
+        let memory = run.driver.allocate_as_is(units.len() + chains.len(), "how products are cut")?;
+        run.driver.upload(memory.address(), units)?;
+        run.driver.upload(memory.address() + units.len() as u64, chains)?;
+        Ok(Some(Self { parked_bytes: layout.parked_bytes(g), layout, memory }))
+    }
+
+    pub(super) fn tell(&self, args: &mut MatmulArgs) {
+        args.most_parked = self.layout.most_parked as i32;
+        args.most_units = self.layout.most_units as i32;
+        args.units = self.memory.address();
+        args.chains = self.memory.address() + (self.layout.units.len() * 8) as u64;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{
+        super::{
+            geometry,
+            shapes::{H200, LARGE, group},
+        },
+        *,
+    };
+    use TileFormat::{F16, Q4_K, Q6_K, Q8_0};
+
+    #[test]
+    fn units_have_one_format() {
+        let group = group(&[(40, Q4_K), (80, Q6_K), (16, Q6_K), (30, F16)], 512);
+        assert_eq!(units(&group, 0, 11), [[0, 3], [3, 4], [7, 2], [9, 2]]);
+        assert_eq!(units(&group, 2, 5), [[2, 1], [3, 2]]);
+    }
+
+    #[test]
+    fn every_row_tile_is_multiplied_once() {
+        for (matrices, cols) in LARGE {
+            let group = group(matrices, cols);
+            let g = geometry(&group, &H200);
+            let layout = layout(&group, &g, &H200).expect("these are for this kernel");
+            let mut tiles: Vec<usize> = Vec::new();
+            for &[first, count] in &layout.units {
+                assert!((0..=UNIT_TILES as i32).contains(&count));
+                tiles.extend(first as usize..(first + count) as usize);
+            }
+            tiles.sort_unstable();
+            assert!(tiles.into_iter().eq(0..group.tiles()), "{matrices:?}");
+            for rows in 17..=ROWS {
+                let room = room(&group, &g, &H200, rows).expect("fits");
+                assert!(room.shared <= H200.shared as usize && room.held > 0);
+            }
+        }
+    }
+
+    #[test]
+    fn others_are_left_to_the_other_kernels() {
+        // Slices that are no cluster, and other devices.
+        let joined = group(&[(5120, Q8_0)], 25600);
+        assert_eq!(layout(&joined, &geometry(&joined, &H200), &H200), None);
+        let group = group(&[(17408, Q4_K)], 5120);
+        let other = DeviceInfo { major: 10, ..H200 };
+        assert_eq!(layout(&group, &geometry(&group, &other), &other), None);
+    }
+
+    #[test]
+    fn chains_begin_where_warps_begin() {
+        let group = group(&[(5120, Q4_K)], 17408);
+        let g = geometry(&group, &H200);
+        let layout = layout(&group, &g, &H200).expect("for this kernel");
+        let of_slice = |slice: usize| &layout.chains[slice * group.tiles()..][..group.tiles()];
+        let mut counted = 0;
+        for block in group.cuts(&g) {
+            let tiles = &of_slice(block[17] as usize)[block[20] as usize..][..block[21] as usize];
+            for at in block[1..g.warps].iter().filter(|&&at| at & 255 != 0) {
+                assert!(tiles[(at >> 8) as usize][0] >> (at & 255) & 1 == 1);
+                counted += 1;
+            }
+            // The pieces of a block do not share a place.
+            let ends = |[begins, first]: &[i32; 2]| first + 1 + begins.count_ones() as i32;
+            assert!(tiles.windows(2).all(|w| ends(&w[0]) == w[1][1]), "{tiles:?}");
+            assert!(tiles.last().is_none_or(|last| ends(last) as usize <= layout.most_parked));
+        }
+        let total: u32 = layout.chains.iter().map(|[begins, _]| begins.count_ones()).sum();
+        assert_eq!(total, counted);
+        assert!(layout.chains.iter().all(|[begins, _]| begins & 1 == 0));
+    }
+}
