@@ -42,6 +42,7 @@ mod speech;
 mod sse;
 mod tokens;
 mod totals;
+mod turns;
 
 pub use axum::http::HeaderValue;
 pub use error::ApiError;

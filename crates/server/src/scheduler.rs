@@ -1,6 +1,6 @@
-//! The engine's own thread. It takes jobs from a channel and turns a wheel: let go of who has left, admit who waits,
-//! read one chunk of one prompt, run one round of every answer. So a long prompt stalls nobody, and whoever hangs up
-//! has left the pass by the next turn.
+//! The engine's own thread. It takes jobs from a channel and turns a wheel: let go of who has left, admit who waits, read one
+//! chunk of one prompt between two turns, run one round of the answers whose turn it is. So a long prompt stalls nobody, and
+//! whoever hangs up has left the pass by the next round.
 
 use crate::answer::{Answer, Begun, Reading};
 use crate::constraint::Held;
@@ -8,6 +8,7 @@ use crate::error::ApiError;
 use crate::job::{Event, News, Ticket};
 use crate::metrics::Metrics;
 use crate::prefix::PrefixCache;
+use crate::turns::Turns;
 use engine::sampling::Constraint;
 use engine::{Engine, Generation, Sequence};
 use std::collections::VecDeque;
@@ -51,14 +52,17 @@ pub(crate) struct Waiting {
 }
 
 /// What is under way.
-#[derive(Default)]
 struct Work {
     waiting: VecDeque<Waiting>,
     reading: VecDeque<Reading>,
-    answers: Vec<Answer>,
+    answers: Turns<Answer>,
 }
 
 impl Work {
+    fn new() -> Self {
+        Self { waiting: VecDeque::new(), reading: VecDeque::new(), answers: Turns::new() }
+    }
+
     fn is_empty(&self) -> bool {
         self.waiting.is_empty() && self.reading.is_empty() && self.answers.is_empty()
     }
@@ -76,11 +80,11 @@ impl Work {
 impl Scheduler {
     /// Works until every sender is gone and nothing is left to do.
     pub(crate) fn run(mut self, jobs: &Receiver<Arc<Ticket>>) {
-        let mut work = Work::default();
+        let mut work = Work::new();
         while self.take_jobs(&mut work, jobs) {
             self.let_go(&mut work);
             self.admit(&mut work);
-            self.read_chunk(&mut work);
+            self.change_turns(&mut work);
             self.run_round(&mut work);
             self.metrics.running.set(work.busy_slots() as i64);
             self.metrics.waiting.set(work.waiting.len() as i64);
@@ -157,6 +161,14 @@ impl Scheduler {
         }
     }
 
+    /// Where a turn is over, reads a chunk of a prompt and lets the next ones go on.
+    fn change_turns(&mut self, work: &mut Work) {
+        if work.answers.is_over(!work.reading.is_empty()) {
+            self.read_chunk(work);
+            work.answers.next();
+        }
+    }
+
     /// Reads a chunk of the prompt that has waited longest for one.
     fn read_chunk(&mut self, work: &mut Work) {
         let Some(mut reading) = work.reading.pop_front() else { return };
@@ -218,21 +230,24 @@ impl Scheduler {
         }
     }
 
-    /// One round of every answer, verified in one pass.
+    /// One round of every answer whose turn it is, verified in one pass.
     fn run_round(&mut self, work: &mut Work) {
-        if work.answers.is_empty() {
+        let on = work.answers.on();
+        if on.is_empty() {
             return;
         }
-        let mut texts: Vec<_> = work.answers.iter_mut().map(Answer::text).collect();
+        let start = Instant::now();
+        let mut texts: Vec<_> = on.iter_mut().map(Answer::text).collect();
         let rounds = match guarded(|| self.engine.step_all(&mut texts)) {
             Ok(rounds) => rounds,
             Err(error) => {
                 // The pass was shared, so nobody knows where they are.
-                work.answers.drain(..).for_each(|a| fail(&a.ticket, a.choice, error.clone()));
+                on.drain(..).for_each(|a| fail(&a.ticket, a.choice, error.clone()));
                 return;
             }
         };
-        let answers = std::mem::take(&mut work.answers);
+        let answers = std::mem::take(on);
+        let (texts, mut tokens) = (answers.len(), 0);
         for (mut answer, round) in answers.into_iter().zip(&rounds) {
             let round = match round {
                 Ok(round) => round,
@@ -242,11 +257,13 @@ impl Scheduler {
                 }
             };
             self.metrics.add_round(round);
+            tokens += round.emitted.len();
             match answer.take_round(round) {
                 true => self.end(answer),
-                false => work.answers.push(answer),
+                false => work.answers.on().push(answer),
             }
         }
+        work.answers.add_round(texts, tokens, start.elapsed().as_secs_f64());
     }
 
     /// Tells that an answer is whole and keeps the state it left.

@@ -1,0 +1,292 @@
+//! Whose turn it is. As many texts share a pass as give the most tokens per second together, which is measured: where weights
+//! have to be fetched a pass should serve all of them, and where it is the texts' own states that do not fit a cache, few at a
+//! time. Those who are not in the pass have their turn a moment later.
+
+use std::collections::VecDeque;
+
+/// Every text has a turn within this many seconds, or one round of it where rounds take longer. Short enough to look like a
+/// steady flow, long enough that a state is worth fetching.
+const CYCLE: f64 = 0.05;
+
+/// Turns of a cycle at most; more texts than that share passes, so that nobody waits for too many others.
+const MOST_TURNS: usize = 8;
+
+/// Companies that are compared: 1, 2, 4 ... texts.
+const SIZES: usize = 6;
+
+/// What was measured before a turn counts for at most so many whole ones.
+const MEMORY: f64 = 4.0;
+
+/// Another company is tried only after so many times the seconds of the last trial have passed: trials cost less than one
+/// part in so many.
+const PATIENCE: f64 = 100.0;
+
+/// Those who take turns.
+pub(crate) struct Turns<T> {
+    /// Whose turn it is.
+    on: Vec<T>,
+    /// The others, who has waited longest first.
+    off: VecDeque<T>,
+    company: Company,
+}
+
+impl<T> Turns<T> {
+    pub(crate) fn new() -> Self {
+        Self { on: Vec::new(), off: VecDeque::new(), company: Company::default() }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.on.len() + self.off.len()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
+        self.on.iter().chain(&self.off)
+    }
+
+    pub(crate) fn retain(&mut self, mut stays: impl FnMut(&T) -> bool) {
+        self.on.retain(&mut stays);
+        self.off.retain(stays);
+    }
+
+    /// Another one, whose turn comes after everybody else's.
+    pub(crate) fn push(&mut self, text: T) {
+        self.off.push_back(text);
+    }
+
+    /// Whether the next ones should go on. While a prompt waits for the end of the turn to be read, a turn has as many rounds
+    /// as there are turns in a cycle: everybody has had one round then, had they gone on together.
+    pub(crate) fn is_over(&self, prompt_waits: bool) -> bool {
+        let Turn { groups, rounds, seconds, .. } = self.company.turn;
+        self.on.is_empty() || if prompt_waits { rounds >= groups } else { seconds * groups as f64 >= CYCLE }
+    }
+
+    /// Ends a turn and begins the next.
+    pub(crate) fn next(&mut self) {
+        self.off.extend(self.on.drain(..));
+        let texts = self.company.next(self.off.len());
+        self.on.extend(self.off.drain(..texts));
+    }
+
+    /// Whose turn it is.
+    pub(crate) fn on(&mut self) -> &mut Vec<T> {
+        &mut self.on
+    }
+
+    /// A round of so many texts gave so many tokens.
+    pub(crate) fn add_round(&mut self, texts: usize, tokens: usize, seconds: f64) {
+        self.company.add(texts, tokens as f64, seconds);
+    }
+}
+
+/// How many texts should share a pass.
+#[derive(Default)]
+struct Company {
+    /// By the power of two that holds the texts of a pass.
+    sizes: [Measured; SIZES],
+    turn: Turn,
+    /// The size that was tried last, seconds since then, and how many to let pass.
+    trial: usize,
+    idle: f64,
+    wait: f64,
+}
+
+/// A turn so far.
+#[derive(Default)]
+struct Turn {
+    size: usize,
+    /// Turns that everybody's having one takes.
+    groups: usize,
+    rounds: usize,
+    seconds: f64,
+    /// What its rounds gave before anybody's end made the company another one.
+    measured: Measured,
+    is_trial: bool,
+}
+
+/// What passes gave.
+#[derive(Clone, Copy, Default)]
+struct Measured {
+    tokens: f64,
+    seconds: f64,
+}
+
+impl Measured {
+    fn is_known(self) -> bool {
+        self.seconds > 0.0
+    }
+
+    fn rate(self) -> f64 {
+        self.tokens / self.seconds.max(1e-12)
+    }
+}
+
+impl Company {
+    /// Begins a turn; how many of `texts` take part.
+    fn next(&mut self, texts: usize) -> usize {
+        self.learn();
+        let least = size_of(texts.div_ceil(MOST_TURNS));
+        let (size, is_trial) = self.size(least, size_of(texts));
+        let together = (1 << size).min(texts);
+        let groups = texts.div_ceil(together.max(1));
+        self.turn = Turn { size, groups, is_trial, ..Turn::default() };
+        together
+    }
+
+    /// Takes in the turn that has ended.
+    fn learn(&mut self) {
+        let Turn { size, groups, seconds, measured, is_trial, .. } = self.turn;
+        if measured.is_known() {
+            let known = &mut self.sizes[size];
+            let whole_turn = seconds.max(CYCLE / groups as f64);
+            let keep = (MEMORY * whole_turn / known.seconds.max(1e-12)).min(1.0);
+            known.tokens = known.tokens * keep + measured.tokens;
+            known.seconds = known.seconds * keep + measured.seconds;
+        }
+        (self.idle, self.wait) =
+            if is_trial { (0.0, PATIENCE * seconds) } else { (self.idle + seconds, self.wait) };
+    }
+
+    /// The best size of these, or another whose time for a trial has come; whether it is a trial.
+    fn size(&mut self, least: usize, most: usize) -> (usize, bool) {
+        let known = (least..=most).filter(|size| self.sizes[*size].is_known());
+        let Some(best) = known.max_by(|a, b| self.sizes[*a].rate().total_cmp(&self.sizes[*b].rate())) else {
+            return (most, false);
+        };
+        let unknown = (least..=most).rev().find(|size| !self.sizes[*size].is_known());
+        let due = self.idle >= self.wait;
+        // The others have a trial one after the other.
+        let after = ((self.trial + 1).max(least)..=most).chain(least..=most).find(|size| *size != best);
+        match unknown.or(after.filter(|_| due)) {
+            Some(trial) => {
+                self.trial = trial;
+                (trial, true)
+            }
+            None => (best, false),
+        }
+    }
+
+    fn add(&mut self, texts: usize, tokens: f64, seconds: f64) {
+        let turn = &mut self.turn;
+        turn.rounds += 1;
+        turn.seconds += seconds;
+        if size_of(texts) == turn.size {
+            turn.measured.tokens += tokens;
+            turn.measured.seconds += seconds;
+        }
+    }
+}
+
+/// The index of the smallest company that holds so many texts.
+fn size_of(texts: usize) -> usize {
+    (texts.max(1).next_power_of_two().ilog2() as usize).min(SIZES - 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Texts that take turns for so many seconds, where a round of `n` of them takes `cost(n)` and gives a token each. Tokens
+    /// of each text, and the longest anyone waited from one token to the next.
+    fn simulate(
+        turns: &mut Turns<usize>,
+        seconds: f64,
+        hurried: bool,
+        cost: impl Fn(usize) -> f64,
+    ) -> (Vec<usize>, f64) {
+        let count = turns.len();
+        let (mut now, mut longest) = (0.0, 0.0f64);
+        let (mut tokens, mut last) = (vec![0; count], vec![0.0; count]);
+        while now < seconds {
+            if turns.is_over(hurried) {
+                turns.next();
+            }
+            let on = turns.on().clone();
+            now += cost(on.len());
+            turns.add_round(on.len(), on.len(), cost(on.len()));
+            for text in on {
+                tokens[text] += 1;
+                longest = longest.max(now - last[text]);
+                last[text] = now;
+            }
+        }
+        (tokens, longest)
+    }
+
+    fn texts(count: usize) -> Turns<usize> {
+        let mut turns = Turns::new();
+        (0..count).for_each(|text| turns.push(text));
+        turns
+    }
+
+    /// Weights that take 6 ms to fetch.
+    fn fetched(texts: usize) -> f64 {
+        6e-3 + 2e-4 * texts as f64
+    }
+
+    /// Weights in the cache, and states of which `room` fit beside them.
+    fn cached(room: usize) -> impl Fn(usize) -> f64 {
+        move |texts| 4e-5 + 2e-4 * texts as f64 * if texts > room { 1.5 } else { 1.0 }
+    }
+
+    #[test]
+    fn as_many_share_a_pass_as_is_fastest() {
+        let share = |cost: &dyn Fn(usize) -> f64, best: usize, hurried: bool| {
+            let (tokens, _) = simulate(&mut texts(8), 20.0, hurried, cost);
+            tokens.iter().sum::<usize>() as f64 / (20.0 * best as f64 / cost(best))
+        };
+        for hurried in [false, true] {
+            for (room, best) in [(1, 1), (2, 2), (4, 4), (8, 8)] {
+                let share = share(&cached(room), best, hurried);
+                assert!(share > 0.98, "{share} of what {best} at a time give");
+            }
+            let share = share(&fetched, 8, hurried);
+            assert!(share > 0.98, "{share} of what all together give");
+        }
+    }
+
+    #[test]
+    fn what_was_best_for_few_or_before_does_not_bind() {
+        let mut turns = texts(1);
+        simulate(&mut turns, 5.0, false, fetched);
+        (1..8).for_each(|text| turns.push(text));
+        let (tokens, _) = simulate(&mut turns, 2.0, false, fetched);
+        assert!(tokens.iter().sum::<usize>() as f64 > 0.95 * 16.0 / fetched(8), "{tokens:?}");
+        simulate(&mut turns, 60.0, false, cached(1));
+        let (tokens, _) = simulate(&mut turns, 5.0, false, cached(1));
+        assert!(tokens.iter().sum::<usize>() as f64 > 0.95 * 5.0 / cached(1)(1), "{tokens:?}");
+    }
+
+    #[test]
+    fn turns_are_fair_and_come_soon() {
+        for count in [2, 3, 5, 8, 13, 32] {
+            for room in [1, 2, 4, 32] {
+                for hurried in [false, true] {
+                    let (tokens, longest) = simulate(&mut texts(count), 20.0, hurried, cached(room));
+                    let (least, most) = (tokens.iter().min().unwrap(), tokens.iter().max().unwrap());
+                    assert!(
+                        *least as f64 > 0.95 * *most as f64,
+                        "{count} texts, room for {room}: {tokens:?}"
+                    );
+                    assert!(longest < 2.5 * CYCLE, "{count} texts, room for {room}: waited {longest} s");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn nobody_is_lost_and_who_leaves_is_not_waited_for() {
+        let mut turns = texts(5);
+        turns.next();
+        turns.retain(|text| *text != 0);
+        assert_eq!(turns.len(), 4);
+        turns.on().clear();
+        assert!(turns.is_over(false));
+        turns.push(7);
+        turns.next();
+        assert_eq!(turns.iter().filter(|text| **text == 7).count(), 1);
+    }
+}
