@@ -147,6 +147,18 @@ impl Answer {
         (&mut self.generation, self.ticket.job.room - self.written)
     }
 
+    /// Its turn begins. Its reader has waited for it and may as well wait until there is more than a token to tell.
+    pub(crate) fn begin_turn(&mut self) {
+        self.told = self.told.map(|_| Instant::now());
+    }
+
+    /// Its turn ends: what was written is told, because nothing more will be for a while.
+    pub(crate) fn end_turn(&mut self) {
+        if self.ticket.job.stream {
+            self.tell_text();
+        }
+    }
+
     /// Takes the token that was drawn when the prompt ended; whether the answer has ended with it.
     pub(crate) fn take_first(&mut self, likelihood: Option<Likelihood>) -> bool {
         let anchor = self.generation.anchor();
@@ -187,12 +199,18 @@ impl Answer {
         let taken = likelihoods.iter().take(self.written - before);
         self.untold.likelihoods.extend(taken.filter(|l| !self.tokenizer.is_end(l.token)).cloned());
         let due = self.ticket.job.stream && self.told.is_none_or(|told| told.elapsed() >= PACE);
-        if (ended || due) && !self.untold.is_empty() {
+        if ended || due {
+            self.tell_text();
+        }
+        ended
+    }
+
+    fn tell_text(&mut self) {
+        if !self.untold.is_empty() {
             let said = std::mem::take(&mut self.untold);
             self.tell(News::Text(said));
             self.told = Some(Instant::now());
         }
-        ended
     }
 
     /// Whoever has left does not hear it; the scheduler notices at its next turn.

@@ -1,5 +1,5 @@
 //! The engine's own thread. It takes jobs from a channel and turns a wheel: let go of who has left, admit who waits, read one
-//! chunk of one prompt between two turns, run one round of the answers whose turn it is. So a long prompt stalls nobody, and
+//! chunk of one prompt, run one round of the answers whose turn it is. So a long prompt stalls nobody, and
 //! whoever hangs up has left the pass by the next round.
 
 use crate::answer::{Answer, Begun, Reading};
@@ -161,11 +161,16 @@ impl Scheduler {
         }
     }
 
-    /// Where a turn is over, reads a chunk of a prompt and lets the next ones go on.
+    /// Reads a chunk of a prompt where it is time for one, and lets the next answers go on where a turn is over.
     fn change_turns(&mut self, work: &mut Work) {
-        if work.answers.is_over(!work.reading.is_empty()) {
+        if !work.reading.is_empty() && work.answers.let_read() {
             self.read_chunk(work);
+            work.answers.add_chunk();
+        }
+        if work.answers.is_over() {
+            work.answers.on().iter_mut().for_each(Answer::end_turn);
             work.answers.next();
+            work.answers.on().iter_mut().for_each(Answer::begin_turn);
         }
     }
 

@@ -4,9 +4,9 @@
 
 use std::collections::VecDeque;
 
-/// Every text has a turn within this many seconds, or one round of it where rounds take longer. Short enough to look like a
-/// steady flow, long enough that a state is worth fetching.
-const CYCLE: f64 = 0.05;
+/// Every text has a turn within this many seconds of rounds, or a round in a cycle where rounds take longer. Short enough to look like a
+/// steady flow, long enough that a state is worth fetching and that a reader need not be woken twice in a turn.
+const CYCLE: f64 = 0.04;
 
 /// Turns of a cycle at most; more texts than that share passes, so that nobody waits for too many others.
 const MOST_TURNS: usize = 8;
@@ -57,11 +57,17 @@ impl<T> Turns<T> {
         self.off.push_back(text);
     }
 
-    /// Whether the next ones should go on. While a prompt waits for the end of the turn to be read, a turn has as many rounds
-    /// as there are turns in a cycle: everybody has had one round then, had they gone on together.
-    pub(crate) fn is_over(&self, prompt_waits: bool) -> bool {
-        let Turn { groups, rounds, seconds, .. } = self.company.turn;
-        self.on.is_empty() || if prompt_waits { rounds >= groups } else { seconds * groups as f64 >= CYCLE }
+    /// Whether a chunk of a prompt may be read: everybody would have had a round since the last one, had they gone on together.
+    pub(crate) fn let_read(&self) -> bool {
+        let Turn { groups, rounds_since_chunk, .. } = self.company.turn;
+        self.on.is_empty() || rounds_since_chunk >= groups
+    }
+
+    /// Whether the next ones should go on. Where all go on together, whoever is new joins them at once.
+    pub(crate) fn is_over(&self) -> bool {
+        let Turn { groups, seconds, .. } = self.company.turn;
+        let joined = groups == 1 && !self.off.is_empty();
+        self.on.is_empty() || joined || seconds * groups as f64 >= CYCLE
     }
 
     /// Ends a turn and begins the next.
@@ -79,6 +85,11 @@ impl<T> Turns<T> {
     /// A round of so many texts gave so many tokens.
     pub(crate) fn add_round(&mut self, texts: usize, tokens: usize, seconds: f64) {
         self.company.add(texts, tokens as f64, seconds);
+    }
+
+    /// A chunk of a prompt was read. Its seconds are nobody's turn.
+    pub(crate) fn add_chunk(&mut self) {
+        self.company.turn.rounds_since_chunk = 0;
     }
 }
 
@@ -100,7 +111,7 @@ struct Turn {
     size: usize,
     /// Turns that everybody's having one takes.
     groups: usize,
-    rounds: usize,
+    rounds_since_chunk: usize,
     seconds: f64,
     /// What its rounds gave before anybody's end made the company another one.
     measured: Measured,
@@ -132,7 +143,8 @@ impl Company {
         let (size, is_trial) = self.size(least, size_of(texts));
         let together = (1 << size).min(texts);
         let groups = texts.div_ceil(together.max(1));
-        self.turn = Turn { size, groups, is_trial, ..Turn::default() };
+        let rounds_since_chunk = self.turn.rounds_since_chunk;
+        self.turn = Turn { size, groups, rounds_since_chunk, is_trial, ..Turn::default() };
         together
     }
 
@@ -171,7 +183,7 @@ impl Company {
 
     fn add(&mut self, texts: usize, tokens: f64, seconds: f64) {
         let turn = &mut self.turn;
-        turn.rounds += 1;
+        turn.rounds_since_chunk += 1;
         turn.seconds += seconds;
         if size_of(texts) == turn.size {
             turn.measured.tokens += tokens;
@@ -189,19 +201,23 @@ fn size_of(texts: usize) -> usize {
 mod tests {
     use super::*;
 
-    /// Texts that take turns for so many seconds, where a round of `n` of them takes `cost(n)` and gives a token each. Tokens
-    /// of each text, and the longest anyone waited from one token to the next.
+    /// Texts that take turns for so many seconds, where a round of `n` of them takes `cost(n)` and gives a token each, and a
+    /// chunk of a prompt that does not end takes `chunk`. Tokens of each text, and the longest anyone waited for one.
     fn simulate(
         turns: &mut Turns<usize>,
         seconds: f64,
-        hurried: bool,
+        chunk: Option<f64>,
         cost: impl Fn(usize) -> f64,
     ) -> (Vec<usize>, f64) {
         let count = turns.len();
         let (mut now, mut longest) = (0.0, 0.0f64);
         let (mut tokens, mut last) = (vec![0; count], vec![0.0; count]);
         while now < seconds {
-            if turns.is_over(hurried) {
+            if let Some(seconds) = chunk.filter(|_| turns.let_read()) {
+                now += seconds;
+                turns.add_chunk();
+            }
+            if turns.is_over() {
                 turns.next();
             }
             let on = turns.on().clone();
@@ -234,29 +250,42 @@ mod tests {
 
     #[test]
     fn as_many_share_a_pass_as_is_fastest() {
-        let share = |cost: &dyn Fn(usize) -> f64, best: usize, hurried: bool| {
-            let (tokens, _) = simulate(&mut texts(8), 20.0, hurried, cost);
+        let share = |cost: &dyn Fn(usize) -> f64, best: usize| {
+            let (tokens, _) = simulate(&mut texts(8), 20.0, None, cost);
             tokens.iter().sum::<usize>() as f64 / (20.0 * best as f64 / cost(best))
         };
-        for hurried in [false, true] {
-            for (room, best) in [(1, 1), (2, 2), (4, 4), (8, 8)] {
-                let share = share(&cached(room), best, hurried);
-                assert!(share > 0.98, "{share} of what {best} at a time give");
-            }
-            let share = share(&fetched, 8, hurried);
-            assert!(share > 0.98, "{share} of what all together give");
+        for best in [1, 2, 4, 8] {
+            let share = share(&cached(best), best);
+            assert!(share > 0.98, "{share} of what {best} at a time give");
+        }
+        let share = share(&fetched, 8);
+        assert!(share > 0.98, "{share} of what all together give");
+    }
+
+    #[test]
+    fn prompts_have_the_share_they_have_beside_all() {
+        for (chunk, cost) in [(6e-3, &cached(1) as &dyn Fn(usize) -> f64), (3e-2, &fetched)] {
+            let (tokens, _) = simulate(&mut texts(8), 20.0, Some(chunk), cost);
+            let texts = tokens.iter().sum::<usize>() as f64;
+            // Eight tokens a chunk, each at what it costs in the better company.
+            let each = cost(1).min(cost(8) / 8.0);
+            let expected = 20.0 * 8.0 / (8.0 * each + chunk);
+            assert!(
+                (0.95..1.05).contains(&(texts / expected)),
+                "{texts} tokens where {expected} would be right"
+            );
         }
     }
 
     #[test]
     fn what_was_best_for_few_or_before_does_not_bind() {
         let mut turns = texts(1);
-        simulate(&mut turns, 5.0, false, fetched);
+        simulate(&mut turns, 5.0, None, fetched);
         (1..8).for_each(|text| turns.push(text));
-        let (tokens, _) = simulate(&mut turns, 2.0, false, fetched);
+        let (tokens, _) = simulate(&mut turns, 2.0, None, fetched);
         assert!(tokens.iter().sum::<usize>() as f64 > 0.95 * 16.0 / fetched(8), "{tokens:?}");
-        simulate(&mut turns, 60.0, false, cached(1));
-        let (tokens, _) = simulate(&mut turns, 5.0, false, cached(1));
+        simulate(&mut turns, 60.0, None, cached(1));
+        let (tokens, _) = simulate(&mut turns, 5.0, None, cached(1));
         assert!(tokens.iter().sum::<usize>() as f64 > 0.95 * 5.0 / cached(1)(1), "{tokens:?}");
     }
 
@@ -264,14 +293,14 @@ mod tests {
     fn turns_are_fair_and_come_soon() {
         for count in [2, 3, 5, 8, 13, 32] {
             for room in [1, 2, 4, 32] {
-                for hurried in [false, true] {
-                    let (tokens, longest) = simulate(&mut texts(count), 20.0, hurried, cached(room));
+                for (chunk, bound) in [(None, 2.5 * CYCLE), (Some(6e-3), 10.0 * CYCLE)] {
+                    let (tokens, longest) = simulate(&mut texts(count), 20.0, chunk, cached(room));
                     let (least, most) = (tokens.iter().min().unwrap(), tokens.iter().max().unwrap());
                     assert!(
                         *least as f64 > 0.95 * *most as f64,
                         "{count} texts, room for {room}: {tokens:?}"
                     );
-                    assert!(longest < 2.5 * CYCLE, "{count} texts, room for {room}: waited {longest} s");
+                    assert!(longest < bound, "{count} texts, room for {room}: waited {longest} s");
                 }
             }
         }
@@ -284,7 +313,7 @@ mod tests {
         turns.retain(|text| *text != 0);
         assert_eq!(turns.len(), 4);
         turns.on().clear();
-        assert!(turns.is_over(false));
+        assert!(turns.is_over());
         turns.push(7);
         turns.next();
         assert_eq!(turns.iter().filter(|text| **text == 7).count(), 1);
