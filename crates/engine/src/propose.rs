@@ -63,19 +63,20 @@ impl Learned {
 }
 
 impl Engine {
-    /// A draft as `spec` asks for, and who made it.
-    pub(crate) fn propose(&mut self, text: &mut Generation) -> Result<(Arm, Draft), Error> {
+    /// A draft as `spec` asks for, and who made it, for a text that has room for so many more tokens. Only `auto` looks at the
+    /// room: a pinned mode proposes the same wherever a text is.
+    pub(crate) fn propose(&mut self, text: &mut Generation, room: usize) -> Result<(Arm, Draft), Error> {
         let arm = match self.spec {
             Spec::Off => Arm::Off,
             Spec::Chain { .. } | Spec::Tree { .. } => Arm::Dflash,
             Spec::Mtp { .. } => Arm::Mtp,
-            Spec::Auto { .. } => text.learned.choice.next(|arm| self.bound(arm)),
+            Spec::Auto { .. } => text.learned.choice.next(|arm| self.bound(arm, room)),
         };
         let draft = match arm {
             Arm::Off => Some(Draft::default()),
             failed if text.failed.contains(&failed) => Some(Draft::default()),
-            Arm::Dflash => self.ask_dflash(text)?,
-            Arm::Mtp => self.ask_mtp(text)?,
+            Arm::Dflash => self.ask_dflash(text, room)?,
+            Arm::Mtp => self.ask_mtp(text, room)?,
         };
         match draft {
             Some(draft) if draft.nodes.is_empty() => Ok((Arm::Off, draft)),
@@ -87,7 +88,7 @@ impl Engine {
         }
     }
 
-    fn ask_dflash(&mut self, text: &mut Generation) -> Result<Option<Draft>, Error> {
+    fn ask_dflash(&mut self, text: &mut Generation, room: usize) -> Result<Option<Draft>, Error> {
         let (Some(dflash), Some(context)) = (self.dflash.as_mut(), text.sequence.draft.as_mut()) else {
             return Ok(None);
         };
@@ -107,6 +108,7 @@ impl Engine {
         }
         self.dflash_cost.add(start.elapsed().as_secs_f64() / self.costs.drift());
         if matches!(self.spec, Spec::Auto { .. }) {
+            draft.cut(room, &text.ends);
             let fixed = self.dflash_cost.get().unwrap_or(0.0);
             // One node at least: a draft that is thrown away teaches nothing.
             let size = best_size(&text.learned.dflash.paths(&draft), &self.costs, fixed).max(1);
@@ -115,12 +117,15 @@ impl Engine {
         Ok(Some(draft))
     }
 
-    fn ask_mtp(&mut self, text: &mut Generation) -> Result<Option<Draft>, Error> {
-        let (costs, calibration) = (&self.costs, &text.learned.mtp);
+    fn ask_mtp(&mut self, text: &mut Generation, room: usize) -> Result<Option<Draft>, Error> {
+        let (costs, calibration, ends) = (&self.costs, &text.learned.mtp, &text.ends);
         let most = if let Spec::Auto { budget, .. } = self.spec { budget } else { MAX_NODES };
         let each = self.mtp_cost.get().unwrap_or(0.0);
-        // Another token is worth asking for while it raises the expected rate.
+        // Another token is worth asking for while it could be emitted and raises the expected rate.
         let enough = |draft: &Draft| {
+            if draft.nodes.len() + 1 >= room || draft.nodes.last().is_some_and(|n| ends.contains(&n.token)) {
+                return true;
+            }
             let paths = calibration.paths(draft);
             let (now, n) = (1.0 + paths.iter().sum::<f64>(), paths.len());
             let next = now + paths[n - 1] * paths[n - 1] / if n > 1 { paths[n - 2] } else { 1.0 };
@@ -150,19 +155,21 @@ impl Engine {
         Ok(draft)
     }
 
-    /// The most tokens per second an arm could give: every token it can propose stands.
-    fn bound(&self, arm: Arm) -> f64 {
+    /// The most tokens per second an arm could give: every token it can propose stands, as far as there is room.
+    fn bound(&self, arm: Arm, room: usize) -> f64 {
         match (arm, self.spec) {
             (Arm::Dflash, Spec::Auto { block, .. }) => {
                 let fixed = self.dflash_cost.get().unwrap_or(0.0);
-                (2..=block).map(|rows| rows as f64 / (fixed + self.costs.verify(rows))).fold(0.0, f64::max)
+                (2..=block.min(room))
+                    .map(|rows| rows as f64 / (fixed + self.costs.verify(rows)))
+                    .fold(0.0, f64::max)
             }
             (Arm::Mtp, _) => {
                 let rate = |n: usize| {
                     (n + 1) as f64
                         / (n as f64 * self.mtp_cost.get().unwrap_or(0.0) + self.costs.verify(n + 1))
                 };
-                (1..=draft::mtp::MAX_DEPTH).map(rate).fold(0.0, f64::max)
+                (1..=draft::mtp::MAX_DEPTH.min(room - 1)).map(rate).fold(0.0, f64::max)
             }
             _ => 1.0 / self.costs.verify(1),
         }

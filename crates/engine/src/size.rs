@@ -212,7 +212,11 @@ impl Choice {
     pub(crate) fn for_new_text(&self) -> Self {
         let mut choice = self.clone();
         let plain = choice.arms.iter().find(|r| r.arm == Arm::Off).and_then(|r| r.round.get());
+        let best = choice.best().map_or(0.0, Record::rate);
         for record in choice.arms.iter_mut().filter(|r| r.arm != Arm::Off) {
+            // What its last round lost may have been luck; a trial here costs what its rounds lose on average.
+            let loss = record.round.get().unwrap_or(0.0) * (1.0 - record.rate() / best.max(1e-12));
+            record.wait = record.wait.max(PATIENCE * loss);
             let kept = (FROM_OTHER_TEXTS / record.tokens.max(1e-12)).min(1.0);
             record.tokens *= kept;
             record.seconds *= kept;
@@ -225,12 +229,16 @@ impl Choice {
         choice
     }
 
-    /// The arm for the next round. `bound` is the most tokens per second an arm could give; one that cannot win is not
-    /// tried.
+    /// The arm for the next round. `bound` is the most tokens per second an arm could give in it; one that cannot win is not
+    /// tried, and at the end of a text one that won may not be able to any more.
     pub(crate) fn next(&self, bound: impl Fn(Arm) -> f64) -> Arm {
-        let Some(best) = self.best() else { return self.arms.first().map_or(Arm::Off, |r| r.arm) };
+        let rate = |r: &Record| if r.arm == Arm::Off { r.rate() } else { r.rate().min(bound(r.arm)) };
+        let tried = self.arms.iter().filter(|r| r.seconds > 0.0);
+        let Some(best) = tried.max_by(|a, b| rate(a).total_cmp(&rate(b))) else {
+            return self.arms.first().map_or(Arm::Off, |r| r.arm);
+        };
         let due =
-            |r: &&Record| r.arm != best.arm && r.idle >= r.wait && bound(r.arm) > WORTH_TRYING * best.rate();
+            |r: &&Record| r.arm != best.arm && r.idle >= r.wait && bound(r.arm) > WORTH_TRYING * rate(best);
         self.arms.iter().find(due).unwrap_or(best).arm
     }
 

@@ -46,7 +46,7 @@ pub struct Generation {
     /// What may be written, where not everything may.
     pub(crate) constraint: Option<Box<dyn Constraint>>,
     /// Tokens after which nothing follows.
-    ends: Vec<u32>,
+    pub(crate) ends: Vec<u32>,
     relaxed: Option<Relaxed>,
     /// Likeliest tokens to tell beside each one emitted, where likelihoods are wanted.
     likelihoods: Option<usize>,
@@ -285,8 +285,8 @@ impl Engine {
         let mut drafts = Vec::with_capacity(texts.len());
         let mut rows: Vec<Row> = Vec::new();
         let fair = ((MAX_NODES + 1) / texts.len().max(1)).saturating_sub(1);
-        for (i, (text, _)) in texts.iter_mut().enumerate() {
-            let (arm, mut draft) = self.propose(text)?;
+        for (i, (text, room)) in texts.iter_mut().enumerate() {
+            let (arm, mut draft) = self.propose(text, *room)?;
             draft.nodes.truncate(fair);
             let first = rows.len() as u32;
             let placed = |row: Row| Row { parent: row.parent.map(|p| p + first), ..row };
