@@ -283,7 +283,8 @@ template <int N8, int FORMAT> __device__ __forceinline__ void matmul_hopper(cons
       const int format = FORMAT == MIXED ? __shfl_sync(~0u, chain_of.y, i) >> 16 : FORMAT;
       const u32 begins = __shfl_sync(~0u, chain_of.x, i);
       const bool mine = tile >= 0;
-      // Where the pieces of the sum are parked; that of the chain which superblock k - 1 belongs to.
+      // Where the pieces of the sum are parked; that of the chain which superblock k - 1 belongs to. With several formats
+      // the first place is asked for again, it would take a register.
       const int first_place = __shfl_sync(~0u, chain_of.y, i);
       auto place_of = [&](int piece) {
         const int first = FORMAT == MIXED ? __shfl_sync(~0u, chain_of.y, i) & 0xffff : first_place;

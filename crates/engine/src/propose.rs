@@ -169,7 +169,7 @@ impl Engine {
                     (n + 1) as f64
                         / (n as f64 * self.mtp_cost.get().unwrap_or(0.0) + self.costs.verify(n + 1))
                 };
-                (1..=draft::mtp::MAX_DEPTH.min(room - 1)).map(rate).fold(0.0, f64::max)
+                (1..=draft::mtp::MAX_DEPTH.min(room.saturating_sub(1))).map(rate).fold(0.0, f64::max)
             }
             _ => 1.0 / self.costs.verify(1),
         }

@@ -210,6 +210,8 @@ struct Cut {
     most_parked: usize,
     /// For more than 16 rows, where there is such a kernel.
     hopper: Option<hopper::Hopper>,
+    /// Rows of a launch, at most.
+    launch_rows: usize,
 }
 
 impl Cuts {
@@ -223,7 +225,14 @@ impl Cuts {
         let memory = run.driver.allocate_as_is(bytes.len(), "how products are cut")?;
         run.driver.upload(memory.address(), bytes)?;
         let hopper = hopper::Hopper::of(run, group, &g)?;
-        let cut = Arc::new(Cut { most_parked: most_parked(&g, &blocks), geometry: g, memory, hopper });
+        let launch_rows = match hopper {
+            Some(_) => hopper::ROWS,
+            // What its kernel is not worth for is faster without phases, too.
+            None if hopper::is_here(run) => g.launch_rows.min(FULL_ROWS),
+            None => g.launch_rows,
+        };
+        let most_parked = most_parked(&g, &blocks);
+        let cut = Arc::new(Cut { geometry: g, memory, most_parked, hopper, launch_rows });
         self.0.borrow_mut().insert(group.clone(), cut.clone());
         Ok(cut)
     }
@@ -451,8 +460,7 @@ fn launch_group(run: &Run<'_>, products: &[Product]) -> Result<(), Error> {
     let x = run.activation(products[0].x);
     let has_mins = |&(_, format): &(usize, TileFormat)| matches!(format, TileFormat::Q4_K | TileFormat::Q5_K);
     let hopper = cut.hopper.as_ref().filter(|_| rows > FULL_ROWS);
-    let launch_rows = if hopper.is_some() { hopper::ROWS } else { g.launch_rows };
-    let each = rows.div_ceil(rows.div_ceil(launch_rows)).next_multiple_of(8).min(launch_rows);
+    let each = rows.div_ceil(rows.div_ceil(cut.launch_rows)).next_multiple_of(8).min(cut.launch_rows);
     for first in (0..rows).step_by(each) {
         let count = each.min(rows - first);
         let hopper = hopper.filter(|_| count > FULL_ROWS);

@@ -19,6 +19,8 @@ const UNIT_TILES: usize = 4;
 const MOST_UNITS: usize = 32;
 /// Superblocks of a slice, at most: a bit each.
 const MOST_DEPTH: usize = 32;
+/// Smaller groups are faster 16 rows at a time: bytes of their weights.
+const LEAST_BYTES: usize = 8 << 20;
 
 /// How a group's work is laid out.
 #[derive(Debug, PartialEq)]
@@ -65,7 +67,10 @@ fn units(group: &Group, from: usize, to: usize) -> Vec<[i32; 2]> {
 
 fn layout(group: &Group, g: &Geometry, limits: &DeviceInfo) -> Option<Layout> {
     let depth = group.superblocks.div_ceil(g.slices);
-    if limits.major != 9 || g.join || depth > MOST_DEPTH || room(group, g, limits, ROWS).is_none() {
+    let tile_bytes = group.matrices.iter().map(|(tiles, format)| tiles * format.tile_bytes()).sum::<usize>();
+    let is_small = tile_bytes * group.superblocks < LEAST_BYTES;
+    if limits.major != 9 || g.join || is_small || depth > MOST_DEPTH || room(group, g, limits, ROWS).is_none()
+    {
         return None;
     }
     let of_share =
@@ -94,7 +99,8 @@ fn layout(group: &Group, g: &Geometry, limits: &DeviceInfo) -> Option<Layout> {
         }
         most_parked = most_parked.max(parked as usize);
     }
-    Some(Layout { units, most_units, chains, most_parked })
+    // The kernel keeps a place beside its format.
+    (most_parked < 1 << 16).then_some(Layout { units, most_units, chains, most_parked })
 }
 
 /// Rows that the kernel for so many works on.
@@ -144,11 +150,15 @@ pub(super) fn kernel(rows: usize, format: Option<TileFormat>) -> &'static str {
     }
 }
 
+/// Whether the kernel is there: images that are not for Hopper have none.
+pub(super) fn is_here(run: &Run<'_>) -> bool {
+    run.limits.major == 9 && run.kernels.get("matmul_hopper_64_mixed").is_ok()
+}
+
 impl Hopper {
     /// What the kernel needs for a group, if it is for this device and these matrices.
     pub(super) fn of(run: &Run<'_>, group: &Group, g: &Geometry) -> Result<Option<Self>, Error> {
-        // Images that are not for this architecture have no such kernel.
-        if run.limits.major != 9 || run.kernels.get("matmul_hopper_64_mixed").is_err() {
+        if !is_here(run) {
             return Ok(None);
         }
         let Some(layout) = layout(group, g, run.limits) else { return Ok(None) };
@@ -210,9 +220,11 @@ mod tests {
 
     #[test]
     fn others_are_left_to_the_other_kernels() {
-        // Slices that are no cluster, and other devices.
-        let joined = group(&[(5120, Q8_0)], 25600);
-        assert_eq!(layout(&joined, &geometry(&joined, &H200), &H200), None);
+        // Slices that are no cluster, small matrices, and other devices.
+        for (matrices, cols) in [([(5120, Q8_0)], 25600), ([(512, Q4_K)], 2048)] {
+            let group = group(&matrices, cols);
+            assert_eq!(layout(&group, &geometry(&group, &H200), &H200), None, "{matrices:?}");
+        }
         let group = group(&[(17408, Q4_K)], 5120);
         let other = DeviceInfo { major: 10, ..H200 };
         assert_eq!(layout(&group, &geometry(&group, &other), &other), None);
