@@ -212,6 +212,7 @@ template <int N8> struct Sums {
 template <int N8, int FORMAT> __device__ __forceinline__ void matmul_hopper(const MatmulArgs& a) {
   extern __shared__ __align__(128) u8 memory[];
   constexpr int N = 8 * N8, STAGE = N * 544;
+  // `warp` is not told to be the same in all lanes: ptxas 12.9 then makes copies into the ring that are no instructions.
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, warps = blockDim.x >> 5;
   launch_dependents();
   const int superblocks = a.x.ld >> 8;

@@ -401,8 +401,9 @@ pub(crate) fn workspace_bytes(weights: &Weights, limits: &DeviceInfo, products: 
         let group = describe(weights, products);
         let g = geometry(&group, limits);
         let parked = parked_bytes(&g, most_parked(&g, &group.cuts(&g)), g.launch_rows);
-        let parked = parked.max(hopper::parked_bytes(&group, &g, limits));
-        partial_bytes(&group, &g, hopper::ROWS) + parked
+        let plain = partial_bytes(&group, &g, g.launch_rows) + parked;
+        let hopper = hopper::parked_bytes(&group, &g, limits);
+        hopper.map_or(plain, |parked| plain.max(partial_bytes(&group, &g, hopper::ROWS) + parked))
     };
     groups(products).iter().map(bytes).max().unwrap_or(0)
 }

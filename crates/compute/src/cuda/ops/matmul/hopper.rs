@@ -131,9 +131,9 @@ pub(super) fn room(group: &Group, g: &Geometry, limits: &DeviceInfo, rows: usize
     })
 }
 
-/// Bytes of the sums that wait for their next phase, or for the pieces behind them.
-pub(super) fn parked_bytes(group: &Group, g: &Geometry, limits: &DeviceInfo) -> usize {
-    layout(group, g, limits).map_or(0, |layout| layout.parked_bytes(g))
+/// Bytes of the sums that wait for their next phase, or for the pieces behind them, where the kernel is used.
+pub(super) fn parked_bytes(group: &Group, g: &Geometry, limits: &DeviceInfo) -> Option<usize> {
+    layout(group, g, limits).map(|layout| layout.parked_bytes(g))
 }
 
 pub(super) fn kernel(rows: usize, format: Option<TileFormat>) -> &'static str {
