@@ -22,6 +22,9 @@ pub(crate) struct Args {
     /// Modes to compare with `off`; unless given, chains, trees and MTP of several sizes, and auto
     #[arg(long, value_name = "MODES", value_delimiter = ',')]
     modes: Vec<String>,
+    /// Cache types; all unless given
+    #[arg(long, value_name = "TYPES", value_delimiter = ',', value_parser = CACHES.map(|(_, name)| name))]
+    caches: Vec<String>,
     /// Prompts of each suite; all unless given
     #[arg(long, value_name = "N")]
     per_suite: Option<usize>,
@@ -85,11 +88,14 @@ struct Difference {
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let caches = if args.quick { &CACHES[..1] } else { &CACHES[..] };
+    let is_asked_for = |name: &str| match args.caches.as_slice() {
+        [] => !args.quick || name == CACHES[0].1,
+        caches => caches.iter().any(|asked| asked == name),
+    };
     let (mut answers, mut differences) = (0, 0);
     let mut out = std::io::stdout().lock();
-    for (kv, cache) in caches {
-        let mut running = args.model.load_with(*kv)?;
+    for (kv, cache) in CACHES.into_iter().filter(|(_, name)| is_asked_for(name)) {
+        let mut running = args.model.load_with(kv)?;
         let modes = modes(args, &running)?;
         let suites = suites(args, &running)?;
         let prompts: usize = suites.iter().map(|s| s.prompts.len()).sum();
@@ -146,6 +152,7 @@ pub(crate) fn of(model: &ModelFlags) -> Result<()> {
         quick: false,
         suite: Vec::new(),
         modes: Vec::new(),
+        caches: Vec::new(),
         per_suite: Some(1),
         seeds: 1,
         max_tokens: 48,

@@ -8,6 +8,7 @@ use super::statistics::{Interval, interval};
 use crate::model_flags::ModelFlags;
 use anyhow::{Result, bail};
 use checkpoint::TargetConfig;
+use compute::ANCHOR_TOKENS;
 use engine::synthetic::{self, Mix};
 use engine::{Engine, Generation, Sequence, Spec};
 use std::collections::HashMap;
@@ -139,8 +140,15 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let floor =
         |rows: usize, context: usize| (read.by(rows) as f64 + (context * kv_bytes) as f64) / bandwidth * 1e3;
     let draft_floor = (draft_bytes + head_bytes.unwrap_or(0)) as f64 / bandwidth * 1e3;
+    // A committed token's keys and values, its part of the tape and of the anchor it leads to are read and written.
+    let commit_floor = {
+        let state = bench.engine.model().recurrent_layout();
+        let tape = (state.key_heads + state.value_heads) * state.dim + state.value_heads + state.channels();
+        let anchor = state.anchor_len() / ANCHOR_TOKENS;
+        2.0 * args.assume_accept * (kv_bytes + 4 * (state.layers * tape + anchor)) as f64 / bandwidth * 1e3
+    };
     for &tokens in &args.prompt {
-        bench.prompt(tokens)?;
+        bench.prompt(tokens, floor(tokens, 0))?;
     }
     let mut experts = None;
     for &context in &args.context {
@@ -150,17 +158,15 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         if drafter.is_some() {
             for &block in &args.chain {
                 let spec = Spec::Chain { block, budget: block - 1 };
-                bench.round(
-                    context,
-                    spec,
-                    &format!("chain-{block} round"),
-                    draft_floor + floor(block, context),
-                )?;
+                let floors = [draft_floor, floor(block, context), commit_floor];
+                let stages = bench.round(context, spec, &format!("chain-{block} round"), floors)?;
+                bench.stage(&format!("drafter pass, block {block}"), context, stages[0], floors[0]);
+                bench.stage("commit", context, stages[2], floors[2]);
             }
             for &budget in &args.tree {
                 let spec = Spec::Tree { block: 16, budget };
-                let floor = draft_floor + floor(budget + 1, context);
-                bench.round(context, spec, &format!("tree round, {} rows", budget + 1), floor)?;
+                let floors = [draft_floor, floor(budget + 1, context), commit_floor];
+                bench.round(context, spec, &format!("tree round, {} rows", budget + 1), floors)?;
             }
         }
     }
@@ -240,7 +246,7 @@ impl Bench<'_> {
         Ok(done?)
     }
 
-    fn prompt(&mut self, tokens: usize) -> Result<()> {
+    fn prompt(&mut self, tokens: usize, floor_ms: f64) -> Result<()> {
         self.engine.set_spec(Spec::Off);
         let prompt = self.tokens(tokens);
         self.engine.time_prompt(&prompt)?;
@@ -252,7 +258,7 @@ impl Bench<'_> {
         let tokens_per_s = Some(tokens as f64 / ms.value * 1e3);
         let what = format!("prompt of {tokens}");
         let none = (0, 0);
-        self.push(figure(what, 0, ms, 0.0, tokens_per_s, none));
+        self.push(figure(what, 0, ms, floor_ms, tokens_per_s, none));
         Ok(())
     }
 
@@ -296,7 +302,14 @@ impl Bench<'_> {
         Ok(experts)
     }
 
-    fn round(&mut self, context: usize, spec: Spec, what: &str, floor_ms: f64) -> Result<()> {
+    /// Whole rounds; milliseconds of their draft, verify and commit, each waited for.
+    fn round(
+        &mut self,
+        context: usize,
+        spec: Spec,
+        what: &str,
+        floors_ms: [f64; 3],
+    ) -> Result<[Interval; 3]> {
         let mut text = self.text(context, spec)?;
         let accept = self.args.assume_accept;
         // Whole lengths whose mean is the imposed one.
@@ -323,10 +336,17 @@ impl Bench<'_> {
         }
         let ms = interval(&times);
         let tokens_per_s = Some(accept / ms.value * 1e3);
+        let stages = stages.map(|list| interval(&list));
+        let floor_ms = floors_ms.iter().sum();
         let mut figure = figure(what.into(), context, ms, floor_ms, tokens_per_s, bytes);
-        figure.stages_ms = Some(stages.map(|list| interval(&list).value));
+        figure.stages_ms = Some(stages.map(|ms| ms.value));
         self.push(figure);
-        Ok(())
+        Ok(stages)
+    }
+
+    /// A part of the rounds before, as a figure of its own.
+    fn stage(&mut self, what: &str, context: usize, ms: Interval, floor_ms: f64) {
+        self.push(figure(what.into(), context, ms, floor_ms, None, (0, 0)));
     }
 }
 

@@ -156,6 +156,11 @@ impl Model {
         Ok(Self { config, options, kv, recurrent, arena, embedding, head, hidden, logits, taps, last, mtp })
     }
 
+    /// What a sequence keeps for layers without keys and values.
+    pub fn recurrent_layout(&self) -> RecurrentLayout {
+        self.recurrent
+    }
+
     /// The model's shape.
     pub fn config(&self) -> &TargetConfig {
         &self.config
