@@ -15,11 +15,12 @@
 // attention_join adds the parts in that order, applies the gate and writes the activation.
 //
 // Floor: every committed key and value once a pass; at the 27B 4 KB a token and layer in f16, 30 us at 32768 tokens.
-// Loads are in flight for `stages` tiles, the first of them before the inputs are there; from 16 rows on the work on a
-// tile takes longer than its load. Short contexts are bound by the latency of one item.
+// Keys and values of the next tiles are on their way while one is worked on, the first of them before the inputs are
+// there. What limits: short contexts the latency of one item; at 16 rows and 32768 tokens the work on a tile (three
+// fifths of the time: scores and weights a quarter, asking for tiles a tenth) and what an item begins and ends with.
 //
 // Launch: attention_chunks_DIM: grid multiprocessors, block 128 or 256 (64 or 128 queries), dynamic shared
-//         (threads / 2 + 128 stages) * 2 DIM. attention_join: grid rows x heads, block 256. parts and stages: see
+//         (threads / 2 + 64 slots) * 2 DIM. attention_join: grid rows x heads, block 256. parts and slots: see
 //         src/cuda/ops/attention.rs.
 // budget: attention_chunks_128 255
 // budget: attention_chunks_256 255
@@ -141,16 +142,26 @@ struct Item {
   const u8* const* pages;  // pages[0] has the sweep's first tile
 };
 
+// Threads of a block. Hopper's are known: so are the steps from one copy to the next.
+__device__ __forceinline__ int threads() {
+#ifdef WGMMA
+  return 256;
+#else
+  return blockDim.x;
+#endif
+}
+
 // A tile of f16 keys or values that lie together.
 template <int DIM> __device__ __forceinline__ void load_page(__half* tile, const u8* from, int head_dim) {
   constexpr int GROUPS = DIM / 8;
-  const int group = threadIdx.x % GROUPS, row = threadIdx.x / GROUPS, step = blockDim.x / GROUPS;
+  const int group = threadIdx.x % GROUPS, row = threadIdx.x / GROUPS, step = threads() / GROUPS;
   const int bytes = group * 8 < head_dim ? 16 : 0;
   const u8* at = from + (bytes ? ((size_t)row * head_dim + group * 8) * 2 : 0);
   const u32 to = shared_address(tile);
 #pragma unroll 8
-  for (int i = row; i < KEYS; i += step) {
-    copy16(to + place(i, group), at, bytes);
+  for (int i = 0; i < KEYS; i += step) {
+    const u32 in_tile = step % 8 ? place(row + i, group) : place(row, group) + i * 128;
+    copy16(to + in_tile, at, bytes);
     at += (size_t)step * head_dim * 2;
   }
   copies_commit();
@@ -186,12 +197,11 @@ __device__ __forceinline__ void load_queries(__half* queries, const AttentionArg
   stores_done();
 }
 
-// Runs the block's rows over its tiles, in order. load(tile, part) loads keys (0) or values (1) of tile number `tile`
-// of the sweep into its slot of the ring, [stages][key, value], and commits the copies; keys of the first `stages`
-// tiles and values of all of them but the last have been asked for already. The lane's rows see keys from[h] to to[h].
-// Warps without queries (of `used`) only load.
+// Runs the block's rows over its tiles, in order. load(i, to) loads keys (of tile i / 2, i even) or values to a slot of
+// the ring, i % slots, and commits the copies; the first slots - 1 have been asked for already. The lane's rows see keys
+// from[h] to to[h]. Warps without queries (of `used`) only load.
 template <int DIM, class Load>
-__device__ __forceinline__ void sweep_ring(Rows<DIM>& rows, int stages, const __half* queries, __half* ring, int used,
+__device__ __forceinline__ void sweep_ring(Rows<DIM>& rows, int slots, const __half* queries, __half* ring, int used,
                                            const Sweep& w, const int (&from)[2], const int (&to)[2],
                                            const Load& load) {
   __shared__ u64 bad;
@@ -201,15 +211,21 @@ __device__ __forceinline__ void sweep_ring(Rows<DIM>& rows, int stages, const __
   const bool busy = (int)threadIdx.x / 32 * 16 < used;
 #endif
   rows.clear();
+  int place = 0;  // i % slots
+  // Number i is there, and number i - 1 done with.
+  auto next = [&](int i) {
+    copies_left(slots - 2);
+    __syncthreads();
+    load(i + slots - 1, ring + (place ? place - 1 : slots - 1) * KEYS * DIM);
+    __half* const tile = ring + place * KEYS * DIM;
+    if (++place == slots) place = 0;
+    return tile;
+  };
   for (int i = 0; i < w.end - w.first; i++) {
-    __half* const keys = ring + i % stages * 2 * KEYS * DIM;
-    __half* const values = keys + KEYS * DIM;
     const int at = (w.first + i) * KEYS;
     const bool masked = at < w.all_from || at + KEYS > w.all_to;
     const int low[2] = {from[0] - at, from[1] - at}, high[2] = {to[0] - at, to[1] - at};
-    copies_left(2 * stages - 2);
-    __syncthreads();
-    load(i + stages - 1, 1);
+    __half* const keys = next(2 * i);
     if (masked && threadIdx.x == 0) bad = 0;
     u32 p[4][4];
     if (busy) {
@@ -217,9 +233,7 @@ __device__ __forceinline__ void sweep_ring(Rows<DIM>& rows, int stages, const __
       score<DIM>(s, shared_address(queries), shared_address(keys));
       soften(rows, s, p, masked, low, high);
     }
-    copies_left(2 * stages - 2);
-    __syncthreads();
-    load(i + stages, 0);
+    __half* const values = next(2 * i + 1);
     if (masked && !w.alike && cleanse_tile<DIM>(values, &bad)) {
 #pragma unroll
       for (int h = 0; h < 2; h++)
@@ -290,27 +304,40 @@ template <int DIM> __device__ __forceinline__ void attend(const AttentionArgs& a
     }
     if (threadIdx.x == 0) item = next;
     __syncthreads();
-    auto load = [&](int tile, int part) {
-      if (tile >= item.sweep.end - item.sweep.first) return copies_commit();
-      __half* to = ring + (tile % a.stages * 2 + part) * KEYS * DIM;
-      const u32 in_page = (u32)((a.layer * 2 + part) * kv_heads + item.head) * KEYS * row_bytes;
-      if (item.tail) {
-        const u8* rows = a.kv + (size_t)(part * kv_heads + item.head) * row_bytes;
-        load_tile<DIM>(to, a.layout.kind, a.head_dim, a.kv, [&](int i) -> const u8* {
-          const int slot = tile * KEYS + i;
-          if (slot >= d.sources) return nullptr;
-          const int source = d.source[slot];
-          if (source < 0) return rows + (size_t)(-1 - source) * 2 * kv_heads * row_bytes;
-          return item.pages[source / KEYS] + in_page + (size_t)(source % KEYS) * row_bytes;
-        });
-      } else if (a.layout.kind == KV_F16) {
-        load_page<DIM>(to, item.pages[tile] + in_page, a.head_dim);
-      } else {
-        const u8* rows = item.pages[tile] + in_page;
-        load_tile<DIM>(to, a.layout.kind, a.head_dim, a.kv, [&](int i) { return rows + (size_t)i * row_bytes; });
+    const u32 in_layer = (u32)(a.layer * 2 * kv_heads + item.head) * KEYS * row_bytes;
+    const u32 to_values = (u32)kv_heads * KEYS * row_bytes;
+    const int tiles = item.sweep.end - item.sweep.first;
+    // Whole pages of f16, most of a long text, have a loop of their own: little code, and pages' addresses a tile ahead.
+    const bool whole = !item.tail && a.layout.kind == KV_F16;
+    const u8 *page = nullptr, *next_page = whole ? item.pages[0] : nullptr;
+    auto load_whole = [&](int i, __half* to) {
+      const int tile = i >> 1;
+      if (tile >= tiles) return copies_commit();
+      if (!(i & 1)) {
+        page = next_page + in_layer;
+        next_page = item.pages[min(tile + 1, tiles - 1)];
       }
+      load_page<DIM>(to, i & 1 ? page + to_values : page, a.head_dim);
     };
-    for (int i = 0; i < 2 * a.stages - 1; i++) load(i / 2, i % 2);
+    auto load_any = [&](int i, __half* to) {
+      const int tile = i >> 1, part = i & 1;
+      if (tile >= tiles) return copies_commit();
+      const u32 in_page = in_layer + (part ? to_values : 0);
+      const u8* rows = item.tail ? a.kv + (size_t)(part * kv_heads + item.head) * row_bytes : item.pages[tile] + in_page;
+      load_tile<DIM>(to, a.layout.kind, a.head_dim, a.kv, [&](int i) -> const u8* {
+        if (!item.tail) return rows + (size_t)i * row_bytes;
+        const int slot = tile * KEYS + i;
+        if (slot >= d.sources) return nullptr;
+        const int source = d.source[slot];
+        if (source < 0) return rows + (size_t)(-1 - source) * 2 * kv_heads * row_bytes;
+        return item.pages[source / KEYS] + in_page + (size_t)(source % KEYS) * row_bytes;
+      });
+    };
+    for (int i = 0; i < a.slots - 1; i++) {
+      __half* const to = ring + i * KEYS * DIM;
+      if (whole) load_whole(i, to);
+      else load_any(i, to);
+    }
     if (!waited) wait_for_inputs();
     waited = true;
 
@@ -327,7 +354,9 @@ template <int DIM> __device__ __forceinline__ void attend(const AttentionArgs& a
       to[h] = item.tail ? d.sources : min(bound(p), (item.chunk + 1) * length);
     }
     Rows<DIM> rows;
-    sweep_ring<DIM>(rows, a.stages, queries + first / QUERIES * QUERIES * DIM, ring, used, item.sweep, from, to, load);
+    const __half* own = queries + first / QUERIES * QUERIES * DIM;
+    if (whole) sweep_ring<DIM>(rows, a.slots, own, ring, used, item.sweep, from, to, load_whole);
+    else sweep_ring<DIM>(rows, a.slots, own, ring, used, item.sweep, from, to, load_any);
     rows.sum_totals();
 #pragma unroll
     for (int h = 0; h < 2; h++) {

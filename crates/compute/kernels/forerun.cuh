@@ -106,7 +106,7 @@ struct AttentionArgs {
   Pass pass; const float* q; const u8* kv; float* partial; Activation out;
   KvLayout layout;
   int cache, layer, heads, head_dim, query_stride, gated, causal, window;  // window 0: none
-  int parts, stages;  // how a decode pass is cut, see attention.cu
+  int parts, slots;  // how a decode pass is cut, see attention.cu
   float scale;
 };
 struct ConvolveArgs {

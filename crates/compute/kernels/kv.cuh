@@ -36,11 +36,15 @@ __device__ __forceinline__ void stores_done() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 #endif
 }
-// The same for an even number of them, up to 4.
+// The same for up to 4 of them.
 __device__ __forceinline__ void copies_left(int count) {
-  if (count == 0) copies_wait<0>();
-  else if (count == 2) copies_wait<2>();
-  else copies_wait<4>();
+  switch (count) {
+    case 0: return copies_wait<0>();
+    case 1: return copies_wait<1>();
+    case 2: return copies_wait<2>();
+    case 3: return copies_wait<3>();
+    default: copies_wait<4>();
+  }
 }
 __device__ __forceinline__ void load_matrices(u32 (&r)[4], u32 from) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"

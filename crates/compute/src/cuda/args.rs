@@ -199,7 +199,7 @@ pub(crate) struct AttentionArgs {
     pub(crate) causal: i32,
     pub(crate) window: i32,
     pub(crate) parts: i32,
-    pub(crate) stages: i32,
+    pub(crate) slots: i32,
     pub(crate) scale: f32,
 }
 

@@ -14,8 +14,8 @@ use crate::{
 const TILE: usize = 64;
 /// Threads that take a tile of queries.
 const THREADS: u32 = 128;
-/// Tiles of queries a block of a decode pass has, and of keys and values it has under way: the first that fit.
-const CUTS: [(usize, usize); 4] = [(2, 3), (2, 2), (2, 1), (1, 1)];
+/// Tiles of queries that a block of a decode pass has, and of keys or values: the first that fit.
+const CUTS: [(usize, usize); 6] = [(2, 6), (2, 5), (2, 4), (2, 3), (2, 2), (1, 2)];
 /// Bytes of shared memory that such a block has beside the tiles.
 const DIRECTORY: usize = 2048;
 
@@ -40,7 +40,7 @@ pub(crate) fn launch(run: &Run<'_>, op: &Op) -> Result<(), Error> {
     assert!(shape.heads / shape.kv_heads <= TILE, "{} query heads a key head", shape.heads / shape.kv_heads);
     let wide = shape.head_dim > 128;
     let tile = 2 * TILE * if wide { 256 } else { 128 };
-    let bytes = |(queries, stages): (usize, usize)| (queries + 2 * stages) * tile;
+    let bytes = |(queries, slots): (usize, usize)| (queries + slots) * tile;
     let fits = |cut: &(usize, usize)| bytes(*cut) + DIRECTORY <= run.limits.shared as usize;
     let cut = CUTS.into_iter().find(fits).unwrap_or(CUTS[CUTS.len() - 1]);
     let args = AttentionArgs {
@@ -59,7 +59,7 @@ pub(crate) fn launch(run: &Run<'_>, op: &Op) -> Result<(), Error> {
         causal: causal.into(),
         window: window.unwrap_or(0) as i32,
         parts: parts(&shape) as i32,
-        stages: cut.1 as i32,
+        slots: cut.1 as i32,
         scale,
     };
     if run.is_prompt() {
@@ -67,7 +67,7 @@ pub(crate) fn launch(run: &Run<'_>, op: &Op) -> Result<(), Error> {
         let blocks = run.rows() / TILE + 2 * run.pass.sequence_count as usize;
         let kernel = if wide { "prompt_attention_256" } else { "prompt_attention_128" };
         let grid = Shape::new([shape.heads as u32, blocks as u32, 1], THREADS);
-        return run.launch(kernel, Shape { shared: bytes((1, 1)) as u32, ..grid }, &args);
+        return run.launch(kernel, Shape { shared: bytes((1, 2)) as u32, ..grid }, &args);
     }
     assert!(run.rows() <= DECODE_ROWS && run.pass.sequence_count as usize <= DECODE_ROWS, "a pass too large");
     let kernel = if wide { "attention_chunks_256" } else { "attention_chunks_128" };
