@@ -30,7 +30,7 @@ struct DecodeArgs {
     weight: Address,
 }
 
-// As `kernels/deltanet_decode.cu` asserts it.
+// As `kernels/deltanet_block.cuh` asserts it.
 const _: () = assert!(size_of::<DecodeArgs>() == 312);
 
 /// Bytes of scratch for states folded in a pass.
