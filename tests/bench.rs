@@ -51,6 +51,35 @@ fn every_mode_writes_the_same_text() {
 }
 
 #[test]
+fn parity_takes_prompts_and_caches_that_are_asked_for() {
+    let prompts = "tests/goldens/dense-prompts.jsonl";
+    let small = ["--prompts", prompts, "--per-suite", "1", "--max-tokens", "8", "--modes", "chain"];
+    let args = [&["bench", "parity", "--quick", "--caches", "q8_0,q4_0"][..], &small].concat();
+    let out = stdout(&args);
+    let caches: Vec<_> = out.lines().filter_map(|line| line.strip_prefix("KV ")?.split(':').next()).collect();
+    assert_eq!(caches, ["q8_0", "q4_0"], "{out}");
+    assert!(out.ends_with("6 answers, all equal to plain decoding\n"), "{out}");
+}
+
+#[test]
+fn prompts_of_the_goldens_are_theirs() {
+    for pair in ["dense", "moe"] {
+        let read = |name: String| std::fs::read_to_string(Path::new("tests/goldens").join(name)).unwrap();
+        let goldens: Vec<Value> = serde_json::from_str(&read(format!("{pair}-q4.json"))).unwrap();
+        let prompts = read(format!("{pair}-prompts.jsonl"));
+        let lines: Vec<Value> = prompts.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let expected: Vec<Value> = goldens
+            .iter()
+            .map(|golden| match &golden["thinking"] {
+                Value::Null => json!({"prompt": golden["prompt"], "raw": true}),
+                thinking => json!({"prompt": golden["prompt"], "thinking": thinking}),
+            })
+            .collect();
+        assert_eq!(lines, expected);
+    }
+}
+
+#[test]
 fn results_are_whole_and_files_agree_with_them() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().to_str().unwrap();

@@ -10,6 +10,7 @@ use anyhow::{Result, bail};
 use compute::KvType;
 use engine::sampling::Sampling;
 use std::io::Write;
+use std::path::PathBuf;
 
 #[derive(clap::Args, Clone)]
 pub(crate) struct Args {
@@ -19,6 +20,9 @@ pub(crate) struct Args {
     /// Suites; all unless given
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     suite: Vec<String>,
+    /// Prompts of your own instead, one JSON object a line with `prompt` or `messages`
+    #[arg(long, value_name = "FILE", conflicts_with = "suite")]
+    prompts: Option<PathBuf>,
     /// Modes to compare with `off`; unless given, chains, trees and MTP of several sizes, and auto
     #[arg(long, value_name = "MODES", value_delimiter = ',')]
     modes: Vec<String>,
@@ -151,6 +155,7 @@ pub(crate) fn of(model: &ModelFlags) -> Result<()> {
     let args = Args {
         quick: false,
         suite: Vec::new(),
+        prompts: None,
         modes: Vec::new(),
         caches: Vec::new(),
         per_suite: Some(1),
@@ -231,6 +236,9 @@ fn modes(args: &Args, running: &Running) -> Result<Vec<Mode>> {
 fn suites(args: &Args, running: &Running) -> Result<Vec<Suite>> {
     let names = if args.suite.is_empty() { suites::names() } else { args.suite.clone() };
     let count = args.per_suite.unwrap_or(if args.quick { 1 } else { usize::MAX });
+    if let Some(path) = &args.prompts {
+        return Ok(vec![suites::file(path, count, &running.text)?]);
+    }
     names.iter().map(|name| suites::suite(name, count, &running.text)).collect()
 }
 
