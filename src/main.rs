@@ -37,7 +37,7 @@ enum Verb {
     Run(run::Args),
     /// Talk with the model
     Chat(chat::Args),
-    /// Serve the model over an OpenAI-compatible API
+    /// Serve the model over OpenAI's and Anthropic's APIs
     Serve(serve::Args),
     /// Measure modes side by side, the cost of a shape, or whether all modes write the same text
     Bench(Box<bench::Args>),

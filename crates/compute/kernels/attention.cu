@@ -142,7 +142,8 @@ struct Item {
   const u8* const* pages;  // pages[0] has the sweep's first tile
 };
 
-// Threads of a block. Hopper's are known: so are the steps from one copy to the next.
+// Threads of a block. Hopper always has room for two tiles of queries (src/cuda/ops/attention.rs), so there the steps
+// from one copy to the next are known.
 __device__ __forceinline__ int threads() {
 #ifdef WGMMA
   return 256;
@@ -197,9 +198,9 @@ __device__ __forceinline__ void load_queries(__half* queries, const AttentionArg
   stores_done();
 }
 
-// Runs the block's rows over its tiles, in order. load(i, to) loads keys (of tile i / 2, i even) or values to a slot of
-// the ring, i % slots, and commits the copies; the first slots - 1 have been asked for already. The lane's rows see keys
-// from[h] to to[h]. Warps without queries (of `used`) only load.
+// Runs the block's rows over its tiles, in order. load(i, to) loads keys (of tile i / 2, i even) or values into slot
+// i % slots of the ring and commits the copies; the first slots - 1 have been asked for already. The lane's rows see
+// keys from[h] to to[h]. Warps without queries (of `used`) only load.
 template <int DIM, class Load>
 __device__ __forceinline__ void sweep_ring(Rows<DIM>& rows, int slots, const __half* queries, __half* ring, int used,
                                            const Sweep& w, const int (&from)[2], const int (&to)[2],
@@ -211,14 +212,14 @@ __device__ __forceinline__ void sweep_ring(Rows<DIM>& rows, int slots, const __h
   const bool busy = (int)threadIdx.x / 32 * 16 < used;
 #endif
   rows.clear();
-  int place = 0;  // i % slots
-  // Number i is there, and number i - 1 done with.
+  int slot = 0;  // i % slots
+  // Number i, which is there when all have come here. Number i - 1 is done with then: its slot is for what comes last.
   auto next = [&](int i) {
     copies_left(slots - 2);
     __syncthreads();
-    load(i + slots - 1, ring + (place ? place - 1 : slots - 1) * KEYS * DIM);
-    __half* const tile = ring + place * KEYS * DIM;
-    if (++place == slots) place = 0;
+    load(i + slots - 1, ring + (slot ? slot - 1 : slots - 1) * KEYS * DIM);
+    __half* const tile = ring + slot * KEYS * DIM;
+    if (++slot == slots) slot = 0;
     return tile;
   };
   for (int i = 0; i < w.end - w.first; i++) {
@@ -307,7 +308,7 @@ template <int DIM> __device__ __forceinline__ void attend(const AttentionArgs& a
     const u32 in_layer = (u32)(a.layer * 2 * kv_heads + item.head) * KEYS * row_bytes;
     const u32 to_values = (u32)kv_heads * KEYS * row_bytes;
     const int tiles = item.sweep.end - item.sweep.first;
-    // Whole pages of f16, most of a long text, have a loop of their own: little code, and pages' addresses a tile ahead.
+    // Whole pages of f16, most of a long text, have a loop of their own: little code, and addresses a tile ahead.
     const bool whole = !item.tail && a.layout.kind == KV_F16;
     const u8 *page = nullptr, *next_page = whole ? item.pages[0] : nullptr;
     auto load_whole = [&](int i, __half* to) {
@@ -323,12 +324,13 @@ template <int DIM> __device__ __forceinline__ void attend(const AttentionArgs& a
       const int tile = i >> 1, part = i & 1;
       if (tile >= tiles) return copies_commit();
       const u32 in_page = in_layer + (part ? to_values : 0);
-      const u8* rows = item.tail ? a.kv + (size_t)(part * kv_heads + item.head) * row_bytes : item.pages[tile] + in_page;
-      load_tile<DIM>(to, a.layout.kind, a.head_dim, a.kv, [&](int i) -> const u8* {
-        if (!item.tail) return rows + (size_t)i * row_bytes;
-        const int slot = tile * KEYS + i;
-        if (slot >= d.sources) return nullptr;
-        const int source = d.source[slot];
+      const u8* rows = item.tail ? a.kv + (size_t)(part * kv_heads + item.head) * row_bytes
+                                 : item.pages[tile] + in_page;
+      load_tile<DIM>(to, a.layout.kind, a.head_dim, a.kv, [&](int row) -> const u8* {
+        if (!item.tail) return rows + (size_t)row * row_bytes;
+        const int entry = tile * KEYS + row;
+        if (entry >= d.sources) return nullptr;
+        const int source = d.source[entry];
         if (source < 0) return rows + (size_t)(-1 - source) * 2 * kv_heads * row_bytes;
         return item.pages[source / KEYS] + in_page + (size_t)(source % KEYS) * row_bytes;
       });

@@ -1,4 +1,5 @@
-// What a block of deltanet_decode.cu holds in shared memory, and which rows it works on at a time.
+// What a block of deltanet_decode.cu holds in shared memory, which rows it works on at a time, and how it asks for few
+// bytes.
 #pragma once
 #include "convolve.cuh"
 #include "deltanet.cuh"

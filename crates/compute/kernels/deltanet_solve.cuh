@@ -1,5 +1,5 @@
-// deltanet_decode.cu, a group of rows from products to deltas and outputs: products become weights, what came before the
-// group is added up, then the rows follow each other.
+// deltanet_decode.cu, a group of rows from products to deltas and outputs: products become weights, what came before
+// the group is added up, then the rows follow each other.
 #pragma once
 #include "deltanet_block.cuh"
 

@@ -29,14 +29,7 @@ __device__ __forceinline__ void copies_commit() { asm volatile("cp.async.commit_
 template <int LEFT> __device__ __forceinline__ void copies_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");
 }
-// What the thread has stored in shared memory is seen by wgmma of threads behind a barrier. Copies need it not, and it
-// would wait for all of them.
-__device__ __forceinline__ void stores_done() {
-#ifdef WGMMA
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-#endif
-}
-// The same for up to 4 of them.
+// The same where LEFT, 4 at most, is not known when compiled.
 __device__ __forceinline__ void copies_left(int count) {
   switch (count) {
     case 0: return copies_wait<0>();
@@ -45,6 +38,13 @@ __device__ __forceinline__ void copies_left(int count) {
     case 3: return copies_wait<3>();
     default: copies_wait<4>();
   }
+}
+// What the thread has stored in shared memory is seen by wgmma of threads behind a barrier. Copies need it not, and it
+// would wait for all of them.
+__device__ __forceinline__ void stores_done() {
+#ifdef WGMMA
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#endif
 }
 __device__ __forceinline__ void load_matrices(u32 (&r)[4], u32 from) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"

@@ -110,7 +110,7 @@ fn compile(architecture: &str) -> Result<Vec<Vec<u8>>, Error> {
     let missing = || {
         Error::Kernels(format!(
             "this build has no kernels for `{architecture}` and no libnvrtc was found to compile them with: install \
-             the package `nvidia-cuda-nvrtc-cu12` or a CUDA toolkit, or use a build with kernels"
+             a CUDA toolkit, or set NVRTC_LIB to a libnvrtc.so, or use a build with kernels"
         ))
     };
     let nvrtc = Nvrtc::find(std::env::var_os("NVRTC_LIB").as_deref().map(std::path::Path::new), None);

@@ -1,5 +1,5 @@
-//! The CUDA backend: weights as tiles in the order the matrix instructions read, plans captured into graphs once per
-//! number of rows, state in pages of device memory. The driver is found at run time; nothing of CUDA is linked.
+//! The CUDA backend: weights as tiles in the order the matrix instructions read, plans captured into graphs once for
+//! each kind of pass, state in pages of device memory. The driver is found at run time; nothing of CUDA is linked.
 #![allow(unsafe_code)]
 
 mod args;

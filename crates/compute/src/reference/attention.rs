@@ -82,11 +82,12 @@ impl Run<'_> {
                 (0..self.pass.rows() as u32).filter(|r| self.pass.sequence_of[*r as usize] == sequence);
             let rows: Vec<u32> = if causal { path.collect() } else { others.collect() };
             let near = |p: usize| window.is_none_or(|w| p.abs_diff(position) < w);
+            let first = window.map_or(0, |w| (position + 1).saturating_sub(w));
             for head in 0..shape.heads {
                 let kv_head = head / (shape.heads / shape.kv_heads);
                 let mut parts = [(Vec::new(), k), (Vec::new(), v)];
                 for (part, (list, buf)) in parts.iter_mut().enumerate() {
-                    for p in (0..state.committed).filter(|p| near(*p)) {
+                    for p in first..state.committed {
                         let page = state.caches[cache].page(p).slice::<u8>();
                         let at =
                             layout.offset(layer, part, kv_head) + p % crate::PAGE_TOKENS * layout.row_bytes();

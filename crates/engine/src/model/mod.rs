@@ -156,7 +156,7 @@ impl Model {
         Ok(Self { config, options, kv, recurrent, arena, embedding, head, hidden, logits, taps, last, mtp })
     }
 
-    /// What a sequence keeps for layers without keys and values.
+    /// The shape of what a sequence keeps for layers without keys and values.
     pub fn recurrent_layout(&self) -> RecurrentLayout {
         self.recurrent
     }

@@ -1,4 +1,4 @@
-//! The blocks of a target as ops on buffers: what `target.md` says, in its order.
+//! The blocks of a target as ops on buffers, in their order.
 
 use super::weights::Loader;
 use crate::Error;
