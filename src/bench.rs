@@ -65,6 +65,11 @@ enum Part {
     Tables(pages::Args),
 }
 
+/// What random weights and a server each make no use of. The flags that require one of the two say so as well: clap does
+/// not ask for a flag that conflicts with one that is given.
+const NO_SHAPE: [&str; 4] = ["prompts", "modes", "model", "draft"];
+const NO_SERVER: [&str; 5] = ["synthetic", "modes", "model", "draft", "sweep"];
+
 #[derive(clap::Args)]
 struct MeasureArgs {
     /// Suites of prompts: code, math, plan, tools, complete, prose, repeat, long
@@ -85,17 +90,18 @@ struct MeasureArgs {
     /// Tokens of an answer at most
     #[arg(long, value_name = "N", default_value_t = 96, value_parser = clap::value_parser!(u32).range(2..))]
     max_tokens: u32,
-    /// Vary one setting: budget=1..64, block=2..16, rows=1,2,4, context=256..8192 or slots=1,2,4,8; may be given several times
+    /// Vary one setting: budget=1..63, block=2..16, rows=1,2,4, context=256..8192 or slots=1,2,4,8; may be given several times
     #[arg(long, value_name = "AXIS=VALUES")]
     sweep: Vec<Range>,
     /// Measure random weights of a published shape instead of a model
-    #[arg(long, value_name = "SHAPE", conflicts_with_all = ["prompts", "modes", "model", "draft"])]
+    #[arg(long, value_name = "SHAPE", conflicts_with_all = NO_SHAPE)]
     synthetic: Option<String>,
     /// Types of the synthetic weights
-    #[arg(long, value_enum, default_value = "q4_k_m", requires = "synthetic")]
+    #[arg(long, value_enum, default_value = "q4_k_m", requires = "synthetic", conflicts_with = "server")]
+    #[arg(conflicts_with_all = NO_SHAPE)]
     mix: Weights,
     /// Ask an OpenAI-compatible server instead of loading a model: `http://host:port`
-    #[arg(long, value_name = "URL", conflicts_with_all = ["synthetic", "modes", "model", "draft", "sweep"])]
+    #[arg(long, value_name = "URL", conflicts_with_all = NO_SERVER)]
     server: Option<String>,
     /// Requests at a time
     #[arg(
@@ -103,11 +109,12 @@ struct MeasureArgs {
         value_name = "COUNTS",
         value_delimiter = ',',
         requires = "server",
+        conflicts_with_all = NO_SERVER,
         default_value = "1,2,4,8,16"
     )]
     concurrency: Vec<u16>,
     /// A file with the key that the server asks for
-    #[arg(long, value_name = "FILE", requires = "server")]
+    #[arg(long, value_name = "FILE", requires = "server", conflicts_with_all = NO_SERVER)]
     api_key_file: Option<PathBuf>,
     /// What memory can deliver, in GB/s, for the floor; measured unless given
     #[arg(long, value_name = "GB/S")]
@@ -239,7 +246,7 @@ fn answers(args: &MeasureArgs, results: &mut Results) -> Result<()> {
     let asking = Asking { patience: Duration::ZERO, ..asking };
     let settings = Settings {
         model: running.name.clone(),
-        kv: format!("{:?}", args.model.kv()),
+        kv: format!("{:?}", args.model.device.kv()),
         suites: suites.iter().map(|s| s.name.clone()).collect(),
         modes: modes.iter().map(|m| m.name.clone()).collect(),
         repeats,
@@ -264,8 +271,8 @@ fn answers(args: &MeasureArgs, results: &mut Results) -> Result<()> {
 
 /// The model's cost by rows, without text.
 fn costs(args: &MeasureArgs, rows: &[usize], machine: &Machine) -> Result<Cost> {
-    let mut backend = args.model.backend()?;
-    let (bandwidth, threads, kv) = (args.bandwidth, machine.threads, args.model.kv());
+    let mut backend = args.model.device.backend()?;
+    let (bandwidth, threads, kv) = (args.bandwidth, machine.threads, args.model.device.kv());
     let plan = Plan { bandwidth, rows, patience: PATIENCE, threads, kv };
     if let Some(shape) = &args.synthetic {
         let mix = match args.mix {

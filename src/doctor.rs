@@ -34,10 +34,10 @@ pub(crate) struct Args {
     /// How many texts of each kind are looked at
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(4..=1024))]
     texts: u16,
-    /// Check every op of the GPU against the reference, twice, and the model in every mode
+    /// Check every op of the GPU that `--device` names against the reference, twice, and the model in every mode
     #[arg(long, conflicts_with_all = ["prompts", "draft_source", "json"])]
     selftest: bool,
-    /// With the kernels that a card without ones of its own would use
+    /// With the kernels that a card without ones of its own would use; the ops only, not the model
     #[arg(long, requires = "selftest")]
     ptx: bool,
     /// The ops only, and once
@@ -61,7 +61,7 @@ pub(crate) struct Args {
 struct Findings {
     machine: Machine,
     gpu: Devices,
-    /// What the model needs of the first card.
+    /// What the model needs of the card asked for, else of the first.
     device_memory: Option<Plan>,
     /// Nothing where there is no drafter.
     drafter: Option<Examination>,

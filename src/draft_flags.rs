@@ -1,7 +1,6 @@
-//! `--draft-*`: what the command line can say about a drafter, on every verb that loads one.
+//! `--draft-*`: what the command line can say about a drafter, on every verb that opens one.
 
 use checkpoint::{Causality, Overrides, Yarn};
-use formats::BlockType;
 
 /// Overrides of a drafter's metadata.
 #[derive(clap::Args, Clone, Debug)]
@@ -28,9 +27,6 @@ pub(crate) struct DraftFlags {
     /// Rows of a block, the anchor included
     #[arg(long, value_name = "ROWS")]
     draft_block: Option<usize>,
-    /// Quantise a drafter of floats to this type while it is loaded: q8_0, q6_k, q5_k, q4_k or q4_0
-    #[arg(long, value_name = "TYPE", value_parser = quantised)]
-    draft_type: Option<BlockType>,
 }
 
 /// What `--draft-yarn` says: nothing inside for plain rotary.
@@ -48,14 +44,8 @@ impl DraftFlags {
             ("--draft-causal", self.draft_causal.is_some()),
             ("--draft-yarn", self.draft_yarn.is_some()),
             ("--draft-block", self.draft_block.is_some()),
-            ("--draft-type", self.draft_type.is_some()),
         ];
         given.iter().find(|(_, given)| *given).map(|(flag, _)| *flag)
-    }
-
-    /// The type a drafter of floats is quantised to.
-    pub(crate) fn quantised(&self) -> Option<BlockType> {
-        self.draft_type
     }
 
     pub(crate) fn overrides(&self) -> Overrides {
@@ -68,17 +58,6 @@ impl DraftFlags {
             yarn: self.draft_yarn.map(|y| y.0),
             block: self.draft_block,
         }
-    }
-}
-
-fn quantised(text: &str) -> Result<BlockType, String> {
-    match text {
-        "q8_0" => Ok(BlockType::Q8_0),
-        "q6_k" => Ok(BlockType::Q6_K),
-        "q5_k" => Ok(BlockType::Q5_K),
-        "q4_k" => Ok(BlockType::Q4_K),
-        "q4_0" => Ok(BlockType::Q4_0),
-        _ => Err("q8_0, q6_k, q5_k, q4_k or q4_0 expected".to_owned()),
     }
 }
 

@@ -9,6 +9,7 @@ use crate::watched::{self, Watched};
 use anyhow::{Result, bail};
 use checkpoint::{Drafter, TargetConfig};
 use clap::ValueEnum;
+use compute::cuda::{Cuda, Images};
 use compute::{Activations, Backend, Cpu, CpuLevel, KvType};
 use engine::sampling::Sampling;
 use engine::{Engine, Requantised, Spec, WeightSource};
@@ -36,26 +37,36 @@ pub(crate) struct ModelFlags {
     /// Rows of a drafter's block, the anchor included; as trained unless given
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(2..=64))]
     block: Option<u8>,
+    /// Tokens of prompt and answer together; unless given, the model's own limit, on a GPU as much of it as fits
+    #[arg(long, value_name = "N")]
+    pub(crate) ctx: Option<usize>,
+    #[command(flatten)]
+    pub(crate) device: DeviceFlags,
+    #[command(flatten)]
+    draft_flags: DraftFlags,
+    /// Quantise a drafter of floats to this type while it is loaded: q8_0, q6_k, q5_k, q4_k or q4_0
+    #[arg(long, value_name = "TYPE", value_parser = quantised, help_heading = "Drafter overrides")]
+    draft_type: Option<BlockType>,
+}
+
+/// What runs, whichever model it is.
+#[derive(clap::Args, Clone, Debug)]
+pub(crate) struct DeviceFlags {
     /// auto, cpu, cuda or cuda:N
     #[arg(long, value_name = "DEVICE", default_value = "auto")]
     device: String,
     /// Threads; as many as there are cores unless given
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
-    /// Tokens of prompt and answer together; the model's own limit unless given
-    #[arg(long, value_name = "N")]
-    pub(crate) ctx: Option<usize>,
-    /// Type of the key/value cache
-    #[arg(long, value_enum, default_value = "f16")]
-    kv: Kv,
+    /// Type of the key/value cache; f16 unless given
+    #[arg(long, value_enum)]
+    kv: Option<Kv>,
     /// Instructions to use, to compare; the best there are unless given
     #[arg(long, value_enum)]
     cpu_level: Option<Level>,
     /// What weights are multiplied with, to compare
     #[arg(long, value_enum, default_value = "int8")]
     activations: Rounding,
-    #[command(flatten)]
-    draft_flags: DraftFlags,
 }
 
 /// Modes of `--spec`.
@@ -126,18 +137,27 @@ impl Running {
     }
 }
 
-impl ModelFlags {
+impl DeviceFlags {
     /// A backend as the flags say.
     pub(crate) fn backend(&self) -> Result<Box<dyn Backend>> {
-        match Device::parse(&self.device)?.open()? {
+        match self.open()? {
             Some(cuda) => Ok(Box::new(cuda)),
             None => Ok(Box::new(self.cpu()?)),
         }
     }
 
-    /// The same model on the processor, with activations as they are.
-    pub(crate) fn on_processor(&self) -> Self {
-        Self { device: "cpu".to_owned(), activations: Rounding::F32, ..self.clone() }
+    /// The GPU as the flags say; none where the processor is meant.
+    fn open(&self) -> Result<Option<Cuda>> {
+        Device::parse(&self.device)?.open()
+    }
+
+    /// The number of the GPU that the flags ask for, be it there or not; none where the processor is meant.
+    pub(crate) fn card(&self) -> Result<Option<usize>> {
+        Ok(match Device::parse(&self.device)? {
+            Device::Cpu => None,
+            Device::Auto => Some(0),
+            Device::Cuda(index) => Some(index),
+        })
     }
 
     /// The processor as the flags say.
@@ -163,17 +183,38 @@ impl ModelFlags {
     /// The type of the key/value cache.
     pub(crate) fn kv(&self) -> KvType {
         match self.kv {
-            Kv::F16 => KvType::F16,
-            Kv::Q8 => KvType::Q8_0,
-            Kv::Q4 => KvType::Q4_0,
+            None | Some(Kv::F16) => KvType::F16,
+            Some(Kv::Q8) => KvType::Q8_0,
+            Some(Kv::Q4) => KvType::Q4_0,
         }
+    }
+}
+
+impl ModelFlags {
+    /// The same model on the processor, with activations as they are.
+    pub(crate) fn on_processor(&self) -> Self {
+        let device =
+            DeviceFlags { device: "cpu".to_owned(), activations: Rounding::F32, ..self.device.clone() };
+        Self { device, ..self.clone() }
+    }
+
+    /// The first flag that was given of those that say how tokens are proposed or what a cache holds.
+    pub(crate) fn pinned(&self) -> Option<&'static str> {
+        let given = [
+            ("--spec", self.spec.is_some()),
+            ("--budget", self.budget.is_some()),
+            ("--block", self.block.is_some()),
+            ("--kv", self.device.kv.is_some()),
+        ];
+        given.iter().find(|(_, given)| *given).map(|(flag, _)| *flag)
     }
 
     /// Opens the files, without taking weights in.
     pub(crate) fn open(&self) -> Result<Loaded> {
         let loaded =
             loading::load(self.model.as_deref(), self.draft.as_deref(), &self.draft_flags.overrides())?;
-        if let (None, Some(flag)) = (&loaded.drafter, self.draft_flags.first()) {
+        let flag = self.draft_flags.first().or(self.draft_type.map(|_| "--draft-type"));
+        if let (None, Some(flag)) = (&loaded.drafter, flag) {
             bail!("`{flag}` is about a drafter, and there is none: give `--draft FILE`");
         }
         Ok(loaded)
@@ -186,12 +227,12 @@ impl ModelFlags {
 
     /// Loads the model.
     pub(crate) fn load(&self) -> Result<Running> {
-        self.load_with(self.kv())
+        self.load_with(self.device.kv())
     }
 
     /// Loads the model with a cache of that type, whatever the flag says.
     pub(crate) fn load_with(&self, kv: KvType) -> Result<Running> {
-        let cuda = Device::parse(&self.device)?.open()?;
+        let cuda = self.device.open()?;
         let loaded = self.open()?;
         let limit = loaded.target.config.context_length;
         let (mode, spec) = self.spec_for(&loaded)?;
@@ -201,7 +242,7 @@ impl ModelFlags {
                 let context = need.fit(self.ctx, limit, cuda.memory_info()?.0, has_float_drafter(&loaded))?;
                 (Box::new(cuda), context)
             }
-            None => (Box::new(self.cpu()?), self.ctx.unwrap_or(limit)),
+            None => (Box::new(self.device.cpu()?), self.ctx.unwrap_or(limit)),
         };
         let bar = watched::bar(loaded.bytes());
         let engine = self.take_in(&loaded, backend, kv, spec, &bar)?;
@@ -230,7 +271,7 @@ impl ModelFlags {
         let Loaded { target, drafter, .. } = loaded;
         let target_weights = Watched::new(&target.weights, bar);
         let draft_weights = drafter.as_ref().map(|d| Watched::new(&d.weights, bar));
-        let quantised = match (self.draft_flags.quantised(), &draft_weights) {
+        let quantised = match (self.draft_type, &draft_weights) {
             (Some(ty), Some(weights)) => Some(Requantised { source: weights, ty }),
             _ => None,
         };
@@ -249,11 +290,14 @@ impl ModelFlags {
         })
     }
 
-    /// What the model needs of a GPU, at the context asked for or its own.
+    /// What the model needs of the GPU asked for, else of the first, at the context asked for or its own. One that does
+    /// not open counts as one that reads prompts 256 tokens at a time.
     pub(crate) fn plan_memory(&self) -> Result<Plan> {
         let loaded = self.open()?;
         let context = self.ctx.unwrap_or(loaded.target.config.context_length);
-        Ok(self.need(&loaded, self.kv(), 256)?.at(context))
+        let card = Cuda::new(self.device.card()?.unwrap_or(0), Images::Best);
+        let prompt_rows = card.map_or(256, |card| card.prompt_rows());
+        Ok(self.need(&loaded, self.device.kv(), prompt_rows)?.at(context))
     }
 
     fn spec_for(&self, loaded: &Loaded) -> Result<(Mode, Spec)> {
@@ -293,6 +337,17 @@ impl ModelFlags {
             Mode::Auto => Spec::Auto { block, budget: budget(63) },
         };
         Ok((mode, spec))
+    }
+}
+
+fn quantised(text: &str) -> Result<BlockType, String> {
+    match text {
+        "q8_0" => Ok(BlockType::Q8_0),
+        "q6_k" => Ok(BlockType::Q6_K),
+        "q5_k" => Ok(BlockType::Q5_K),
+        "q4_k" => Ok(BlockType::Q4_K),
+        "q4_0" => Ok(BlockType::Q4_0),
+        _ => Err("q8_0, q6_k, q5_k, q4_k or q4_0 expected".to_owned()),
     }
 }
 

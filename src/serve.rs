@@ -1,4 +1,4 @@
-//! `forerun serve`: the model behind an OpenAI-compatible API.
+//! `forerun serve`: the model behind OpenAI's and Anthropic's APIs.
 
 use crate::model_flags::{ModelFlags, Running};
 use anyhow::{Context, Result, bail};
@@ -33,7 +33,7 @@ pub(crate) struct Args {
     /// Listen beyond this machine without keys
     #[arg(long, conflicts_with = "api_key_file")]
     no_auth: bool,
-    /// Answers written at once
+    /// Answers written at once, 1 to 32
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=MAX_SLOTS as i64))]
     slots: u16,
     /// Answers that may wait for a slot

@@ -28,6 +28,12 @@ fn refused(args: &[&str]) -> String {
     String::from_utf8(output.stderr).expect("text")
 }
 
+fn misunderstood(args: &[&str]) -> String {
+    let output = forerun(args);
+    assert_eq!(output.status.code(), Some(2), "{args:?}");
+    String::from_utf8(output.stderr).expect("text")
+}
+
 #[test]
 fn every_mode_writes_the_same_text() {
     let dense = stdout(&["bench", "parity", "--quick", "--max-tokens", "24"]);
@@ -419,7 +425,7 @@ fn prompts_of_ones_own_are_read() {
     assert_eq!(found["samples"].as_array().unwrap().len(), 3);
     std::fs::write(&own, "{\"text\": \"no prompt\"}\n").unwrap();
     let said = refused(&args.iter().map(String::as_str).collect::<Vec<_>>());
-    assert!(said.contains("line 1 of `own`: neither `prompt` nor `messages`"), "{said}");
+    assert!(said.contains("own.jsonl, line 1: neither `prompt` nor `messages`"), "{said}");
 }
 
 #[test]
@@ -427,5 +433,52 @@ fn what_does_not_exist_is_named() {
     assert!(refused(&["bench", "--suite", "poems"]).contains("unknown suite `poems`: code, math, plan"));
     assert!(refused(&["bench", "--modes", "fast"]).contains("unknown mode `fast`: off, chain[:BLOCK]"));
     assert!(refused(&["bench", "--modes", "tree:64"]).contains("a budget of 64, 1 to 63 expected"));
-    assert_eq!(forerun(&["bench", "--sweep", "speed=1..2"]).status.code(), Some(2));
+    assert!(misunderstood(&["bench", "--sweep", "speed=1..2"]).contains("AXIS=FIRST..LAST"));
+    assert!(misunderstood(&["bench", "--sweep", "budget=1..64"]).contains("budget is 64, 1 to 63 expected"));
+}
+
+#[test]
+fn flags_that_would_do_nothing_are_refused() {
+    let model = ["--model", "models/dense/target-Q4_K_M.gguf"];
+    for flags in [&["--concurrency", "3"][..], &["--mix", "q8_0"], &["--api-key-file", "keys"]] {
+        misunderstood(&[&["bench"], flags].concat());
+        misunderstood(&[&["bench"], flags, &model].concat());
+        misunderstood(&[&["bench"], flags, &["--modes", "off"]].concat());
+    }
+    misunderstood(&["bench", "--mix", "q8_0", "--server", "http://127.0.0.1:1"]);
+    misunderstood(&["bench", "--concurrency", "3", "--synthetic", "tiny"]);
+    for flag in ["--name", "--command"] {
+        misunderstood(&["bench", "tables", flag, "x"]);
+        misunderstood(&["bench", "tables", flag, "x", "--check"]);
+    }
+    for flags in [&model[..], &["--spec", "chain"], &["--ctx", "5"], &["--draft-block", "4"]] {
+        misunderstood(&[&["bench", "rounds", "--synthetic", "tiny"], flags].concat());
+    }
+    for (flag, value, instead) in [
+        ("--kv", "q8_0", "--caches"),
+        ("--spec", "chain", "--modes"),
+        ("--budget", "4", "--modes"),
+        ("--block", "4", "--modes"),
+    ] {
+        let said = refused(&["bench", "parity", "--quick", flag, value]);
+        assert!(said.contains(&format!("`{flag}`: ")) && said.contains(&format!("`{instead}`")), "{said}");
+    }
+    let help = stdout(&["bench", "parity", "--help"]);
+    assert!(help.contains("--caches") && !help.contains("--kv ") && !help.contains("--spec "), "{help}");
+}
+
+#[test]
+fn rounds_of_a_shape_are_measured() {
+    let names = stdout(&["bench", "rounds", "--synthetic", "list"]);
+    assert_eq!(names.lines().take(3).collect::<Vec<_>>(), ["tiny", "tiny-moe", "qwen3.5-0.8b"]);
+    // As few as can be asked for leave no figure without a number.
+    let few = ["--rounds", "1", "--rows", "1,64", "--prompt", "8", "--context", "16"];
+    let found = stdout(&[&["bench", "rounds", "--synthetic", "tiny", "--device", "cpu"][..], &few].concat());
+    for part in ["prompt of 8", "plain decode", "verify of 1 rows", "verify of 64 rows"] {
+        assert!(found.contains(part), "{part}: {found}");
+    }
+    assert!(!found.contains("NaN"), "{found}");
+    for wrong in [["--rounds", "0"], ["--rows", "0"], ["--rows", "65"], ["--tree", "64"], ["--chain", "1"]] {
+        misunderstood(&[&["bench", "rounds", "--synthetic", "tiny"][..], &wrong].concat());
+    }
 }

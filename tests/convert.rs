@@ -55,6 +55,11 @@ fn wrong_usage_is_told_apart_from_failure() {
     for args in [&["convert", DRAFT][..], &["convert", DRAFT, "--out", "x", "--type", "q3_k"]] {
         assert_eq!(forerun(args).status.code(), Some(2), "{args:?}");
     }
+    // What a file is loaded as is no matter of what is written.
+    let loaded =
+        forerun(&["convert", DRAFT, "--out", "absent/x.gguf", "--type", "q8_0", "--draft-type", "q4_0"]);
+    assert_eq!(loaded.status.code(), Some(2), "{}", stderr(&loaded));
+    assert!(stderr(&loaded).contains("unexpected argument '--draft-type'"), "{}", stderr(&loaded));
     let nowhere = forerun(&["convert", DRAFT, "--out", "absent/x.gguf", "--type", "f16"]);
     assert_eq!(nowhere.status.code(), Some(1));
     assert!(stderr(&nowhere).starts_with("forerun: absent/x.gguf: "), "{}", stderr(&nowhere));

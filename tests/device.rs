@@ -42,9 +42,20 @@ fn the_self_test_says_what_it_lacks() {
         let message = String::from_utf8_lossy(&found.stderr).into_owned();
         assert!(message.contains("needs a CUDA device") && message.contains("libcuda"), "{message}");
     }
+    let third = forerun(&["doctor", "--selftest", "--device", "cuda:2"]);
+    let message = String::from_utf8_lossy(&third.stderr).into_owned();
+    assert!(message.contains("needs a CUDA device, cuda:2: "), "{message}");
     let alone = forerun(&["doctor", "--only", "attention"]);
     assert_eq!(alone.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&alone.stderr).contains("--selftest"));
+}
+
+#[test]
+fn the_self_test_refuses_the_processor() {
+    let found = forerun(&["doctor", "--selftest", "--device", "cpu"]);
+    assert_eq!(found.status.code(), Some(1));
+    let message = String::from_utf8_lossy(&found.stderr).into_owned();
+    assert!(message.contains("the self-test is about a GPU, and `--device cpu` names none"), "{message}");
 }
 
 #[test]

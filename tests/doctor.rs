@@ -139,6 +139,30 @@ fn a_drafter_of_another_target_is_called_that() {
 }
 
 #[test]
+fn a_file_that_holds_no_prompts_is_named_with_the_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("page.md");
+    let path = path.to_str().unwrap();
+    let said = |text: &str| {
+        std::fs::write(path, text).unwrap();
+        let program = env!("CARGO_BIN_EXE_forerun");
+        let output = Command::new(program).args(["doctor", "--prompts", path]).output().expect("it starts");
+        assert_eq!(output.status.code(), Some(1));
+        String::from_utf8(output.stderr).expect("text")
+    };
+    for (text, line, reason) in [
+        ("# A page\n", 1, "no JSON object: expected value"),
+        ("\n[\"a list\"]\n", 2, "no JSON object: invalid type: sequence"),
+        ("{\"prompt\": \"x\"}\n\n{\"prompt\": 3}\n", 3, "invalid type: integer `3`"),
+        ("\n\n{}\n", 3, "neither `prompt` nor `messages`"),
+    ] {
+        let said = said(text);
+        assert!(said.contains(&format!("forerun: {path}, line {line}: {reason}")), "{said}");
+    }
+    assert!(said("\n").contains(&format!("forerun: {path} has no prompts")));
+}
+
+#[test]
 fn a_target_alone_has_nothing_to_look_at() {
     let text = doctor(&["--model", DENSE[0]]);
     assert!(text.ends_with("give a drafter with `--draft FILE` to have it looked at.\n"), "{text}");

@@ -97,7 +97,7 @@ fn errors_are_one_line_and_have_their_exit_code() {
         (
             &["inspect", DRAFT, "--draft-mask-token", "5000", "--target", TARGET],
             1,
-            "forerun: models/dense/draft-Q8_0.gguf: mask token is 5000 by the drafter; a row of the target's embedding, \
+            "forerun: models/dense/draft-Q8_0.gguf: mask token is 5000 by `--draft-mask-token`; a row of the target's embedding, \
              below 4096, expected\n",
         ),
         (
@@ -128,4 +128,25 @@ fn a_reader_that_goes_away_is_no_failure() {
         "{}",
         String::from_utf8_lossy(&output.stderr)
     );
+}
+
+#[test]
+fn flags_of_loading_are_not_taken() {
+    let output = forerun(&["inspect", DRAFT, "--draft-type", "q4_0"]);
+    assert_eq!(output.status.code(), Some(2));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("unexpected argument '--draft-type'"), "{said}");
+}
+
+#[test]
+fn a_flag_that_does_not_fit_the_target_is_named() {
+    let said = |flag: &str, value: &str| {
+        let output = forerun(&["inspect", DRAFT, "--target", TARGET, flag, value]);
+        assert_eq!(output.status.code(), Some(1));
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    let mask = said("--draft-mask-token", "99999");
+    assert!(mask.contains("mask token is 99999 by `--draft-mask-token`; a row of the target's"), "{mask}");
+    let taps = said("--draft-taps", "1,3,5,99");
+    assert!(taps.contains("a tap is 99 of [1, 3, 5, 99] by `--draft-taps`; 0 to 7"), "{taps}");
 }

@@ -164,6 +164,8 @@ fn wrong_requests_get_an_error_that_names_the_field() {
         assert_eq!(error["param"].as_str().unwrap_or_default(), field, "{path} {shown}");
         assert!(error["message"].is_string() && error["type"] == "invalid_request_error", "{error}");
     }
+    let alone = server.post(CHAT, &ask("x", json!({"tool_choice": "required"}))).json();
+    assert_eq!(alone["error"]["message"], "`tool_choice` is `required`, but there are no `tools`");
     let long = server.post(CHAT, &ask(&"word ".repeat(100), json!({}))).json();
     assert_eq!(long["error"]["code"], "context_length_exceeded");
     for body in

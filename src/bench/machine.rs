@@ -28,7 +28,7 @@ pub(crate) struct Machine {
 
 impl Machine {
     pub(crate) fn describe(flags: &ModelFlags) -> Result<Self> {
-        let cpu = flags.cpu()?;
+        let cpu = flags.device.cpu()?;
         let program = std::env::current_exe().unwrap_or_default();
         Ok(Self {
             processor: machine::processor(),

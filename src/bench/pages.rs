@@ -22,10 +22,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE", requires_all = ["name", "command"], conflicts_with = "check")]
     add: Option<PathBuf>,
     /// Its name
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", requires = "add", conflicts_with = "check")]
     name: Option<String>,
     /// The command that made it
-    #[arg(long, value_name = "LINE")]
+    #[arg(long, value_name = "LINE", requires = "add", conflicts_with = "check")]
     command: Option<String>,
 }
 

@@ -13,8 +13,10 @@ use std::io::Write;
 use std::path::PathBuf;
 
 #[derive(clap::Args, Clone)]
+#[command(mut_arg("spec", |arg| arg.hide(true)), mut_arg("budget", |arg| arg.hide(true)))]
+#[command(mut_arg("block", |arg| arg.hide(true)), mut_arg("kv", |arg| arg.hide(true)))]
 pub(crate) struct Args {
-    /// A small part of it: one prompt a suite, four modes, two ways of sampling, one cache type
+    /// A small part of it: one prompt a suite, four modes, three ways of sampling, one cache type
     #[arg(long)]
     quick: bool,
     /// Suites; all unless given
@@ -51,7 +53,7 @@ const NEAR_TIE: f32 = 0.1;
 const QUICK_MODES: [&str; 4] = ["chain", "tree:22", "mtp:3", "auto"];
 const CACHES: [(KvType, &str); 3] = [(KvType::F16, "f16"), (KvType::Q8_0, "q8_0"), (KvType::Q4_0, "q4_0")];
 
-/// Ways of sampling, with names; the first and the last suffice for a quick look.
+/// Ways of sampling, with names; the first and the last two suffice for a quick look.
 fn ways(quick: bool) -> Vec<(&'static str, Sampling)> {
     let base = Sampling::default();
     let plain = Sampling { temperature: 0.9, top_k: 50, top_p: 0.95, ..base.clone() };
@@ -92,6 +94,16 @@ struct Difference {
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
+    match args.model.pinned() {
+        Some("--kv") => bail!("`--kv`: several types of cache are compared; `--caches` says which"),
+        Some(flag) => {
+            bail!("`{flag}`: several modes are compared; `--modes` says which, such as `chain:8,tree:22`")
+        }
+        None => all(args),
+    }
+}
+
+fn all(args: &Args) -> Result<()> {
     let is_asked_for = |name: &str| match args.caches.as_slice() {
         [] => !args.quick || name == CACHES[0].1,
         caches => caches.iter().any(|asked| asked == name),
@@ -163,7 +175,7 @@ pub(crate) fn of(model: &ModelFlags) -> Result<()> {
         max_tokens: 48,
         model: model.clone(),
     };
-    run(&args)?;
+    all(&args)?;
     let (mut device, mut processor) = (model.load()?, model.on_processor().load()?);
     let plain = Mode { name: "off".to_owned(), spec: engine::Spec::Off };
     let (mut answers, mut out) = (0, std::io::stdout().lock());

@@ -5,10 +5,10 @@ use super::cost::{Read, measured_bandwidth};
 use super::kernels::{self, Launches};
 use super::named::{Figure as Cell, Named, Table};
 use super::statistics::{Interval, interval};
-use crate::model_flags::ModelFlags;
+use crate::model_flags::DeviceFlags;
 use anyhow::{Result, bail};
-use checkpoint::TargetConfig;
-use compute::ANCHOR_TOKENS;
+use checkpoint::{DrafterConfig, TargetConfig};
+use compute::KvType;
 use engine::synthetic::{self, Mix};
 use engine::{Engine, Generation, Sequence, Spec};
 use std::collections::HashMap;
@@ -17,7 +17,7 @@ use std::path::PathBuf;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Shape: qwen3.6-27b, qwen3.6-35b-a3b and others; `list` says which
+    /// Shape: qwen3.6-27b, qwen3.6-35b-a3b and others; `list` prints their names
     #[arg(long, value_name = "SHAPE", default_value = "qwen3.6-27b")]
     synthetic: String,
     /// Types of the target's weights
@@ -32,21 +32,24 @@ pub(crate) struct Args {
     /// Tokens of context before the rounds
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1024")]
     context: Vec<usize>,
-    /// Rows of verifies
+    /// Rows of verifies, 1 to 64
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1,4,8,16,24,32,64")]
-    rows: Vec<usize>,
+    #[arg(value_parser = clap::value_parser!(u8).range(1..=64))]
+    rows: Vec<u8>,
     /// Tokens of the prompts that are read
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "512,2048")]
     prompt: Vec<usize>,
-    /// Budgets of tree rounds
+    /// Budgets of tree rounds, 1 to 63
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "31")]
-    tree: Vec<usize>,
-    /// Blocks of chain rounds
+    #[arg(value_parser = clap::value_parser!(u8).range(1..=63))]
+    tree: Vec<u8>,
+    /// Blocks of chain rounds, 2 to 16
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "16")]
-    chain: Vec<usize>,
-    /// Rounds of each kind
-    #[arg(long, value_name = "N", default_value_t = 200)]
-    rounds: usize,
+    #[arg(value_parser = clap::value_parser!(u8).range(2..=16))]
+    chain: Vec<u8>,
+    /// Rounds of each kind; half as many verifies, a quarter for the stages of a round; prompts are read five times
+    #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: u32,
     /// Also time every launch of a verify and of a chain round, by itself
     #[arg(long)]
     kernels: bool,
@@ -54,7 +57,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
     #[command(flatten)]
-    model: ModelFlags,
+    device: DeviceFlags,
 }
 
 /// One figure.
@@ -64,7 +67,7 @@ struct Figure {
     /// Tokens of context when it was taken.
     context: usize,
     ms: Interval,
-    /// Bytes of weights and cache it cannot do without, over the measured bandwidth; 0 where it was not worked out.
+    /// Bytes of weights and state it cannot do without, over the measured bandwidth.
     floor_ms: f64,
     /// Milliseconds of draft, verify, commit, each waited for; only of rounds.
     stages_ms: Option<[f64; 3]>,
@@ -99,6 +102,11 @@ fn mix(weights: super::Weights) -> Mix {
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
+    if args.synthetic == "list" {
+        let mut out = std::io::stdout().lock();
+        synthetic::NAMES.iter().try_for_each(|name| writeln!(out, "{name}"))?;
+        return Ok(());
+    }
     let Some(config) = synthetic::named(&args.synthetic) else {
         bail!("unknown shape `{}`: {} expected", args.synthetic, synthetic::NAMES.join(", "));
     };
@@ -116,17 +124,17 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let draft_bytes: u64 = drafter.iter().flat_map(|(_, w)| w.bytes().into_values()).sum();
     let head_bytes =
         weights.bytes().get("output.weight").or(weights.bytes().get("token_embd.weight")).copied();
-    let mut backend = args.model.backend()?;
+    let mut backend = args.device.backend()?;
     let bandwidth = match backend.read_bandwidth()? {
         Some(bandwidth) => bandwidth,
-        None => measured_bandwidth(read.by(1) as usize, args.model.cpu()?.threads()),
+        None => measured_bandwidth(read.by(1) as usize, args.device.cpu()?.threads()),
     };
     let device = backend.describe();
     eprintln!("{device}: {:.0} GB/s; making weights", bandwidth / 1e9);
     let pair = drafter.as_ref().map(|(d, w)| (d, w as &dyn engine::WeightSource));
-    let engine = Engine::load(backend, (&config, &weights), pair, args.model.kv(), Spec::Off)?;
+    let engine = Engine::load(backend, (&config, &weights), pair, args.device.kv(), Spec::Off)?;
     let kv_bytes = {
-        let row = args.model.kv().row_bytes(config.attention.head_dim);
+        let row = args.device.kv().row_bytes(config.attention.head_dim);
         config.attention_layers() * 2 * config.attention.kv_heads * row
     };
     let mut bench = Bench {
@@ -139,16 +147,31 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     };
     let floor =
         |rows: usize, context: usize| (read.by(rows) as f64 + (context * kv_bytes) as f64) / bandwidth * 1e3;
-    let draft_floor = (draft_bytes + head_bytes.unwrap_or(0)) as f64 / bandwidth * 1e3;
-    // A committed token's keys and values, its part of the tape and of the anchor it leads to are read and written.
-    let commit_floor = {
-        let state = bench.engine.model().recurrent_layout();
-        let tape = (state.key_heads + state.value_heads) * state.dim + state.value_heads + state.channels();
-        let anchor = state.anchor_len() / ANCHOR_TOKENS;
-        2.0 * args.assume_accept * (kv_bytes + 4 * (state.layers * tape + anchor)) as f64 / bandwidth * 1e3
+    let draft_floor = |context: usize| {
+        // The drafter's cache is f16 whatever the target's is.
+        let seen = |d: &DrafterConfig| -> usize {
+            let tokens = d.layers.iter().map(|layer| layer.window.map_or(context, |w| w.min(context)));
+            tokens.sum::<usize>() * 2 * d.kv_heads * KvType::F16.row_bytes(d.head_dim)
+        };
+        let cache = drafter.as_ref().map_or(0, |(d, _)| seen(d)) as u64;
+        (draft_bytes + head_bytes.unwrap_or(0) + cache) as f64 / bandwidth * 1e3
     };
+    // Of a committed token keys and values and its place on the tape are read and written. The anchor that every 32nd
+    // leads to is left out: the median commit folds none.
+    let state = bench.engine.model().recurrent_layout();
+    let commit_floor = |block: usize| {
+        let tokens = args.assume_accept.min(block as f64);
+        let kept = (state.key_heads + state.value_heads) * state.dim + state.value_heads;
+        let inputs = tokens.min(state.kernel as f64) * state.channels() as f64;
+        let tape = 4.0 * state.layers as f64 * (tokens * kept as f64 + inputs);
+        2.0 * (tokens * kv_bytes as f64 + tape) / bandwidth * 1e3
+    };
+    // Weights are read once for every chunk of a prompt, keys and values are written.
+    let most = bench.engine.model().options().max_rows;
     for &tokens in &args.prompt {
-        bench.prompt(tokens, floor(tokens, 0))?;
+        let chunks = tokens.div_ceil(most);
+        let bytes = chunks as u64 * read.by(tokens.min(most)) + (tokens * kv_bytes) as u64;
+        bench.prompt(tokens, bytes as f64 / bandwidth * 1e3)?;
     }
     let mut experts = None;
     for &context in &args.context {
@@ -156,16 +179,16 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         let counted = bench.verifies(context, &floor)?;
         experts = experts.or(counted);
         if drafter.is_some() {
-            for &block in &args.chain {
+            for block in args.chain.iter().map(|&block| usize::from(block)) {
                 let spec = Spec::Chain { block, budget: block - 1 };
-                let floors = [draft_floor, floor(block, context), commit_floor];
+                let floors = [draft_floor(context), floor(block, context), commit_floor(block)];
                 let stages = bench.round(context, spec, &format!("chain-{block} round"), floors)?;
-                bench.stage(&format!("drafter pass, block {block}"), context, stages[0], floors[0]);
-                bench.stage("commit", context, stages[2], floors[2]);
+                bench.stage(&format!("draft, block {block}"), context, stages[0], floors[0]);
+                bench.stage(&format!("commit, block {block}"), context, stages[2], floors[2]);
             }
-            for &budget in &args.tree {
+            for budget in args.tree.iter().map(|&budget| usize::from(budget)) {
                 let spec = Spec::Tree { block: 16, budget };
-                let floors = [draft_floor, floor(budget + 1, context), commit_floor];
+                let floors = [draft_floor(context), floor(budget + 1, context), commit_floor(16)];
                 bench.round(context, spec, &format!("tree round, {} rows", budget + 1), floors)?;
             }
         }
@@ -223,10 +246,8 @@ impl Bench<'_> {
     }
 
     fn push(&mut self, figure: Figure) {
-        let floor =
-            if figure.floor_ms > 0.0 { format!(", floor {:.3}", figure.floor_ms) } else { String::new() };
         let tokens = figure.tokens_per_s.map_or_else(String::new, |t| format!(", {t:.0} tok/s"));
-        eprintln!("{:24} {:8.3} ms{floor}{tokens}", figure.what, figure.ms.value);
+        eprintln!("{:24} {:8.3} ms, floor {:.3}{tokens}", figure.what, figure.ms.value, figure.floor_ms);
         self.figures.push(figure);
     }
 
@@ -284,9 +305,9 @@ impl Bench<'_> {
     fn verifies(&mut self, context: usize, floor: &dyn Fn(usize, usize) -> f64) -> Result<Option<f64>> {
         let mut text = self.text(context, Spec::Off)?;
         let mut experts = None;
-        for &rows in &self.args.rows {
+        for rows in self.args.rows.iter().map(|&rows| usize::from(rows)) {
             let mut times = Vec::new();
-            for i in 0..self.args.rounds / 2 + 3 {
+            for i in 0..self.args.rounds.div_ceil(2) + 3 {
                 let seconds = self.engine.time_verify(&mut text, rows)?;
                 if i >= 3 {
                     times.push(seconds * 1e3);
@@ -315,7 +336,7 @@ impl Bench<'_> {
         // Whole lengths whose mean is the imposed one.
         let length = |i: usize| ((i + 1) as f64 * accept) as usize - (i as f64 * accept) as usize;
         let (mut times, mut bytes) = (Vec::new(), (0, 0));
-        for i in 0..self.args.rounds + 5 {
+        for i in 0..self.args.rounds as usize + 5 {
             let before = self.engine.backend().transferred();
             let seconds = self.engine.rehearse(&mut text, length(i), false)?.round_s;
             let after = self.engine.backend().transferred();
@@ -325,7 +346,7 @@ impl Bench<'_> {
             }
         }
         let mut stages = [const { Vec::new() }; 3];
-        for i in 0..self.args.rounds / 4 {
+        for i in 0..self.args.rounds.div_ceil(4) as usize {
             let r = self.engine.rehearse(&mut text, length(i), true)?;
             for (list, seconds) in stages.iter_mut().zip([r.draft_s, r.verify_s, r.commit_s]) {
                 list.push(seconds * 1e3);
@@ -385,8 +406,8 @@ impl Figures {
                 Cell::Text(f.what.clone()),
                 Cell::Number(f.context as f64),
                 Cell::Interval([f.ms.value, f.ms.low, f.ms.high].map(|x| round(x, 1e3))),
-                if f.floor_ms > 0.0 { Cell::Number(round(f.floor_ms, 1e3)) } else { none() },
-                if f.floor_ms > 0.0 { Cell::Number(round(f.ms.value / f.floor_ms, 1e2)) } else { none() },
+                Cell::Number(round(f.floor_ms, 1e3)),
+                Cell::Number(round(f.ms.value / f.floor_ms, 1e2)),
                 f.tokens_per_s.map_or_else(none, |t| Cell::Number(t.round())),
                 Cell::Text(stages),
                 Cell::Text(bytes),
@@ -401,11 +422,7 @@ impl Figures {
             .map_or_else(String::new, |n| format!("; 16 rows touched {n} experts of the last layer"));
         Named {
             machine: format!("{}, memory read at {:.0} GB/s", self.device, self.bandwidth_gb_s),
-            build: format!(
-                "{} {}",
-                env!("CARGO_PKG_VERSION"),
-                if cfg!(debug_assertions) { "debug" } else { "release" }
-            ),
+            build: runs::machine::build(&std::env::current_exe().unwrap_or_default()),
             date: self.time.clone(),
             command: self.command.clone(),
             shapes: format!(
@@ -444,18 +461,15 @@ impl Figures {
         )?;
         for f in &self.figures {
             let tokens = f.tokens_per_s.map_or_else(String::new, |t| format!("{t:.0}"));
-            let (floor, ratio) = match f.floor_ms {
-                floor if floor > 0.0 => (format!("{floor:.3}"), format!("{:.2}", f.ms.value / floor)),
-                _ => Default::default(),
-            };
+            let (floor, ratio) = (f.floor_ms, f.ms.value / f.floor_ms);
             let stages =
                 f.stages_ms.map_or_else(String::new, |[d, v, c]| format!("{d:.3} + {v:.3} + {c:.3}"));
             let bytes =
                 if f.bytes_up > 0 { format!("{}/{}", f.bytes_up, f.bytes_down) } else { String::new() };
             writeln!(
                 out,
-                "{:24} {:>7} {:>9.3} {:>9} {:>6} {:>9}  {stages} {bytes}",
-                f.what, f.context, f.ms.value, floor, ratio, tokens
+                "{:24} {:>7} {:>9.3} {floor:>9.3} {ratio:>6.2} {tokens:>9}  {stages} {bytes}",
+                f.what, f.context, f.ms.value
             )?;
         }
         kernels::print(&mut out, &self.launches)?;

@@ -3,7 +3,7 @@
 use crate::loading::TextSide;
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use std::path::Path;
 use text::Specials;
 
@@ -77,7 +77,13 @@ pub(crate) fn suite(name: &str, count: usize, text: &TextSide) -> Result<Suite> 
 
 /// The same, with thinking or without, whatever the prompts say.
 pub(crate) fn suite_as(name: &str, count: usize, text: &TextSide, thinking: Option<bool>) -> Result<Suite> {
-    read(name, text_of(name)?, count, text, thinking)
+    let prompts = read(&shown(name), text_of(name)?, count, text, thinking)?;
+    Ok(Suite { name: name.to_owned(), prompts })
+}
+
+/// A suite as messages name it.
+fn shown(name: &str) -> String {
+    format!("suite `{name}`")
 }
 
 fn text_of(name: &str) -> Result<&'static str> {
@@ -89,14 +95,15 @@ fn text_of(name: &str) -> Result<&'static str> {
 
 /// The first `count` lines of the suite of that name, as they are.
 pub(crate) fn suite_lines(name: &str, count: usize) -> Result<(String, Vec<Line>)> {
-    Ok((name.to_owned(), parse(name, text_of(name)?, count)?))
+    let lines = parse(&shown(name), text_of(name)?, count)?;
+    Ok((name.to_owned(), lines.into_iter().map(|(_, line)| line).collect()))
 }
 
 /// The first `count` lines of a file, as they are.
 pub(crate) fn file_lines(path: &Path, count: usize) -> Result<(String, Vec<Line>)> {
     let (name, lines) = open(path)?;
-    let lines = parse(&name, &lines, count).with_context(|| path.display().to_string())?;
-    Ok((name, lines))
+    let lines = parse(&path.display().to_string(), &lines, count)?;
+    Ok((name, lines.into_iter().map(|(_, line)| line).collect()))
 }
 
 /// The first `count` prompts of a file of JSON lines; the suite has the file's name.
@@ -107,7 +114,8 @@ pub(crate) fn file(path: &Path, count: usize, text: &TextSide) -> Result<Suite> 
 /// The same, with thinking or without, whatever the prompts say.
 pub(crate) fn file_as(path: &Path, count: usize, text: &TextSide, thinking: Option<bool>) -> Result<Suite> {
     let (name, lines) = open(path)?;
-    read(&name, &lines, count, text, thinking).with_context(|| path.display().to_string())
+    let prompts = read(&path.display().to_string(), &lines, count, text, thinking)?;
+    Ok(Suite { name, prompts })
 }
 
 /// The name and the text of a file of prompts.
@@ -118,25 +126,36 @@ fn open(path: &Path) -> Result<(String, String)> {
     Ok((name, lines))
 }
 
-fn parse(name: &str, lines: &str, count: usize) -> Result<Vec<Line>> {
+/// The first `count` lines of `source`, as messages name it, each with its place there.
+fn parse(source: &str, lines: &str, count: usize) -> Result<Vec<(String, Line)>> {
     let full = lines.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
     let one = |(i, line): (usize, &str)| {
-        serde_json::from_str(line).with_context(|| format!("line {} of `{name}`", i + 1))
+        let place = format!("{source}, line {}", i + 1);
+        let object: Result<Map<String, Value>> = serde_json::from_str(line).context("no JSON object");
+        let line = object.and_then(|object| Ok(Line::deserialize(Value::Object(object))?));
+        let line = line.with_context(|| place.clone())?;
+        Ok((place, line))
     };
-    let lines: Vec<Line> = full.take(count).map(one).collect::<Result<_>>()?;
+    let lines: Vec<(String, Line)> = full.take(count).map(one).collect::<Result<_>>()?;
     if lines.is_empty() {
-        bail!("`{name}` has no prompts");
+        bail!("{source} has no prompts");
     }
     Ok(lines)
 }
 
-fn read(name: &str, lines: &str, count: usize, text: &TextSide, thinking: Option<bool>) -> Result<Suite> {
-    let mut prompts = Vec::new();
-    for (i, mut line) in parse(name, lines, count)?.into_iter().enumerate() {
+/// The tokens of each prompt of `source`.
+fn read(
+    source: &str,
+    lines: &str,
+    count: usize,
+    text: &TextSide,
+    thinking: Option<bool>,
+) -> Result<Vec<Vec<u32>>> {
+    let one = |(place, mut line): (String, Line)| {
         line.thinking = thinking.or(line.thinking);
-        prompts.push(encode(&line, text).with_context(|| format!("line {} of `{name}`", i + 1))?);
-    }
-    Ok(Suite { name: name.to_owned(), prompts })
+        encode(&line, text).context(place)
+    };
+    parse(source, lines, count)?.into_iter().map(one).collect()
 }
 
 fn encode(line: &Line, text: &TextSide) -> Result<Vec<u32>> {

@@ -90,17 +90,26 @@ impl FromStr for Range {
             "slots" => (Axis::Slots, 1, MAX_NODES + 1),
             _ => return Err(wrong()),
         };
-        let number = |text: &str| text.trim().parse::<usize>().map_err(|_| wrong());
-        let mut values = match values.split_once("..") {
+        let limits = match high {
+            usize::MAX => format!("from {low} on"),
+            high => format!("{low} to {high}"),
+        };
+        let number = |text: &str| {
+            let number = text.trim().parse::<usize>().map_err(|_| wrong())?;
+            let is_within = (low..=high).contains(&number);
+            is_within
+                .then_some(number)
+                .ok_or_else(|| format!("{} is {number}, {limits} expected", axis.name()))
+        };
+        let mut values: Vec<usize> = match values.split_once("..") {
             // A range of contexts doubles, the others go one by one.
             Some((first, last)) if axis == Axis::Context => {
-                let (first, last) = (number(first)?.max(1), number(last)?);
+                let (first, last) = (number(first)?, number(last)?);
                 std::iter::successors(Some(first), |n| n.checked_mul(2)).take_while(|n| *n <= last).collect()
             }
             Some((first, last)) => (number(first)?..=number(last)?).collect(),
             None => values.split(',').map(number).collect::<Result<Vec<usize>, String>>()?,
         };
-        values.iter_mut().for_each(|v| *v = (*v).clamp(low, high));
         values.dedup();
         if values.is_empty() { Err(wrong()) } else { Ok(Self { axis, values }) }
     }
@@ -184,10 +193,13 @@ mod tests {
     fn ranges_are_read() {
         let values = |text: &str| text.parse::<Range>().map(|r| r.values);
         assert_eq!(values("budget=1,8,22").unwrap(), [1, 8, 22]);
-        assert_eq!(values("budget=1..64").unwrap(), (1..=63).collect::<Vec<_>>());
+        assert_eq!(values("budget=1..63").unwrap(), (1..=63).collect::<Vec<_>>());
         assert_eq!(values("context=256..2048").unwrap(), [256, 512, 1024, 2048]);
         for wrong in ["budget", "budget=", "speed=1..2", "rows=4..1", "rows=a"] {
             assert!(values(wrong).is_err(), "{wrong}");
         }
+        assert_eq!(values("budget=1..64").unwrap_err(), "budget is 64, 1 to 63 expected");
+        assert_eq!(values("block=1,8").unwrap_err(), "block is 1, 2 to 64 expected");
+        assert_eq!(values("context=0..8").unwrap_err(), "context is 0, from 1 on expected");
     }
 }

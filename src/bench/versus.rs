@@ -14,7 +14,7 @@ pub(crate) struct Args {
     before: String,
     /// The other one
     after: String,
-    /// How often each takes its turn
+    /// How often each takes its turn, 3 to 100
     #[arg(long, value_name = "N", default_value_t = 6, value_parser = clap::value_parser!(u16).range(3..=100))]
     times: u16,
     /// Print one JSON object instead of a table

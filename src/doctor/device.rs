@@ -13,7 +13,15 @@ pub(crate) struct Devices {
     driver: String,
     /// Architectures whose kernels are in this build.
     kernels: Vec<&'static str>,
-    cards: Vec<Card>,
+    cards: Vec<Seen>,
+}
+
+/// A card, or why it cannot be used.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Seen {
+    Card(Card),
+    Unusable { index: usize, error: String },
 }
 
 #[derive(Serialize)]
@@ -36,7 +44,11 @@ impl Devices {
             Ok((major, minor)) => format!("CUDA {major}.{minor}"),
             Err(error) => return Self { driver: error.to_string(), kernels, cards: Vec::new() },
         };
-        let cards = (0..cuda::devices().unwrap_or(0)).filter_map(|i| card(i).ok()).collect();
+        let seen = |index| match card(index) {
+            Ok(card) => Seen::Card(card),
+            Err(error) => Seen::Unusable { index, error: format!("{error:#}") },
+        };
+        let cards = (0..cuda::devices().unwrap_or(0)).map(seen).collect();
         Self { driver, kernels, cards }
     }
 
@@ -46,7 +58,14 @@ impl Devices {
             false => self.kernels.join(" "),
         };
         section(out, "gpu", &[("driver", self.driver.clone()), ("kernels", kernels)])?;
-        for card in &self.cards {
+        for seen in &self.cards {
+            let card = match seen {
+                Seen::Card(card) => card,
+                Seen::Unusable { index, error } => {
+                    section(out, "", &[("card", format!("cuda:{index} cannot be used: {error}"))])?;
+                    continue;
+                }
+            };
             let lines = [
                 ("card", format!("{}, compute capability {}", card.name, card.capability)),
                 ("memory", format!("{:.1} GB, {:.1} GB free", card.memory_gb, card.free_gb)),
@@ -83,13 +102,17 @@ fn card(index: usize) -> Result<Card> {
 
 /// Every op of the device against the reference, twice with the same bits, then the model in every mode.
 pub(crate) fn selftest(args: &Args) -> Result<()> {
+    let Some(index) = args.model.device.card()? else {
+        bail!("the self-test is about a GPU, and `--device cpu` names none");
+    };
     let images = if args.ptx { Images::Ptx } else { Images::Best };
     let once = args.once || args.only.is_some();
     let only = args.only.as_deref().unwrap_or_default();
     let mut out = std::io::stdout().lock();
     let mut runs: Vec<Vec<u32>> = Vec::new();
     for _ in 0..if once { 1 } else { 2 } {
-        let mut cuda = Cuda::new(0, images).context("the self-test needs a CUDA device")?;
+        let mut cuda = Cuda::new(index, images)
+            .with_context(|| format!("the self-test needs a CUDA device, cuda:{index}"))?;
         let mut failed = 0;
         let checks = compute::selftest::run(&mut cuda, only, |check| {
             failed += usize::from(!check.holds());
@@ -117,4 +140,22 @@ pub(crate) fn selftest(args: &Args) -> Result<()> {
     writeln!(out, "twice the same bits")?;
     drop(out);
     bench::parity_of(&args.model)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_card_that_does_not_open_is_shown_with_the_reason() {
+        let error = "out of memory".to_owned();
+        let cards = vec![Seen::Unusable { index: 1, error }];
+        let devices = Devices { driver: "CUDA 13.0".to_owned(), kernels: Vec::new(), cards };
+        let mut out = Vec::new();
+        devices.print(&mut out).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        assert!(text.ends_with("  card  cuda:1 cannot be used: out of memory\n"), "{text}");
+        let json = serde_json::to_value(&devices).unwrap();
+        assert_eq!(json["cards"][0], serde_json::json!({"index": 1, "error": "out of memory"}));
+    }
 }

@@ -83,8 +83,8 @@ pub(crate) fn examine(args: &Args) -> Result<Option<Examination>> {
     let context = args.model.ctx.unwrap_or(target.config.context_length).min(target.config.context_length);
     let prompts = Prompts::gather(args, &text)?;
     let layers = alternatives::layers(config, &target.config);
-    let backend = args.model.backend()?;
-    let mut probe = Probe::load(backend, (&target.config, &target.weights), layers, args.model.kv())?;
+    let backend = args.model.device.backend()?;
+    let mut probe = Probe::load(backend, (&target.config, &target.weights), layers, args.model.device.kv())?;
     let loaded = probe.drafter(config, &drafter.weights)?;
 
     let progress = Progress::new(prompts.thinking.len() * 2 + usize::from(args.texts), "reading");

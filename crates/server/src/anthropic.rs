@@ -167,6 +167,10 @@ fn translate(fields: &Fields<'_>) -> Result<Map<String, Value>, ApiError> {
     if let Some(choice) = fields.object("tool_choice")? {
         match choice.string("type")? {
             Some(kind @ ("auto" | "none")) => body.insert("tool_choice".into(), json!(kind)),
+            Some("any") if fields.array("tools")?.unwrap_or_default().is_empty() => {
+                let message = "`tool_choice.type` is `any`, but there are no `tools`";
+                return Err(ApiError::field("tool_choice.type", message));
+            }
             Some("any") => body.insert("tool_choice".into(), json!("required")),
             Some("tool") => {
                 let function = json!({"name": choice.required("name")?});
@@ -399,6 +403,7 @@ mod tests {
             (json!({"max_tokens": 1, "thinking": {"type": "much"}, "messages": []}), "thinking.type"),
             (json!({"max_tokens": 1, "messages": [], "tools": [{"name": "f"}]}), "tools[0].input_schema"),
             (json!({"max_tokens": 1, "messages": [], "tool_choice": {"type": "all"}}), "tool_choice.type"),
+            (json!({"max_tokens": 1, "messages": [], "tool_choice": {"type": "any"}}), "tool_choice.type"),
             (json!({"max_tokens": 1, "messages": [{"role": "system", "content": "x"}]}), "messages[0].role"),
             (json!({"max_tokens": 1, "messages": [{"role": "user"}]}), "messages[0].content"),
             (content("user", json!({"type": "image"})), "messages[0].content[0]"),

@@ -33,13 +33,15 @@ impl<'a> Tools<'a> {
         }
         let parallel = fields.bool("parallel_tool_calls")?.unwrap_or(true);
         let all = Self { offered: tools, forced: &[], parallel, named: false };
-        let none = || fields.wrong("tool_choice", "nothing of the kind without `tools`");
         match fields.get("tool_choice") {
             None => Ok(all),
             Some(Value::String(choice)) => match choice.as_str() {
                 "auto" => Ok(all),
                 "none" => Ok(Self { offered: &[], ..all }),
-                "required" if tools.is_empty() => Err(none()),
+                "required" if tools.is_empty() => {
+                    let message = "`tool_choice` is `required`, but there are no `tools`";
+                    Err(ApiError::field("tool_choice", message))
+                }
                 "required" => Ok(Self { forced: tools, ..all }),
                 _ => Err(fields.wrong("tool_choice", "`none`, `auto`, `required` or a function")),
             },

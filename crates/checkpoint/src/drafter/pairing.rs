@@ -20,7 +20,7 @@ pub(super) fn check(
             return Err(Error::Invalid {
                 what: "a tap",
                 value: format!("{tap} of {taps}"),
-                from: "the drafter".into(),
+                from: overrides.taps.as_ref().map_or("the drafter", |_| "`--draft-taps`").into(),
                 expected: format!(
                     "0 to {}, for the {layers} layers of {known_from},",
                     layers.saturating_sub(1)
@@ -45,7 +45,7 @@ pub(super) fn check(
         return Err(Error::Invalid {
             what: "mask token",
             value: config.mask_token.to_string(),
-            from: "the drafter".into(),
+            from: overrides.mask_token.map_or("the drafter", |_| "`--draft-mask-token`").into(),
             expected: format!("a row of the target's embedding, below {},", target.vocab),
         });
     }
