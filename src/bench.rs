@@ -3,6 +3,7 @@
 
 mod compare;
 pub(crate) mod cost;
+mod floor;
 mod http;
 mod kernels;
 pub(crate) mod machine;

@@ -2,13 +2,13 @@
 //! and an acceptance that is imposed, since random drafts never stand; the floor is bytes over measured bandwidth.
 
 use super::cost::{Read, measured_bandwidth};
+use super::floor::Floor;
 use super::kernels::{self, Launches};
 use super::named::{Figure as Cell, Named, Table};
 use super::statistics::{Interval, interval};
 use crate::model_flags::DeviceFlags;
 use anyhow::{Result, bail};
-use checkpoint::{DrafterConfig, TargetConfig};
-use compute::KvType;
+use checkpoint::TargetConfig;
 use engine::synthetic::{self, Mix};
 use engine::{Engine, Generation, Sequence, Spec};
 use std::collections::HashMap;
@@ -145,52 +145,25 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         read: HashMap::new(),
         vocab: config.vocab,
     };
-    let floor =
-        |rows: usize, context: usize| (read.by(rows) as f64 + (context * kv_bytes) as f64) / bandwidth * 1e3;
-    let draft_floor = |context: usize| {
-        // The drafter's cache is f16 whatever the target's is.
-        let seen = |d: &DrafterConfig| -> usize {
-            let tokens = d.layers.iter().map(|layer| layer.window.map_or(context, |w| w.min(context)));
-            tokens.sum::<usize>() * 2 * d.kv_heads * KvType::F16.row_bytes(d.head_dim)
-        };
-        let cache = drafter.as_ref().map_or(0, |(d, _)| seen(d)) as u64;
-        (draft_bytes + head_bytes.unwrap_or(0) + cache) as f64 / bandwidth * 1e3
+    let floor = Floor {
+        read: &read,
+        kv_bytes,
+        state: bench.engine.model().recurrent_layout(),
+        drafter: drafter.as_ref().map(|(config, _)| config),
+        draft_bytes: draft_bytes + head_bytes.unwrap_or(0),
+        prompt_rows: bench.engine.model().options().max_rows,
+        bandwidth,
     };
-    // Of a committed token keys and values and its place on the tape are read and written. The anchor that every 32nd
-    // leads to is left out: the median commit folds none.
-    let state = bench.engine.model().recurrent_layout();
-    let commit_floor = |block: usize| {
-        let tokens = args.assume_accept.min(block as f64);
-        let kept = (state.key_heads + state.value_heads) * state.dim + state.value_heads;
-        let inputs = tokens.min(state.kernel as f64) * state.channels() as f64;
-        let tape = 4.0 * state.layers as f64 * (tokens * kept as f64 + inputs);
-        2.0 * (tokens * kv_bytes as f64 + tape) / bandwidth * 1e3
-    };
-    // Weights are read once for every chunk of a prompt, keys and values are written.
-    let most = bench.engine.model().options().max_rows;
     for &tokens in &args.prompt {
-        let chunks = tokens.div_ceil(most);
-        let bytes = chunks as u64 * read.by(tokens.min(most)) + (tokens * kv_bytes) as u64;
-        bench.prompt(tokens, bytes as f64 / bandwidth * 1e3)?;
+        bench.prompt(tokens, floor.prompt(tokens))?;
     }
     let mut experts = None;
     for &context in &args.context {
-        bench.plain(context, floor(1, context))?;
+        bench.plain(context, floor.pass(1, context))?;
         let counted = bench.verifies(context, &floor)?;
         experts = experts.or(counted);
         if drafter.is_some() {
-            for block in args.chain.iter().map(|&block| usize::from(block)) {
-                let spec = Spec::Chain { block, budget: block - 1 };
-                let floors = [draft_floor(context), floor(block, context), commit_floor(block)];
-                let stages = bench.round(context, spec, &format!("chain-{block} round"), floors)?;
-                bench.stage(&format!("draft, block {block}"), context, stages[0], floors[0]);
-                bench.stage(&format!("commit, block {block}"), context, stages[2], floors[2]);
-            }
-            for budget in args.tree.iter().map(|&budget| usize::from(budget)) {
-                let spec = Spec::Tree { block: 16, budget };
-                let floors = [draft_floor(context), floor(budget + 1, context), commit_floor(16)];
-                bench.round(context, spec, &format!("tree round, {} rows", budget + 1), floors)?;
-            }
+            bench.rounds(context, &floor)?;
         }
     }
     let figures = Figures {
@@ -302,7 +275,7 @@ impl Bench<'_> {
     }
 
     /// Verifies by rows; the distinct experts that 16 rows touched, of a mixture.
-    fn verifies(&mut self, context: usize, floor: &dyn Fn(usize, usize) -> f64) -> Result<Option<f64>> {
+    fn verifies(&mut self, context: usize, floor: &Floor<'_>) -> Result<Option<f64>> {
         let mut text = self.text(context, Spec::Off)?;
         let mut experts = None;
         for rows in self.args.rows.iter().map(|&rows| usize::from(rows)) {
@@ -318,9 +291,30 @@ impl Bench<'_> {
             }
             let what = format!("verify of {rows} rows");
             self.watch(&what, |engine| engine.time_verify(&mut text, rows).map(drop))?;
-            self.push(figure(what, context, interval(&times), floor(rows, context), None, (0, 0)));
+            self.push(figure(what, context, interval(&times), floor.pass(rows, context), None, (0, 0)));
         }
         Ok(experts)
+    }
+
+    /// Chains and trees as asked for.
+    fn rounds(&mut self, context: usize, floor: &Floor<'_>) -> Result<()> {
+        let args = self.args;
+        let floors = |rows: usize, block: usize| {
+            let kept = args.assume_accept.min(block as f64);
+            [floor.draft(context), floor.pass(rows, context), floor.commit(kept)]
+        };
+        for block in args.chain.iter().map(|&block| usize::from(block)) {
+            let spec = Spec::Chain { block, budget: block - 1 };
+            let floors = floors(block, block);
+            let stages = self.round(context, spec, &format!("chain-{block} round"), floors)?;
+            self.stage(&format!("draft, block {block}"), context, stages[0], floors[0]);
+            self.stage(&format!("commit, block {block}"), context, stages[2], floors[2]);
+        }
+        for budget in args.tree.iter().map(|&budget| usize::from(budget)) {
+            let spec = Spec::Tree { block: 16, budget };
+            self.round(context, spec, &format!("tree round, {} rows", budget + 1), floors(budget + 1, 16))?;
+        }
+        Ok(())
     }
 
     /// Whole rounds; milliseconds of their draft, verify and commit, each waited for.
