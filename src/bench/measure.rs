@@ -11,7 +11,7 @@ use crate::answer::{Answer, Question, answer};
 use crate::model_flags::Running;
 use anyhow::{Result, bail};
 use engine::sampling::Sampling;
-use engine::{Generation, Round};
+use engine::{Generation, Round, Sequence};
 use runs::machine::checksum;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
@@ -42,6 +42,33 @@ pub(crate) fn ask(
 ) -> Result<Answer> {
     running.engine.set_spec(mode.spec);
     let sequence = running.engine.sequence();
+    go_on(running, mode, sequence, prompt, sampling, max_tokens, slow_down)
+}
+
+/// All of a prompt but its last token, as a mode reads it: what its answers can go on from.
+pub(crate) fn read(running: &mut Running, mode: &Mode, prompt: &[u32]) -> Result<Sequence> {
+    let engine = &mut running.engine;
+    engine.set_spec(mode.spec);
+    let mut sequence = engine.sequence();
+    let rows = engine.model().options().max_rows;
+    for chunk in prompt[..prompt.len().saturating_sub(1)].chunks(rows) {
+        engine.read(&mut sequence, chunk)?;
+    }
+    engine.absorb(&mut sequence)?;
+    Ok(sequence)
+}
+
+/// One answer in one mode, from a sequence that holds the beginning of the prompt.
+pub(crate) fn go_on(
+    running: &mut Running,
+    mode: &Mode,
+    sequence: Sequence,
+    prompt: &[u32],
+    sampling: &Sampling,
+    max_tokens: usize,
+    slow_down: f64,
+) -> Result<Answer> {
+    running.engine.set_spec(mode.spec);
     let stop = &AtomicBool::new(false);
     answer(running, Question { sequence, prompt, sampling, max_tokens, relaxed: None, stop }, |piece| {
         if let Some(round) = piece.round.filter(|_| slow_down > 0.0) {

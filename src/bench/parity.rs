@@ -1,7 +1,7 @@
 //! `forerun bench parity`: every mode writes the same tokens. Compares with plain decoding token by token, over suites,
 //! ways of sampling, seeds and cache types; one difference fails.
 
-use super::measure::ask;
+use super::measure::{ask, go_on, read};
 use super::modes::{Means, Mode};
 use super::progress::Progress;
 use super::suites::{self, Suite};
@@ -116,31 +116,32 @@ fn all(args: &Args) -> Result<()> {
         let suites = suites(args, &running)?;
         let prompts: usize = suites.iter().map(|s| s.prompts.len()).sum();
         let ways = ways(args.quick);
-        let progress = Progress::new(prompts * ways.len(), cache);
+        let progress = Progress::new(prompts * (modes.len() + 1), cache);
         let mut number = 0;
         for suite in &suites {
             for (index, prompt) in suite.prompts.iter().enumerate() {
-                for (way, sampling) in &ways {
-                    let seeds = if sampling.temperature > 0.0 { args.seeds } else { 1 };
-                    for _ in 0..seeds {
-                        number += 1;
-                        let sampling = Sampling { seed: number, ..sampling.clone() };
-                        let found = compare(&mut running, &modes, prompt, &sampling, args.max_tokens)?;
-                        answers += modes.len();
-                        for (mode, difference, margin) in found {
-                            differences += 1;
-                            let Difference { step, expected, found } = difference;
-                            let name =
-                                |token: Option<u32>| token.map_or("the end".to_owned(), |t| t.to_string());
-                            writeln!(
-                                out,
-                                "{mode}: {} {index}, {way}, seed {number}, KV {cache}: token {step} is {} instead of \
-                                 {}, whose logit is {margin:.6} higher",
-                                suite.name,
-                                name(found),
-                                name(expected),
-                            )?;
-                        }
+                let draws = draws(&ways, args.seeds, &mut number);
+                let expected = answers_of(&mut running, &plain(), prompt, &draws, args.max_tokens)?;
+                progress.step(&format!("{cache} {}", suite.name));
+                for mode in &modes {
+                    let found = answers_of(&mut running, mode, prompt, &draws, args.max_tokens)?;
+                    answers += found.len();
+                    for (((way, sampling), expected), found) in draws.iter().zip(&expected).zip(&found) {
+                        let Some(difference) = first_difference(expected, found) else { continue };
+                        differences += 1;
+                        let margin = margin(&mut running, prompt, sampling, &difference)?;
+                        let Difference { step, expected, found } = difference;
+                        let name = |token: Option<u32>| token.map_or("the end".to_owned(), |t| t.to_string());
+                        writeln!(
+                            out,
+                            "{}: {} {index}, {way}, seed {}, KV {cache}: token {step} is {} instead of {}, whose logit \
+                             is {margin:.6} higher",
+                            mode.name,
+                            suite.name,
+                            sampling.seed,
+                            name(found),
+                            name(expected),
+                        )?;
                     }
                     progress.step(&format!("{cache} {}", suite.name));
                 }
@@ -177,7 +178,7 @@ pub(crate) fn of(model: &ModelFlags) -> Result<()> {
     };
     all(&args)?;
     let (mut device, mut processor) = (model.load()?, model.on_processor().load()?);
-    let plain = Mode { name: "off".to_owned(), spec: engine::Spec::Off };
+    let plain = plain();
     let (mut answers, mut out) = (0, std::io::stdout().lock());
     for suite in suites(&Args { per_suite: Some(4), ..args.clone() }, &device)? {
         for prompt in &suite.prompts {
@@ -185,13 +186,9 @@ pub(crate) fn of(model: &ModelFlags) -> Result<()> {
             let found = ask(&mut device, &plain, prompt, &sampling, 64, 0.0)?.ids;
             let expected = ask(&mut processor, &plain, prompt, &sampling, 64, 0.0)?.ids;
             answers += 1;
-            let Some(Difference { step, expected, found }) = first_difference(&expected, &found) else {
-                continue;
-            };
-            ask(&mut processor, &plain, prompt, &sampling, step + 1, 0.0)?;
-            let logits = processor.engine.model().logits(0);
-            let logit = |token: Option<u32>| token.map_or(f32::NAN, |t| logits[t as usize]);
-            let margin = logit(expected) - logit(found);
+            let Some(difference) = first_difference(&expected, &found) else { continue };
+            let margin = margin(&mut processor, prompt, &sampling, &difference)?;
+            let step = difference.step;
             writeln!(
                 out,
                 "{}: token {step} differs from the processor's, whose logit is {margin:.4} higher",
@@ -254,29 +251,51 @@ fn suites(args: &Args, running: &Running) -> Result<Vec<Suite>> {
     names.iter().map(|name| suites::suite(name, count, &running.text)).collect()
 }
 
-/// Answers in all modes; those that differ from plain decoding, with the margin of the first difference.
-fn compare(
-    running: &mut Running,
-    modes: &[Mode],
-    prompt: &[u32],
-    sampling: &Sampling,
-    max_tokens: usize,
-) -> Result<Vec<(String, Difference, f32)>> {
-    let plain = Mode { name: "off".to_owned(), spec: engine::Spec::Off };
-    let expected = ask(running, &plain, prompt, sampling, max_tokens, 0.0)?.ids;
-    let mut differences = Vec::new();
-    for mode in modes {
-        let found = ask(running, mode, prompt, sampling, max_tokens, 0.0)?.ids;
-        if let Some(difference) = first_difference(&expected, &found) {
-            // Plain decoding again, up to the token in question: its logits are those of the last pass.
-            ask(running, &plain, prompt, sampling, difference.step + 1, 0.0)?;
-            let logits = running.engine.model().logits(0);
-            let logit = |token: Option<u32>| token.map_or(f32::NAN, |t| logits[t as usize]);
-            let margin = logit(difference.expected) - logit(difference.found);
-            differences.push((mode.name.clone(), difference, margin));
+fn plain() -> Mode {
+    Mode { name: "off".to_owned(), spec: engine::Spec::Off }
+}
+
+/// Every way of sampling with as many seeds as are asked for; `number` counts them through.
+fn draws(ways: &[(&'static str, Sampling)], seeds: u64, number: &mut u64) -> Vec<(&'static str, Sampling)> {
+    let mut draws = Vec::new();
+    for (way, sampling) in ways {
+        let seeds = if sampling.temperature > 0.0 { seeds } else { 1 };
+        for _ in 0..seeds {
+            *number += 1;
+            draws.push((*way, Sampling { seed: *number, ..sampling.clone() }));
         }
     }
-    Ok(differences)
+    draws
+}
+
+/// A mode's answers to a prompt that it reads once.
+fn answers_of(
+    running: &mut Running,
+    mode: &Mode,
+    prompt: &[u32],
+    draws: &[(&str, Sampling)],
+    max_tokens: usize,
+) -> Result<Vec<Vec<u32>>> {
+    let read = read(running, mode, prompt)?;
+    let answer = |(_, sampling): &(&str, Sampling)| {
+        let answer = go_on(running, mode, read.clone(), prompt, sampling, max_tokens, 0.0)?;
+        Ok(answer.ids)
+    };
+    draws.iter().map(answer).collect()
+}
+
+/// By how much plain decoding preferred its own token where a mode wrote another.
+fn margin(
+    running: &mut Running,
+    prompt: &[u32],
+    sampling: &Sampling,
+    difference: &Difference,
+) -> Result<f32> {
+    // Plain decoding again, up to the token in question: its logits are those of the last pass.
+    ask(running, &plain(), prompt, sampling, difference.step + 1, 0.0)?;
+    let logits = running.engine.model().logits(0);
+    let logit = |token: Option<u32>| token.map_or(f32::NAN, |t| logits[t as usize]);
+    Ok(logit(difference.expected) - logit(difference.found))
 }
 
 fn first_difference(expected: &[u32], found: &[u32]) -> Option<Difference> {

@@ -172,7 +172,7 @@ const MOST_PATIENCE: f64 = 4.0 * PATIENCE;
 const WORTH_TRYING: f64 = 1.1;
 
 /// Tokens that what other texts taught of a drafter counts for in a new one: its own first rounds say more.
-const FROM_OTHER_TEXTS: f64 = 4.0;
+const FROM_OTHER_TEXTS: f64 = 12.0;
 /// A drafter whose rounds take no more plain ones than this is tried at the beginning of every text, if it could win.
 const SHORT_ROUND: f64 = 4.0;
 
@@ -265,8 +265,11 @@ impl Choice {
             if record.arm == best {
                 record.wait = 0.0;
             } else if record.arm == arm || Some(record.arm) == before {
-                let loss =
-                    if record.arm == arm { (seconds - tokens as f64 / rate).max(0.0) } else { seconds };
+                // Who was best until now would lose what its rounds take longer.
+                let loss = match record.arm == arm {
+                    true => (seconds - tokens as f64 / rate).max(0.0),
+                    false => record.round.get().unwrap_or(seconds) * (1.0 - record.rate() / rate),
+                };
                 record.wait = (2.0 * record.wait).clamp(PATIENCE * loss, MOST_PATIENCE * loss);
             }
         }
@@ -402,7 +405,8 @@ mod tests {
             }
         }
         let share = spent[0] / spent.iter().sum::<f64>();
-        assert!(share > 0.9, "{spent:?}");
+        // The other drafter is 6 % slower: a tenth of the time given to it costs less than one part in a hundred.
+        assert!(share > 0.88, "{spent:?}");
     }
 
     #[test]
@@ -428,7 +432,7 @@ mod tests {
         let [dflash, mtp, off] = text(20, &easy);
         assert!(off <= 1.0 && mtp > 0.0, "{dflash} {mtp} {off}");
         let [dflash, mtp, off] = text(100, &hard);
-        assert!(dflash == 0.0 && mtp <= 10.0, "{dflash} {mtp} {off}");
+        assert!(dflash == 0.0 && mtp <= 25.0, "{dflash} {mtp} {off}");
     }
 
     #[test]

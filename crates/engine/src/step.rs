@@ -11,7 +11,7 @@ use crate::state::MtpFeed;
 use crate::stow::Copies;
 use crate::{Error, Row, Sequence};
 use checkpoint::{DrafterConfig, TargetConfig};
-use compute::{Backend, Draw, Drawn, KvType};
+use compute::{ANCHOR_TOKENS, Backend, Draw, Drawn, KvType};
 use std::time::Instant;
 
 /// Bytes of features that may wait to be taken in: in batches that costs little, and while nobody drafts nothing at all.
@@ -329,11 +329,15 @@ impl Engine {
                 drawn.map(|(row, t)| Likelihood::of(&self.model.logits(*row as usize), *t, top)).collect()
             };
             let likelihoods = text.likelihoods.map_or_else(Vec::new, tell);
+            let before = text.sequence.committed();
             self.commit(i, &mut text.sequence, &rows, &path)?;
             let commit_s = laps.lap();
 
             let share = verify_s * (draft.nodes.len() + 1) as f64 / rows.len() as f64;
-            let seconds = (draft_s + share + judge_s + commit_s) / self.costs.drift();
+            // Every 32nd token folds an anchor, which says nothing of whose round it fell in.
+            let folded = before / ANCHOR_TOKENS != text.sequence.committed() / ANCHOR_TOKENS;
+            let commit = if folded { 0.0 } else { commit_s };
+            let seconds = (draft_s + share + judge_s + commit) / self.costs.drift();
             for learned in [&mut text.learned, &mut self.learned] {
                 learned.add(*arm, draft, &verdict.path, seconds);
             }
@@ -387,8 +391,9 @@ impl Engine {
         Ok(draws.iter().enumerate().map(kept).collect())
     }
 
-    /// Takes in what waits for the drafters.
-    fn absorb(&mut self, sequence: &mut Sequence) -> Result<(), Error> {
+    /// Takes in what waits for the drafters. Happens by itself where a text begins and goes on; a sequence that several will go on
+    /// from had better have done it before.
+    pub fn absorb(&mut self, sequence: &mut Sequence) -> Result<(), Error> {
         if let (Some(dflash), Some(context)) = (&mut self.dflash, &mut sequence.draft) {
             dflash.absorb(&mut *self.backend, context)?;
         }
