@@ -32,8 +32,8 @@ pub(crate) struct Exploded {
 pub(crate) trait Codes {
     /// Bytes of a group of a tile: [vectors, 64].
     const BYTES: usize;
-    /// Whether codes exceed 127.
-    const WIDE: bool = false;
+    /// The largest code.
+    const MOST: i32;
     /// Vector `i` of the result holds columns `4i..4i+4`.
     unsafe fn unpack<L: Lanes>(from: *const u8) -> [L::Ints; 8];
     /// The inverse: packs a group whose vector `i` holds the codes of columns `4i..4i+4`, four bytes a row.
@@ -58,6 +58,7 @@ pub(crate) struct Nibbles;
 
 impl Codes for Nibbles {
     const BYTES: usize = 256;
+    const MOST: i32 = 15;
 
     #[inline(always)]
     unsafe fn unpack<L: Lanes>(from: *const u8) -> [L::Ints; 8] {
@@ -85,7 +86,7 @@ pub(crate) const IQ4: [u8; 16] = [1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153
 
 impl Codes for Table {
     const BYTES: usize = Nibbles::BYTES;
-    const WIDE: bool = true;
+    const MOST: i32 = 255;
 
     #[inline(always)]
     unsafe fn unpack<L: Lanes>(from: *const u8) -> [L::Ints; 8] {
@@ -105,6 +106,7 @@ pub(crate) struct Fives;
 
 impl Codes for Fives {
     const BYTES: usize = Nibbles::BYTES + 64;
+    const MOST: i32 = 31;
 
     #[inline(always)]
     unsafe fn unpack<L: Lanes>(from: *const u8) -> [L::Ints; 8] {
@@ -140,6 +142,7 @@ pub(crate) struct Sixes;
 
 impl Codes for Sixes {
     const BYTES: usize = Nibbles::BYTES + 128;
+    const MOST: i32 = 63;
 
     #[inline(always)]
     unsafe fn unpack<L: Lanes>(from: *const u8) -> [L::Ints; 8] {
@@ -177,6 +180,7 @@ pub(crate) struct Twos;
 
 impl Codes for Twos {
     const BYTES: usize = 128;
+    const MOST: i32 = 3;
 
     #[inline(always)]
     unsafe fn unpack<L: Lanes>(from: *const u8) -> [L::Ints; 8] {
@@ -204,6 +208,7 @@ pub(crate) struct Threes;
 
 impl Codes for Threes {
     const BYTES: usize = Twos::BYTES + 64;
+    const MOST: i32 = 7;
 
     #[inline(always)]
     unsafe fn unpack<L: Lanes>(from: *const u8) -> [L::Ints; 8] {
@@ -239,7 +244,7 @@ pub(crate) struct Bytes;
 
 impl Codes for Bytes {
     const BYTES: usize = 512;
-    const WIDE: bool = true;
+    const MOST: i32 = 255;
 
     #[inline(always)]
     unsafe fn unpack<L: Lanes>(from: *const u8) -> [L::Ints; 8] {

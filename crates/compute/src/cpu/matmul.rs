@@ -226,13 +226,10 @@ unsafe fn run_q8<L: Lanes, F: Format, const R: usize>(job: &TileJob) {
                         let high = F::Scales::group::<L>(scales, shared, 2 * g + 1);
                         for r in 0..R {
                             let x = x[r].add(at);
-                            let mut dots = [
-                                start::<L, F>((*x).minus_half_sums[0]),
-                                start::<L, F>((*x).minus_half_sums[1]),
+                            let dots = [
+                                dots::<L, F, 4, 1>(&codes, [x], 0)[0],
+                                dots::<L, F, 4, 1>(&codes, [x], 1)[0],
                             ];
-                            for j in 0..8 {
-                                dots[j / 4] = dot_codes::<L, F>(dots[j / 4], codes[j], x, j);
-                            }
                             let scale = L::splat((*x).scale);
                             sums[r] = L::from_ints(dots[0]).fma(low.0.mul(scale), sums[r]);
                             sums[r] = L::from_ints(dots[1]).fma(high.0.mul(scale), sums[r]);
@@ -243,30 +240,13 @@ unsafe fn run_q8<L: Lanes, F: Format, const R: usize>(job: &TileJob) {
                         }
                     } else {
                         let (scale, minimum) = F::Scales::group::<L>(scales, shared, g);
-                        let mut dots = [L::int_splat(0); R];
+                        let mut x = x;
                         for r in 0..R {
-                            dots[r] = start::<L, F>((*x[r].add(at)).minus_sum);
+                            x[r] = x[r].add(at);
                         }
-                        if R < 4 {
-                            // Two chains hide the latency that other rows hide otherwise; the sum is exact.
-                            for r in 0..R {
-                                let x = x[r].add(at);
-                                let mut second = L::int_splat(0);
-                                for j in 0..4 {
-                                    dots[r] = dot_codes::<L, F>(dots[r], codes[j], x, j);
-                                    second = dot_codes::<L, F>(second, codes[j + 4], x, j + 4);
-                                }
-                                dots[r] = L::int_add(dots[r], second);
-                            }
-                        } else {
-                            for j in 0..8 {
-                                for r in 0..R {
-                                    dots[r] = dot_codes::<L, F>(dots[r], codes[j], x[r].add(at), j);
-                                }
-                            }
-                        }
+                        let dots = dots::<L, F, 8, R>(&codes, x, 0);
                         for r in 0..R {
-                            let x = x[r].add(at);
+                            let x = x[r];
                             sums[r] = L::from_ints(dots[r]).fma(scale.mul(L::splat((*x).scale)), sums[r]);
                             if F::Scales::MINIMA {
                                 sums[r] = minimum.fnma(L::splat((*x).scaled_sum), sums[r]);
@@ -297,16 +277,29 @@ unsafe fn start<L: Lanes, F: Format>(minus_sum: i32) -> L::Ints {
     }
 }
 
+/// The dot products of a group's codes with `R` rows, or with `N` of 4 of half a group's, the first or the second.
 #[inline(always)]
-unsafe fn dot_codes<L: Lanes, F: Format>(
-    dot: L::Ints,
-    codes: L::Ints,
-    x: *const Q8Block,
-    j: usize,
-) -> L::Ints {
+unsafe fn dots<L: Lanes, F: Format, const N: usize, const R: usize>(
+    codes: &[L::Ints; 8],
+    x: [*const Q8Block; R],
+    part: usize,
+) -> [L::Ints; R] {
     unsafe {
-        let x = (&raw const (*x).q).cast::<i8>().add(4 * j);
-        if F::Codes::WIDE { L::dot::<true>(dot, codes, x) } else { L::dot::<false>(dot, codes, x) }
+        let codes = &*codes[N * part..].as_ptr().cast::<[L::Ints; N]>();
+        let mut dots = [L::int_splat(0); R];
+        let mut bytes = [std::ptr::null(); R];
+        for r in 0..R {
+            let x = x[r];
+            dots[r] = start::<L, F>(if N == 8 { (*x).minus_sum } else { (*x).minus_half_sums[part] });
+            bytes[r] = (&raw const (*x).q).cast::<i8>().add(4 * N * part);
+        }
+        // The largest codes of the formats are constants of types, which cannot be passed on as one.
+        match F::Codes::MOST {
+            ..=15 => L::dots::<15, N, R>(dots, codes, &bytes),
+            16..=31 => L::dots::<31, N, R>(dots, codes, &bytes),
+            32..=63 => L::dots::<63, N, R>(dots, codes, &bytes),
+            _ => L::dots::<255, N, R>(dots, codes, &bytes),
+        }
     }
 }
 

@@ -10,6 +10,7 @@ pub(crate) struct Avx2(__m256, __m256);
 #[rustfmt::skip]
 impl Lanes for Avx2 {
     type Ints = (__m256i, __m256i);
+    const ROOMY: bool = false;
 
     #[inline(always)] unsafe fn splat(x: f32) -> Self { unsafe { Self(_mm256_set1_ps(x), _mm256_set1_ps(x)) } }
     #[inline(always)] unsafe fn load(from: *const f32) -> Self { unsafe { Self(_mm256_loadu_ps(from), _mm256_loadu_ps(from.add(8))) } }
@@ -47,6 +48,25 @@ impl Lanes for Avx2 {
             _mm_cvtss_f32(_mm_add_ss(v, _mm_movehdup_ps(v)))
         }
     }
+    #[inline(always)] unsafe fn sums(v: [Self; 16]) -> Self {
+        // The same additions as `sum`: halves, quarters, eighths and the last two, of two vectors in each step.
+        unsafe {
+            macro_rules! halves { ($i:expr) => { _mm256_add_ps(v[$i].0, v[$i].1) } }
+            macro_rules! quarters { ($i:expr) => {{
+                let (a, b) = (halves!($i), halves!($i + 4));
+                _mm256_add_ps(_mm256_permute2f128_ps::<0x20>(a, b), _mm256_permute2f128_ps::<0x31>(a, b))
+            }} }
+            macro_rules! eighths { ($i:expr) => {{
+                let (a, b) = (_mm256_castps_pd(quarters!($i)), _mm256_castps_pd(quarters!($i + 1)));
+                _mm256_add_ps(_mm256_castpd_ps(_mm256_unpacklo_pd(a, b)), _mm256_castpd_ps(_mm256_unpackhi_pd(a, b)))
+            }} }
+            macro_rules! eight { ($i:expr) => {{
+                let (a, b) = (eighths!($i), eighths!($i + 2));
+                _mm256_add_ps(_mm256_shuffle_ps::<0x88>(a, b), _mm256_shuffle_ps::<0xdd>(a, b))
+            }} }
+            Self(eight!(0), eight!(8))
+        }
+    }
     #[inline(always)] unsafe fn largest(self) -> f32 {
         unsafe {
             let v = _mm256_max_ps(self.0, self.1);
@@ -72,9 +92,11 @@ impl Lanes for Avx2 {
     }
     #[inline(always)] unsafe fn store_i8(self, to: *mut i8) {
         unsafe {
-            let mut lanes = [0f32; 16];
-            self.store(lanes.as_mut_ptr());
-            to.cast::<[i8; 16]>().write_unaligned(lanes.map(|x| x as i8));
+            let words = _mm256_packs_epi32(_mm256_cvtps_epi32(self.0), _mm256_cvtps_epi32(self.1));
+            // Packing goes by halves of registers: its quarters lie in the order 0, 2, 1, 3.
+            let words = _mm256_permute4x64_epi64::<0xd8>(words);
+            let bytes = _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256::<1>(words));
+            _mm_storeu_si128(to.cast(), bytes);
         }
     }
     #[inline(always)] unsafe fn from_ints(v: Self::Ints) -> Self { unsafe { Self(_mm256_cvtepi32_ps(v.0), _mm256_cvtepi32_ps(v.1)) } }
@@ -95,22 +117,56 @@ impl Lanes for Avx2 {
             (_mm256_shuffle_epi8(table, index.0), _mm256_shuffle_epi8(table, index.1))
         }
     }
-    #[inline(always)] unsafe fn dot<const WIDE: bool>(acc: Self::Ints, codes: Self::Ints, x: *const i8) -> Self::Ints {
+    #[inline(always)] unsafe fn dot(acc: Self::Ints, codes: Self::Ints, x: *const i8) -> Self::Ints {
         unsafe {
+            // Two products of 255 * 127 overflow 16 bits, so even and odd bytes are multiplied apart.
+            let low = _mm256_set1_epi16(0xff);
             let x = _mm256_set1_epi32(x.cast::<i32>().read_unaligned());
-            let ones = _mm256_set1_epi16(1);
-            let dot = |acc, codes| {
-                if WIDE {
-                    // Two products of 255 * 127 overflow 16 bits, so even and odd bytes are multiplied apart.
-                    let low = _mm256_set1_epi16(0xff);
-                    let even = _mm256_madd_epi16(_mm256_and_si256(codes, low), _mm256_srai_epi16::<8>(_mm256_slli_epi16::<8>(x)));
-                    let odd = _mm256_madd_epi16(_mm256_srli_epi16::<8>(codes), _mm256_srai_epi16::<8>(x));
-                    _mm256_add_epi32(acc, _mm256_add_epi32(even, odd))
-                } else {
-                    _mm256_add_epi32(acc, _mm256_madd_epi16(_mm256_maddubs_epi16(codes, x), ones))
+            let (x_even, x_odd) = (_mm256_srai_epi16::<8>(_mm256_slli_epi16::<8>(x)), _mm256_srai_epi16::<8>(x));
+            macro_rules! dot { ($acc:expr, $codes:expr) => {{
+                let even = _mm256_madd_epi16(_mm256_and_si256($codes, low), x_even);
+                let odd = _mm256_madd_epi16(_mm256_srli_epi16::<8>($codes), x_odd);
+                _mm256_add_epi32($acc, _mm256_add_epi32(even, odd))
+            }} }
+            (dot!(acc.0, codes.0), dot!(acc.1, codes.1))
+        }
+    }
+    #[inline(always)] unsafe fn dots<const MOST: i32, const N: usize, const R: usize>(
+        mut acc: [Self::Ints; R],
+        codes: &[Self::Ints; N],
+        x: &[*const i8; R],
+    ) -> [Self::Ints; R] {
+        unsafe {
+            if MOST > 127 {
+                for j in 0..N {
+                    for r in 0..R {
+                        acc[r] = Self::dot(acc[r], codes[j], x[r].add(4 * j));
+                    }
                 }
-            };
-            (dot(acc.0, codes.0), dot(acc.1, codes.1))
+                return acc;
+            }
+            // So many pairs of products fit 16 bits; they are added there, which is half the work. Two rows at a time have registers enough.
+            let fit = ((32_767 / (2 * 127 * MOST)) as usize).min(N);
+            let (zero, ones) = (_mm256_setzero_si256(), _mm256_set1_epi16(1));
+            for first in (0..R).step_by(2) {
+                for part in (0..N).step_by(fit) {
+                    let mut short = [(zero, zero); 2];
+                    for j in part..N.min(part + fit) {
+                        for r in first..R.min(first + 2) {
+                            let x = _mm256_set1_epi32(x[r].add(4 * j).cast::<i32>().read_unaligned());
+                            let short = &mut short[r - first];
+                            short.0 = _mm256_add_epi16(short.0, _mm256_maddubs_epi16(codes[j].0, x));
+                            short.1 = _mm256_add_epi16(short.1, _mm256_maddubs_epi16(codes[j].1, x));
+                        }
+                    }
+                    for r in first..R.min(first + 2) {
+                        let short = short[r - first];
+                        acc[r].0 = _mm256_add_epi32(acc[r].0, _mm256_madd_epi16(short.0, ones));
+                        acc[r].1 = _mm256_add_epi32(acc[r].1, _mm256_madd_epi16(short.1, ones));
+                    }
+                }
+            }
+            acc
         }
     }
 }

@@ -94,7 +94,7 @@ impl Lanes for Avx512 {
     #[inline(always)] unsafe fn lookup(table: *const u8, index: __m512i) -> __m512i {
         unsafe { _mm512_shuffle_epi8(_mm512_broadcast_i32x4(_mm_loadu_si128(table.cast())), index) }
     }
-    #[inline(always)] unsafe fn dot<const WIDE: bool>(acc: __m512i, codes: __m512i, x: *const i8) -> __m512i {
+    #[inline(always)] unsafe fn dot(acc: __m512i, codes: __m512i, x: *const i8) -> __m512i {
         unsafe { _mm512_dpbusd_epi32(acc, codes, _mm512_set1_epi32(x.cast::<i32>().read_unaligned())) }
     }
 }

@@ -22,6 +22,8 @@ pub(crate) use scalar::Scalar;
 pub(crate) trait Lanes: Copy {
     /// 16 x i32, or 64 bytes.
     type Ints: Copy;
+    /// Whether registers hold some thirty of these; else seven, and kernels take fewer columns or rows at a time.
+    const ROOMY: bool = true;
 
     unsafe fn splat(x: f32) -> Self;
     unsafe fn load(from: *const f32) -> Self;
@@ -83,8 +85,35 @@ pub(crate) trait Lanes: Copy {
     /// Each byte (below 16) replaced by that entry of a table of 16 bytes.
     unsafe fn lookup(table: *const u8, index: Self::Ints) -> Self::Ints;
     /// Adds to each lane the dot product of its four bytes (unsigned) with the four signed bytes at `x`.
-    /// Codes above 127 need `WIDE`.
-    unsafe fn dot<const WIDE: bool>(acc: Self::Ints, codes: Self::Ints, x: *const i8) -> Self::Ints;
+    unsafe fn dot(acc: Self::Ints, codes: Self::Ints, x: *const i8) -> Self::Ints;
+    /// The same over `N` vectors of codes up to `MOST` and `4 N` signed bytes, for `R` rows of them.
+    #[inline(always)]
+    unsafe fn dots<const MOST: i32, const N: usize, const R: usize>(
+        mut acc: [Self::Ints; R],
+        codes: &[Self::Ints; N],
+        x: &[*const i8; R],
+    ) -> [Self::Ints; R] {
+        unsafe {
+            if R < 4 && N == 8 {
+                // Two chains hide the latency that other rows hide otherwise; the sum is exact.
+                for r in 0..R {
+                    let mut second = Self::int_splat(0);
+                    for j in 0..N / 2 {
+                        acc[r] = Self::dot(acc[r], codes[j], x[r].add(4 * j));
+                        second = Self::dot(second, codes[N / 2 + j], x[r].add(4 * (N / 2 + j)));
+                    }
+                    acc[r] = Self::int_add(acc[r], second);
+                }
+            } else {
+                for j in 0..N {
+                    for r in 0..R {
+                        acc[r] = Self::dot(acc[r], codes[j], x[r].add(4 * j));
+                    }
+                }
+            }
+            acc
+        }
+    }
 
     /// Asks for a cache line before it is needed; any address will do.
     #[inline(always)]
@@ -161,3 +190,64 @@ macro_rules! at_level {
     };
 }
 pub(crate) use at_level;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Dot products of 8 vectors of codes with `R` rows.
+    #[inline(always)]
+    unsafe fn dots_of<L: Lanes, const MOST: i32, const R: usize>(
+        codes: &[[u8; 64]; 8],
+        x: &[[i8; 32]; R],
+    ) -> [[f32; 16]; R] {
+        unsafe {
+            let mut vectors = [L::int_splat(0); 8];
+            for i in 0..8 {
+                vectors[i] = L::int_load(codes[i].as_ptr());
+            }
+            let mut rows = [std::ptr::null(); R];
+            for r in 0..R {
+                rows[r] = x[r].as_ptr();
+            }
+            let dots = L::dots::<MOST, 8, R>([L::int_splat(3); R], &vectors, &rows);
+            let mut out = [[0f32; 16]; R];
+            for r in 0..R {
+                L::from_ints(dots[r]).store(out[r].as_mut_ptr());
+            }
+            out
+        }
+    }
+
+    #[target_feature(enable = "avx2,fma,f16c")]
+    unsafe fn avx2<const MOST: i32, const R: usize>(
+        codes: &[[u8; 64]; 8],
+        x: &[[i8; 32]; R],
+    ) -> [[f32; 16]; R] {
+        unsafe { dots_of::<Avx2, MOST, R>(codes, x) }
+    }
+
+    fn largest_codes<const MOST: i32>() {
+        let codes = [[MOST as u8; 64]; 8];
+        for (positive, negative) in [(127, 127), (-127, -127), (127, -127)] {
+            let mut x = [[positive; 32]; 3];
+            x[1][16..].fill(negative);
+            // SAFETY: scalar code runs everywhere, the other where its instructions are.
+            unsafe {
+                let expected = dots_of::<Scalar, MOST, 3>(&codes, &x);
+                assert_eq!(expected[0][0], (3 + 32 * MOST * i32::from(positive)) as f32);
+                if crate::CpuLevel::detect() >= crate::CpuLevel::Avx2 {
+                    assert_eq!(expected, avx2::<MOST, 3>(&codes, &x), "codes of {MOST}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_largest_codes_and_activations_fit() {
+        largest_codes::<15>();
+        largest_codes::<31>();
+        largest_codes::<63>();
+        largest_codes::<255>();
+    }
+}

@@ -77,7 +77,7 @@ impl Lanes for Scalar {
         let table = unsafe { table.cast::<[u8; 16]>().read_unaligned() };
         bytemuck::cast(bytes(index).map(|i| table[i as usize & 15]))
     }
-    #[inline(always)] unsafe fn dot<const WIDE: bool>(acc: [i32; 16], codes: [i32; 16], x: *const i8) -> [i32; 16] {
+    #[inline(always)] unsafe fn dot(acc: [i32; 16], codes: [i32; 16], x: *const i8) -> [i32; 16] {
         let x = unsafe { x.cast::<[i8; 4]>().read_unaligned() };
         let codes = bytes(codes);
         std::array::from_fn(|i| acc[i] + (0..4).map(|b| codes[4 * i + b] as i32 * x[b] as i32).sum::<i32>())

@@ -216,12 +216,15 @@ unsafe fn score<L: Lanes, const HALVES: bool>(
             let mut key = [keys[keys.len() - 1]; 8];
             key[..keys.len()].copy_from_slice(keys);
             let mut dots = [L::zero(); 16];
-            for d in (0..dim).step_by(16) {
-                let (a, b) = (L::load(queries[0].add(d)), L::load(queries[1].add(d)));
-                for j in 0..8 {
-                    let k = load::<L, HALVES>(key[j], d);
-                    dots[j] = a.fma(k, dots[j]);
-                    dots[8 + j] = b.fma(k, dots[8 + j]);
+            let together = if L::ROOMY { 8 } else { 2 };
+            for first in (0..8).step_by(together) {
+                for d in (0..dim).step_by(16) {
+                    let (a, b) = (L::load(queries[0].add(d)), L::load(queries[1].add(d)));
+                    for j in first..first + together {
+                        let k = load::<L, HALVES>(key[j], d);
+                        dots[j] = a.fma(k, dots[j]);
+                        dots[8 + j] = b.fma(k, dots[8 + j]);
+                    }
                 }
             }
             let mut sums = [0f32; 16];
@@ -314,9 +317,12 @@ unsafe fn weigh<L: Lanes>(
     unsafe {
         let mut column = 0;
         while column < dim {
-            if column + 128 <= dim {
+            if L::ROOMY && column + 128 <= dim {
                 columns::<L, 8>(weights, values, halves, column, merging, sums);
                 column += 128;
+            } else if !L::ROOMY && column + 32 <= dim {
+                columns::<L, 2>(weights, values, halves, column, merging, sums);
+                column += 32;
             } else {
                 columns::<L, 1>(weights, values, halves, column, merging, sums);
                 column += 16;

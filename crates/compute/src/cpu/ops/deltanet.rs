@@ -85,12 +85,12 @@ unsafe fn through_state<L: Lanes>(state: *const f32, dim: usize, x: &[[*const f3
                 // streams better by whole rows of the state.
                 let left = dim - column;
                 column += match rows.len() {
-                    1 if left >= 128 => columns::<L, 1, 8>(state, dim, rows, column, out),
-                    2 if left >= 64 => columns::<L, 2, 4>(state, dim, rows, column, out),
-                    3 if left >= 64 => columns::<L, 3, 4>(state, dim, rows, column, out),
+                    1 if L::ROOMY && left >= 128 => columns::<L, 1, 8>(state, dim, rows, column, out),
+                    2 if L::ROOMY && left >= 64 => columns::<L, 2, 4>(state, dim, rows, column, out),
+                    3 if L::ROOMY && left >= 64 => columns::<L, 3, 4>(state, dim, rows, column, out),
                     1 => columns::<L, 1, 2>(state, dim, rows, column, out),
-                    2 => columns::<L, 2, 2>(state, dim, rows, column, out),
-                    _ => columns::<L, 3, 2>(state, dim, rows, column, out),
+                    2 => columns::<L, 2, 1>(state, dim, rows, column, out),
+                    _ => columns::<L, 3, 1>(state, dim, rows, column, out),
                 };
             }
         }
@@ -112,14 +112,17 @@ struct KeyJob {
 #[inline(always)]
 unsafe fn multiply_keys<L: Lanes>(job: &KeyJob) {
     unsafe {
+        let together = if L::ROOMY { 8 } else { 2 };
         for i in (0..job.n).step_by(8) {
             let mut dots = [L::zero(); 16];
-            for d in (0..job.dim).step_by(16) {
-                let (key, query) = (L::load(job.key.add(d)), L::load(job.query.add(d)));
-                for j in 0..8 {
-                    let k = L::load(job.keys[i + j].add(d));
-                    dots[j] = k.fma(key, dots[j]);
-                    dots[8 + j] = k.fma(query, dots[8 + j]);
+            for first in (0..8).step_by(together) {
+                for d in (0..job.dim).step_by(16) {
+                    let (key, query) = (L::load(job.key.add(d)), L::load(job.query.add(d)));
+                    for j in first..first + together {
+                        let k = L::load(job.keys[i + j].add(d));
+                        dots[j] = k.fma(key, dots[j]);
+                        dots[8 + j] = k.fma(query, dots[8 + j]);
+                    }
                 }
             }
             let mut sums = [0f32; 16];
@@ -307,12 +310,12 @@ unsafe fn run_row<L: Lanes>(
         let mut d = 0;
         while d < dim {
             let columns = Columns { job, row, deltas: &path.deltas[..n], through, column: d };
-            if d + 128 <= dim {
+            if L::ROOMY && d + 128 <= dim {
                 squares = columns.run::<L, 8>(&to_key, &to_query, (decay, beta, own), squares);
                 d += 128;
             } else {
-                squares = columns.run::<L, 1>(&to_key, &to_query, (decay, beta, own), squares);
-                d += 16;
+                squares = columns.run::<L, 2>(&to_key, &to_query, (decay, beta, own), squares);
+                d += 32;
             }
         }
 

@@ -42,7 +42,7 @@ pub(super) unsafe fn fold_body<L: Lanes>(
         for key in (0..dim).step_by(4) {
             let mut column = 0;
             while column < dim {
-                if column + 64 <= dim {
+                if L::ROOMY && column + 64 <= dim {
                     fold_columns::<L, 4>(state, rows, dim, scaled_keys, decay, key, column, out);
                     column += 64;
                 } else {
