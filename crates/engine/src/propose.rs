@@ -1,9 +1,10 @@
 //! Who proposes, and how much: a draft as `--spec` asks for it, and what rounds teach about costs and honesty.
 
 use crate::draft::{self, Draft, MAX_NODES, best_first, chain, ranks_needed};
-use crate::size::{Arm, Calibration, Choice, best_size};
+use crate::size::{Arm, Calibration, Choice, best_size, is_worth_another};
 use crate::step::{Engine, Generation};
 use crate::{Error, Row, Sequence};
+use std::cell::Cell;
 use std::time::Instant;
 
 /// Why a drafter is no longer asked.
@@ -52,26 +53,27 @@ impl Learned {
         self.choice.drop_arm(arm);
     }
 
-    pub(crate) fn add(&mut self, arm: Arm, draft: &Draft, path: &[u32], seconds: f64) {
+    pub(crate) fn add(&mut self, arm: Arm, draft: &Draft, path: &[u32], seconds: f64, caught_up: f64) {
         match arm {
             Arm::Dflash => self.dflash.add(draft, path),
             Arm::Mtp => self.mtp.add(draft, path),
             Arm::Off => {}
         }
-        self.choice.add(arm, path.len(), seconds);
+        self.choice.add(arm, path.len(), seconds, caught_up);
     }
 }
 
 impl Engine {
-    /// A draft as `spec` asks for, and who made it, for a text that has room for so many more tokens. Only `auto` looks at the
-    /// room: a pinned mode proposes the same wherever a text is.
-    pub(crate) fn propose(&mut self, text: &mut Generation, room: usize) -> Result<(Arm, Draft), Error> {
+    /// A draft as `spec` asks for, who made it, and the seconds that catching up took, for a text that has room for so many more
+    /// tokens. Only `auto` looks at the room: a pinned mode proposes the same wherever a text is.
+    pub(crate) fn propose(&mut self, text: &mut Generation, room: usize) -> Result<(Arm, Draft, f64), Error> {
         let arm = match self.spec {
             Spec::Off => Arm::Off,
             Spec::Chain { .. } | Spec::Tree { .. } => Arm::Dflash,
             Spec::Mtp { .. } => Arm::Mtp,
             Spec::Auto { .. } => text.learned.choice.next(|arm| self.bound(arm, room)),
         };
+        let caught_up = self.catch_up(arm, &mut text.sequence)?;
         let draft = match arm {
             Arm::Off => Some(Draft::default()),
             failed if text.failed.contains(&failed) => Some(Draft::default()),
@@ -79,13 +81,33 @@ impl Engine {
             Arm::Mtp => self.ask_mtp(text, room)?,
         };
         match draft {
-            Some(draft) if draft.nodes.is_empty() => Ok((Arm::Off, draft)),
-            Some(draft) => Ok((arm, draft)),
+            Some(draft) if draft.nodes.is_empty() => Ok((Arm::Off, draft, caught_up)),
+            Some(draft) => Ok((arm, draft, caught_up)),
             None => {
                 text.fail(arm);
-                Ok((Arm::Off, Draft::default()))
+                Ok((Arm::Off, Draft::default(), caught_up))
             }
         }
+    }
+
+    /// Takes in what a drafter has missed while another one or nobody drafted; the seconds it took.
+    fn catch_up(&mut self, arm: Arm, sequence: &mut Sequence) -> Result<f64, Error> {
+        let Spec::Auto { block, .. } = self.spec else { return Ok(0.0) };
+        let start = Instant::now();
+        match arm {
+            Arm::Dflash => {
+                if let (Some(dflash), Some(context)) = (&mut self.dflash, &mut sequence.draft)
+                    && context.pending.len() > block
+                {
+                    dflash.absorb(&mut *self.backend, context)?;
+                }
+            }
+            Arm::Mtp if sequence.feed.as_ref().is_some_and(|f| f.tokens.len() > draft::mtp::MAX_DEPTH) => {
+                draft::mtp::absorb(&mut self.model, &mut *self.backend, sequence)?;
+            }
+            Arm::Mtp | Arm::Off => return Ok(0.0),
+        }
+        Ok(start.elapsed().as_secs_f64())
     }
 
     fn ask_dflash(&mut self, text: &mut Generation, room: usize) -> Result<Option<Draft>, Error> {
@@ -120,35 +142,33 @@ impl Engine {
     fn ask_mtp(&mut self, text: &mut Generation, room: usize) -> Result<Option<Draft>, Error> {
         let (costs, calibration, ends) = (&self.costs, &text.learned.mtp, &text.ends);
         let most = if let Spec::Auto { budget, .. } = self.spec { budget } else { MAX_NODES };
-        let each = self.mtp_cost.get().unwrap_or(0.0);
+        let most = draft::mtp::MAX_DEPTH.min(most).min(room.saturating_sub(1).max(1));
+        let mtp_cost = &self.mtp_cost;
+        let start = Instant::now();
+        let first = Cell::new(None);
         // Another token is worth asking for while it could be emitted and raises the expected rate.
         let enough = |draft: &Draft| {
-            if draft.nodes.len() + 1 >= room || draft.nodes.last().is_some_and(|n| ends.contains(&n.token)) {
-                return true;
-            }
-            let paths = calibration.paths(draft);
-            let (now, n) = (1.0 + paths.iter().sum::<f64>(), paths.len());
-            let next = now + paths[n - 1] * paths[n - 1] / if n > 1 { paths[n - 2] } else { 1.0 };
-            let seconds = |n: usize| n as f64 * each + costs.verify(n + 1);
-            next / seconds(n + 1) < now / seconds(n)
+            first.set(first.get().or(Some(start.elapsed())));
+            draft.nodes.last().is_some_and(|n| ends.contains(&n.token))
+                || !is_worth_another(&calibration.paths(draft), most, |count| {
+                    mtp_cost.seconds(count) + costs.verify(count + 1)
+                })
         };
-        let start = Instant::now();
         let (model, backend) = (&mut self.model, &mut *self.backend);
         let mut draft = match self.spec {
             Spec::Mtp { depth } => {
                 draft::mtp::propose(model, backend, &mut text.sequence, text.anchor, depth, |_| false)?
             }
-            _ => draft::mtp::propose(
-                model,
-                backend,
-                &mut text.sequence,
-                text.anchor,
-                draft::mtp::MAX_DEPTH.min(most),
-                enough,
-            )?,
+            _ => draft::mtp::propose(model, backend, &mut text.sequence, text.anchor, most, enough)?,
         };
-        let count = draft.as_ref().map_or(1, |d| d.nodes.len());
-        self.mtp_cost.add(start.elapsed().as_secs_f64() / count as f64 / self.costs.drift());
+        let all = start.elapsed();
+        if let (Some(draft), Spec::Auto { .. }) = (&mut draft, self.spec) {
+            let first = first.get().unwrap_or(all);
+            let [first, rest] = [first, all - first].map(|d| d.as_secs_f64() / self.costs.drift());
+            self.mtp_cost.add(first, rest, draft.nodes.len());
+            let size = best_size(&text.learned.mtp.paths(draft), &self.costs, first + rest).max(1);
+            draft.nodes.truncate(size);
+        }
         if let (Some(draft), Some(constraint)) = (&mut draft, &mut text.constraint) {
             draft.prune(&mut **constraint);
         }
@@ -165,10 +185,7 @@ impl Engine {
                     .fold(0.0, f64::max)
             }
             (Arm::Mtp, _) => {
-                let rate = |n: usize| {
-                    (n + 1) as f64
-                        / (n as f64 * self.mtp_cost.get().unwrap_or(0.0) + self.costs.verify(n + 1))
-                };
+                let rate = |n: usize| (n + 1) as f64 / (self.mtp_cost.seconds(n) + self.costs.verify(n + 1));
                 (1..=draft::mtp::MAX_DEPTH.min(room.saturating_sub(1))).map(rate).fold(0.0, f64::max)
             }
             _ => 1.0 / self.costs.verify(1),
@@ -210,7 +227,7 @@ impl Engine {
             }
         }
         found.iter().for_each(|(n, seconds)| self.costs.set(*n, *seconds));
-        self.learned.choice.add(Arm::Off, 1, self.costs.verify(1));
+        self.learned.choice.add(Arm::Off, 1, self.costs.verify(1), 0.0);
         self.model.forward(&mut *self.backend, &rows[..1], &all[..1], &[&sequence])?;
         self.commit(0, &mut sequence, &rows, &all[..1])?;
         if let (Some(dflash), Some(context), Spec::Auto { block, .. }) =
@@ -229,11 +246,14 @@ impl Engine {
         }
         if sequence.feed.is_some() {
             let (model, backend) = (&mut self.model, &mut *self.backend);
-            let seconds = quickest(&mut || {
-                let mut scratch = sequence.clone();
-                draft::mtp::propose(model, backend, &mut scratch, 0, 2, |_| false).map(drop)
-            })?;
-            self.mtp_cost.add(seconds / 2.0);
+            let mut seconds = |depth: usize| {
+                quickest(&mut || {
+                    let mut scratch = sequence.clone();
+                    draft::mtp::propose(model, backend, &mut scratch, 0, depth, |_| false).map(drop)
+                })
+            };
+            let (first, two) = (seconds(1)?, seconds(2)?);
+            self.mtp_cost.add(first, (two - first).max(0.0), 2);
         }
         Ok(())
     }

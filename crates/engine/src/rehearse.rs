@@ -44,7 +44,7 @@ impl Engine {
             laps.push(Instant::now());
             Ok(())
         };
-        let (_, draft) = self.propose(text, usize::MAX)?;
+        let (_, draft, _) = self.propose(text, usize::MAX)?;
         lap(self)?;
         let mut rows: Vec<Row> = draft.rows(text.anchor, 0);
         // Weights that mean nothing draft the same token again and again, and a mixture would read few experts for it.

@@ -94,6 +94,28 @@ impl Costs {
     }
 }
 
+/// Seconds of a draft that is made token by token: the first one's, with everything a draft begins with, and each further one's.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct StepCosts {
+    first: Mean,
+    next: Mean,
+}
+
+impl StepCosts {
+    /// A draft of `count` tokens: its first took `first` seconds, the others `rest`.
+    pub(crate) fn add(&mut self, first: f64, rest: f64, count: usize) {
+        self.first.add(first);
+        if count > 1 {
+            self.next.add(rest / (count - 1) as f64);
+        }
+    }
+
+    pub(crate) fn seconds(&self, count: usize) -> f64 {
+        let first = self.first.get().unwrap_or(0.0);
+        first + self.next.get().unwrap_or(first) * count.saturating_sub(1) as f64
+    }
+}
+
 /// How often a drafted token stands, compared with the probability its drafter gave it, by depth.
 #[derive(Clone, Debug)]
 pub(crate) struct Calibration {
@@ -153,6 +175,22 @@ pub(crate) fn best_size(paths: &[f64], costs: &Costs, fixed: f64) -> usize {
         }
     }
     best.0
+}
+
+/// Whether a chain is worth another token: whether some longer one of at most `most`, whose further tokens stand as its last does,
+/// gives more tokens per second. `seconds` are those of a round by tokens drafted. Passes of some sizes are cheaper than the
+/// one before, so it is not enough to look at the next.
+pub(crate) fn is_worth_another(paths: &[f64], most: usize, seconds: impl Fn(usize) -> f64) -> bool {
+    let drafted = paths.len();
+    let mut expected = 1.0 + paths.iter().sum::<f64>();
+    let rate = expected / seconds(drafted);
+    let mut path = paths[drafted - 1];
+    let stands = path / if drafted > 1 { paths[drafted - 2] } else { 1.0 };
+    (drafted + 1..=most).any(|count| {
+        path *= stands;
+        expected += path;
+        expected / seconds(count) > rate
+    })
 }
 
 /// Who proposes.
@@ -242,8 +280,9 @@ impl Choice {
         self.arms.iter().find(due).unwrap_or(best).arm
     }
 
-    /// A round of an arm: its tokens, and its seconds by the drift.
-    pub(crate) fn add(&mut self, arm: Arm, tokens: usize, seconds: f64) {
+    /// A round of an arm: its tokens, and its seconds by the drift; `caught_up` are those that taking in what others had
+    /// written took before it, which a trial costs but a second round would not.
+    pub(crate) fn add(&mut self, arm: Arm, tokens: usize, seconds: f64, caught_up: f64) {
         let before = self.best().map(|b| b.arm);
         for record in &mut self.arms {
             if record.arm == arm {
@@ -257,7 +296,7 @@ impl Choice {
                 record.seconds = record.seconds * keep + seconds.min(2.0 * usual);
                 record.idle = 0.0;
             } else {
-                record.idle += seconds;
+                record.idle += seconds + caught_up;
             }
         }
         let Some((best, rate)) = self.best().map(|b| (b.arm, b.rate())) else { return };
@@ -267,7 +306,7 @@ impl Choice {
             } else if record.arm == arm || Some(record.arm) == before {
                 // Who was best until now would lose what its rounds take longer.
                 let loss = match record.arm == arm {
-                    true => (seconds - tokens as f64 / rate).max(0.0),
+                    true => (seconds + caught_up - tokens as f64 / rate).max(0.0),
                     false => record.round.get().unwrap_or(seconds) * (1.0 - record.rate() / rate),
                 };
                 record.wait = (2.0 * record.wait).clamp(PATIENCE * loss, MOST_PATIENCE * loss);
@@ -321,6 +360,25 @@ mod tests {
     }
 
     #[test]
+    fn a_chain_goes_on_where_a_longer_one_pays() {
+        // Three rows cost two passes, four one of their own.
+        let verify = |count: usize| [1.0, 1.4, 2.4, 1.9, 3.0, 3.3, 3.6, 2.5][count];
+        let seconds = |count: usize| 0.1 * count as f64 + verify(count);
+        assert!(is_worth_another(&[0.99], 7, seconds));
+        assert!(!is_worth_another(&[0.99], 2, seconds), "two tokens are worse than one");
+        assert!(!is_worth_another(&[0.5], 7, seconds));
+        assert!(
+            is_worth_another(&[0.99, 0.98, 0.97], 7, seconds)
+                && !is_worth_another(&[0.99, 0.98, 0.97], 6, seconds)
+        );
+        let mut costs = StepCosts::default();
+        costs.add(3.0, 0.0, 1);
+        assert_eq!(costs.seconds(2), 6.0);
+        costs.add(3.0, 2.0, 3);
+        assert_eq!([1, 2, 4].map(|count| costs.seconds(count)), [3.0, 4.0, 6.0]);
+    }
+
+    #[test]
     fn a_stalled_verify_moves_little() {
         let mut costs = costs(&[(1, 1.0), (16, 2.5)]);
         (0..20).for_each(|_| costs.add(1, 1.0));
@@ -365,7 +423,7 @@ mod tests {
         for _ in 0..rounds {
             let arm = choice.next(|_| f64::INFINITY);
             let seconds = 10.0 / rate(arm);
-            choice.add(arm, 10, seconds);
+            choice.add(arm, 10, seconds, 0.0);
             spent[arm as usize] += seconds;
         }
         spent
@@ -399,7 +457,7 @@ mod tests {
                 let (rest, rows, tokens) = arms[arm as usize];
                 let verify = [(1, 0.3), (4, 0.53), (16, 2.0)].iter().find(|v| v.0 == rows).expect("known").1;
                 costs.add(rows, verify * slower);
-                choice.add(arm, tokens, (rest + verify) * slower / costs.drift());
+                choice.add(arm, tokens, (rest + verify) * slower / costs.drift(), 0.0);
                 spent[arm as usize] += (rest + verify) * slower;
                 position += tokens;
             }
@@ -421,8 +479,8 @@ mod tests {
             for _ in 0..rounds {
                 let arm = choice.next(|_| f64::INFINITY);
                 let (tokens, seconds) = of(arm);
-                choice.add(arm, tokens, seconds);
-                known.add(arm, tokens, seconds);
+                choice.add(arm, tokens, seconds, 0.0);
+                known.add(arm, tokens, seconds, 0.0);
                 spent[arm as usize] += seconds;
             }
             spent
@@ -439,14 +497,14 @@ mod tests {
     fn a_stall_does_not_change_the_choice() {
         let mut choice = Choice::new(&[Arm::Mtp, Arm::Off]);
         spend(&mut choice, 200, |arm| if arm == Arm::Off { 1.0 } else { 0.8 });
-        choice.add(Arm::Off, 10, 10_000.0);
+        choice.add(Arm::Off, 10, 10_000.0, 0.0);
         assert_eq!(choice.next(|_| 0.0), Arm::Off);
     }
 
     #[test]
     fn an_arm_that_cannot_win_is_not_tried() {
         let mut choice = Choice::new(&[Arm::Dflash, Arm::Mtp]);
-        choice.add(Arm::Dflash, 10, 1.0);
+        choice.add(Arm::Dflash, 10, 1.0, 0.0);
         assert_eq!(choice.next(|_| 9.0), Arm::Dflash);
         assert_eq!(choice.next(|_| 12.0), Arm::Mtp);
     }

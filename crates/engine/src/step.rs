@@ -6,7 +6,7 @@ use crate::judge::{Drawing, Relaxed, RowSeen, Verdict, judge, token_of};
 use crate::model::{Model, Options, WeightSource};
 use crate::propose::{Learned, Spec};
 use crate::sampling::{Constraint, History, Likelihood, Sampler, Sampling};
-use crate::size::{Arm, Costs, Mean};
+use crate::size::{Arm, Costs, Mean, StepCosts};
 use crate::state::MtpFeed;
 use crate::stow::Copies;
 use crate::{Error, Row, Sequence};
@@ -24,9 +24,9 @@ pub struct Engine {
     pub(crate) dflash: Option<Dflash>,
     pub(crate) spec: Spec,
     pub(crate) costs: Costs,
-    /// Seconds of a DFlash proposal, and of one token of the next-token block.
+    /// Seconds of a DFlash proposal, and of one of the next-token block.
     pub(crate) dflash_cost: Mean,
-    pub(crate) mtp_cost: Mean,
+    pub(crate) mtp_cost: StepCosts,
     /// What earlier texts taught, which a new one starts from.
     pub(crate) learned: Learned,
     /// Drafters that turned out to be broken when they were measured.
@@ -122,15 +122,15 @@ impl Engine {
         arms.extend(dflash.is_some().then_some(Arm::Dflash));
         arms.extend(model.config().mtp.is_some().then_some(Arm::Mtp));
         arms.push(Arm::Off);
-        let (costs, mean, learned) = (Costs::new(), Mean::default(), Learned::new(&arms));
+        let (costs, learned) = (Costs::new(), Learned::new(&arms));
         let mut engine = Self {
             backend,
             model,
             dflash,
             spec,
             costs,
-            dflash_cost: mean,
-            mtp_cost: mean,
+            dflash_cost: Mean::default(),
+            mtp_cost: StepCosts::default(),
             learned,
             faulty: Vec::new(),
             copies: Copies::default(),
@@ -286,12 +286,12 @@ impl Engine {
         let mut rows: Vec<Row> = Vec::new();
         let fair = ((MAX_NODES + 1) / texts.len().max(1)).saturating_sub(1);
         for (i, (text, room)) in texts.iter_mut().enumerate() {
-            let (arm, mut draft) = self.propose(text, *room)?;
+            let (arm, mut draft, caught_up) = self.propose(text, *room)?;
             draft.nodes.truncate(fair);
             let first = rows.len() as u32;
             let placed = |row: Row| Row { parent: row.parent.map(|p| p + first), ..row };
             rows.extend(draft.rows(text.anchor, i as u32).into_iter().map(placed));
-            drafts.push((arm, draft, first, laps.lap()));
+            drafts.push((arm, draft, first, caught_up, laps.lap()));
         }
 
         let all: Vec<u32> = (0..rows.len() as u32).collect();
@@ -303,7 +303,7 @@ impl Engine {
 
         // All are judged before any is committed.
         let mut verdicts = Vec::with_capacity(texts.len());
-        for ((text, room), (_, draft, first, _)) in texts.iter_mut().zip(&drafts) {
+        for ((text, room), (_, draft, first, ..)) in texts.iter_mut().zip(&drafts) {
             let row = |row: usize| match drawn[*first as usize + row] {
                 Some(drawn) => RowSeen::Drawn(drawn),
                 None => RowSeen::Logits(self.model.logits(*first as usize + row)),
@@ -314,7 +314,7 @@ impl Engine {
 
         let mut rounds = Vec::with_capacity(texts.len());
         for (i, ((text, _), (verdict, judge_s))) in texts.iter_mut().zip(verdicts).enumerate() {
-            let (arm, draft, first, draft_s) = &drafts[i];
+            let (arm, draft, first, caught_up, draft_s) = &drafts[i];
             let (verdict, kept) = match verdict {
                 Ok(judged) => judged,
                 Err(error) => {
@@ -337,9 +337,10 @@ impl Engine {
             // Every 32nd token folds an anchor, which says nothing of whose round it fell in.
             let folded = before / ANCHOR_TOKENS != text.sequence.committed() / ANCHOR_TOKENS;
             let commit = if folded { 0.0 } else { commit_s };
-            let seconds = (draft_s + share + judge_s + commit) / self.costs.drift();
+            let drift = self.costs.drift();
+            let seconds = (draft_s - caught_up + share + judge_s + commit) / drift;
             for learned in [&mut text.learned, &mut self.learned] {
-                learned.add(*arm, draft, &verdict.path, seconds);
+                learned.add(*arm, draft, &verdict.path, seconds, caught_up / drift);
             }
             let emitted = verdict.tokens[..kept].to_vec();
             text.anchor = emitted.last().copied().unwrap_or(text.anchor);
