@@ -1,6 +1,7 @@
 //! `forerun bench`: figures that anyone can make again. Modes side by side over suites of prompts, the cost of a shape
 //! without a file, whether all modes write the same text, and what changed between two runs.
 
+mod ask;
 mod compare;
 pub(crate) mod cost;
 mod floor;

@@ -1,19 +1,19 @@
 //! Answers that are timed: modes take turns on every prompt, and all prompts again in every repeat, so that whatever
 //! the machine does meanwhile meets all modes alike.
 
+use super::ask::Asked;
 use super::compare;
 use super::machine::Pace;
 use super::modes::Mode;
 use super::progress::Progress;
 use super::results::{Sample, Stages};
 use super::suites::Suite;
-use crate::answer::{Answer, Question, answer};
+use crate::answer::Answer;
 use crate::model_flags::Running;
 use anyhow::{Result, bail};
 use engine::sampling::Sampling;
-use engine::{Generation, Round, Sequence};
+use engine::{Generation, Round};
 use runs::machine::checksum;
-use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 /// How answers are asked for.
@@ -28,59 +28,14 @@ pub(crate) struct Asking {
     pub(crate) patience: Duration,
 }
 
+impl Asking {
+    fn of<'a>(&'a self, mode: &'a Mode, prompt: &'a [u32]) -> Asked<'a> {
+        Asked { mode, prompt, sampling: &self.sampling, max_tokens: self.max_tokens }
+    }
+}
+
 /// Figures have settled when they hang on single repeats by no more than this.
 const SETTLED: f64 = 0.02;
-
-/// One answer in one mode.
-pub(crate) fn ask(
-    running: &mut Running,
-    mode: &Mode,
-    prompt: &[u32],
-    sampling: &Sampling,
-    max_tokens: usize,
-    slow_down: f64,
-) -> Result<Answer> {
-    running.engine.set_spec(mode.spec);
-    let sequence = running.engine.sequence();
-    go_on(running, mode, sequence, prompt, sampling, max_tokens, slow_down)
-}
-
-/// All of a prompt but its last token, as a mode reads it: what its answers can go on from.
-pub(crate) fn read(running: &mut Running, mode: &Mode, prompt: &[u32]) -> Result<Sequence> {
-    let engine = &mut running.engine;
-    engine.set_spec(mode.spec);
-    let mut sequence = engine.sequence();
-    let rows = engine.model().options().max_rows;
-    for chunk in prompt[..prompt.len().saturating_sub(1)].chunks(rows) {
-        engine.read(&mut sequence, chunk)?;
-    }
-    engine.absorb(&mut sequence)?;
-    Ok(sequence)
-}
-
-/// One answer in one mode, from a sequence that holds the beginning of the prompt.
-pub(crate) fn go_on(
-    running: &mut Running,
-    mode: &Mode,
-    sequence: Sequence,
-    prompt: &[u32],
-    sampling: &Sampling,
-    max_tokens: usize,
-    slow_down: f64,
-) -> Result<Answer> {
-    running.engine.set_spec(mode.spec);
-    let stop = &AtomicBool::new(false);
-    answer(running, Question { sequence, prompt, sampling, max_tokens, relaxed: None, stop }, |piece| {
-        if let Some(round) = piece.round.filter(|_| slow_down > 0.0) {
-            let took = round.draft_s + round.verify_s + round.judge_s + round.commit_s;
-            let begin = Instant::now();
-            while begin.elapsed().as_secs_f64() < took * slow_down / 100.0 {
-                std::hint::spin_loop();
-            }
-        }
-        Ok(())
-    })
-}
 
 /// Every prompt in every mode, as often as asked for.
 pub(crate) fn samples(
@@ -90,7 +45,7 @@ pub(crate) fn samples(
     asking: &Asking,
 ) -> Result<Vec<Sample>> {
     for mode in modes {
-        ask(running, mode, &suites[0].prompts[0], &asking.sampling, asking.max_tokens, 0.0)?;
+        asking.of(mode, &suites[0].prompts[0]).answer(running)?;
     }
     let pace = Pace::new();
     pace.measure();
@@ -112,8 +67,7 @@ pub(crate) fn samples(
                 for turn in 0..modes.len() {
                     let mode = &modes[(turn + index + repeat) % modes.len()];
                     let now = pace.measure();
-                    let Asking { sampling, max_tokens, slow_down, .. } = asking;
-                    let given = ask(running, mode, prompt, sampling, *max_tokens, *slow_down)?;
+                    let given = asking.of(mode, prompt).answer_slowly(running, asking.slow_down)?;
                     let sample = sample(&suite.name, index, repeat, mode, prompt.len(), &given);
                     samples.push(Sample { pace: Some(now), ..sample });
                 }

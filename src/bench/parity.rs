@@ -1,7 +1,7 @@
 //! `forerun bench parity`: every mode writes the same tokens. Compares with plain decoding token by token, over suites,
 //! ways of sampling, seeds and cache types; one difference fails.
 
-use super::measure::{ask, go_on, read};
+use super::ask::{Asked, read};
 use super::modes::{Means, Mode};
 use super::progress::Progress;
 use super::suites::{self, Suite};
@@ -183,8 +183,8 @@ pub(crate) fn of(model: &ModelFlags) -> Result<()> {
     for suite in suites(&Args { per_suite: Some(4), ..args.clone() }, &device)? {
         for prompt in &suite.prompts {
             let sampling = Sampling::default();
-            let found = ask(&mut device, &plain, prompt, &sampling, 64, 0.0)?.ids;
-            let expected = ask(&mut processor, &plain, prompt, &sampling, 64, 0.0)?.ids;
+            let asked = Asked { mode: &plain, prompt, sampling: &sampling, max_tokens: 64 };
+            let [found, expected] = [asked.answer(&mut device)?.ids, asked.answer(&mut processor)?.ids];
             answers += 1;
             let Some(difference) = first_difference(&expected, &found) else { continue };
             let margin = margin(&mut processor, prompt, &sampling, &difference)?;
@@ -278,8 +278,8 @@ fn answers_of(
 ) -> Result<Vec<Vec<u32>>> {
     let read = read(running, mode, prompt)?;
     let answer = |(_, sampling): &(&str, Sampling)| {
-        let answer = go_on(running, mode, read.clone(), prompt, sampling, max_tokens, 0.0)?;
-        Ok(answer.ids)
+        let asked = Asked { mode, prompt, sampling, max_tokens };
+        Ok(asked.answer_from(running, read.clone())?.ids)
     };
     draws.iter().map(answer).collect()
 }
@@ -292,7 +292,8 @@ fn margin(
     difference: &Difference,
 ) -> Result<f32> {
     // Plain decoding again, up to the token in question: its logits are those of the last pass.
-    ask(running, &plain(), prompt, sampling, difference.step + 1, 0.0)?;
+    let asked = Asked { mode: &plain(), prompt, sampling, max_tokens: difference.step + 1 };
+    asked.answer(running)?;
     let logits = running.engine.model().logits(0);
     let logit = |token: Option<u32>| token.map_or(f32::NAN, |t| logits[t as usize]);
     Ok(logit(difference.expected) - logit(difference.found))
