@@ -95,18 +95,17 @@ impl Engine {
         let Spec::Auto { block, .. } = self.spec else { return Ok(0.0) };
         let start = Instant::now();
         match arm {
-            Arm::Dflash => {
-                if let (Some(dflash), Some(context)) = (&mut self.dflash, &mut sequence.draft)
-                    && context.pending.len() > block
-                {
+            Arm::Dflash if sequence.draft.as_ref().is_some_and(|c| c.pending.len() > block) => {
+                if let (Some(dflash), Some(context)) = (&mut self.dflash, &mut sequence.draft) {
                     dflash.absorb(&mut *self.backend, context)?;
                 }
             }
             Arm::Mtp if sequence.feed.as_ref().is_some_and(|f| f.tokens.len() > draft::mtp::MAX_DEPTH) => {
                 draft::mtp::absorb(&mut self.model, &mut *self.backend, sequence)?;
             }
-            Arm::Mtp | Arm::Off => return Ok(0.0),
+            _ => return Ok(0.0),
         }
+        self.backend.finish()?;
         Ok(start.elapsed().as_secs_f64())
     }
 
@@ -146,7 +145,7 @@ impl Engine {
         let mtp_cost = &self.mtp_cost;
         let start = Instant::now();
         let first = Cell::new(None);
-        // Another token is worth asking for while it could be emitted and raises the expected rate.
+        // Another token is worth asking for while it could be emitted and some longer draft raises the expected rate.
         let enough = |draft: &Draft| {
             first.set(first.get().or(Some(start.elapsed())));
             draft.nodes.last().is_some_and(|n| ends.contains(&n.token))
@@ -162,15 +161,18 @@ impl Engine {
             _ => draft::mtp::propose(model, backend, &mut text.sequence, text.anchor, most, enough)?,
         };
         let all = start.elapsed();
-        if let (Some(draft), Spec::Auto { .. }) = (&mut draft, self.spec) {
+        if let (Some(draft), Spec::Auto { .. }) = (&draft, self.spec) {
             let first = first.get().unwrap_or(all);
             let [first, rest] = [first, all - first].map(|d| d.as_secs_f64() / self.costs.drift());
             self.mtp_cost.add(first, rest, draft.nodes.len());
-            let size = best_size(&text.learned.mtp.paths(draft), &self.costs, first + rest).max(1);
-            draft.nodes.truncate(size);
         }
         if let (Some(draft), Some(constraint)) = (&mut draft, &mut text.constraint) {
             draft.prune(&mut **constraint);
+        }
+        if let (Some(draft), Spec::Auto { .. }) = (&mut draft, self.spec) {
+            let fixed = all.as_secs_f64() / self.costs.drift();
+            let size = best_size(&text.learned.mtp.paths(draft), &self.costs, fixed).max(1);
+            draft.nodes.truncate(size);
         }
         Ok(draft)
     }
@@ -184,9 +186,11 @@ impl Engine {
                     .map(|rows| rows as f64 / (fixed + self.costs.verify(rows)))
                     .fold(0.0, f64::max)
             }
-            (Arm::Mtp, _) => {
+            (Arm::Mtp, Spec::Auto { budget, .. }) => {
                 let rate = |n: usize| (n + 1) as f64 / (self.mtp_cost.seconds(n) + self.costs.verify(n + 1));
-                (1..=draft::mtp::MAX_DEPTH.min(room.saturating_sub(1))).map(rate).fold(0.0, f64::max)
+                (1..=draft::mtp::MAX_DEPTH.min(budget).min(room.saturating_sub(1)))
+                    .map(rate)
+                    .fold(0.0, f64::max)
             }
             _ => 1.0 / self.costs.verify(1),
         }

@@ -20,6 +20,11 @@ impl Mean {
         self.seen = self.seen.saturating_add(1);
     }
 
+    /// Seconds that are far longer than usual count as twice the usual: they say something of the machine.
+    pub(crate) fn add_unless_stalled(&mut self, seconds: f64) {
+        self.add(self.get().map_or(seconds, |usual| seconds.min(STALLED * usual)));
+    }
+
     pub(crate) fn get(&self) -> Option<f64> {
         (self.seen > 0).then_some(self.value)
     }
@@ -40,7 +45,7 @@ pub(crate) struct Costs {
 
 /// Weight of a verify in what is known of its size.
 const CORRECTION: f64 = 0.05;
-/// A verify that took this many times as long as expected was stalled.
+/// What took this many times as long as expected was stalled.
 const STALLED: f64 = 2.0;
 
 impl Costs {
@@ -104,15 +109,16 @@ pub(crate) struct StepCosts {
 impl StepCosts {
     /// A draft of `count` tokens: its first took `first` seconds, the others `rest`.
     pub(crate) fn add(&mut self, first: f64, rest: f64, count: usize) {
-        self.first.add(first);
+        self.first.add_unless_stalled(first);
         if count > 1 {
-            self.next.add(rest / (count - 1) as f64);
+            self.next.add_unless_stalled(rest / (count - 1) as f64);
         }
     }
 
+    /// A further token is taken to cost no more than a first: that is always measured again, so a stall is not believed for good.
     pub(crate) fn seconds(&self, count: usize) -> f64 {
         let first = self.first.get().unwrap_or(0.0);
-        first + self.next.get().unwrap_or(first) * count.saturating_sub(1) as f64
+        first + self.next.get().unwrap_or(first).min(first) * count.saturating_sub(1) as f64
     }
 }
 
@@ -376,6 +382,18 @@ mod tests {
         assert_eq!(costs.seconds(2), 6.0);
         costs.add(3.0, 2.0, 3);
         assert_eq!([1, 2, 4].map(|count| costs.seconds(count)), [3.0, 4.0, 6.0]);
+    }
+
+    #[test]
+    fn a_stalled_token_does_not_end_longer_drafts() {
+        let mut costs = StepCosts::default();
+        costs.add(0.2, 0.1, 2);
+        let seconds = |costs: &StepCosts, count: usize| costs.seconds(count) + 1.0 + 0.1 * count as f64;
+        costs.add(20.0, 10.0, 2);
+        for _ in 0..20 {
+            costs.add(0.2, 0.0, 1);
+        }
+        assert!(is_worth_another(&[0.9], 7, |count| seconds(&costs, count)), "{costs:?}");
     }
 
     #[test]

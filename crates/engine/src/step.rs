@@ -27,6 +27,8 @@ pub struct Engine {
     /// Seconds of a DFlash proposal, and of one of the next-token block.
     pub(crate) dflash_cost: Mean,
     pub(crate) mtp_cost: StepCosts,
+    /// Seconds of committing a token, where no anchor is folded.
+    commit_cost: Mean,
     /// What earlier texts taught, which a new one starts from.
     pub(crate) learned: Learned,
     /// Drafters that turned out to be broken when they were measured.
@@ -131,6 +133,7 @@ impl Engine {
             costs,
             dflash_cost: Mean::default(),
             mtp_cost: StepCosts::default(),
+            commit_cost: Mean::default(),
             learned,
             faulty: Vec::new(),
             copies: Copies::default(),
@@ -334,11 +337,14 @@ impl Engine {
             let commit_s = laps.lap();
 
             let share = verify_s * (draft.nodes.len() + 1) as f64 / rows.len() as f64;
+            let drift = self.costs.drift();
             // Every 32nd token folds an anchor, which says nothing of whose round it fell in.
             let folded = before / ANCHOR_TOKENS != text.sequence.committed() / ANCHOR_TOKENS;
-            let commit = if folded { 0.0 } else { commit_s };
-            let drift = self.costs.drift();
-            let seconds = (draft_s - caught_up + share + judge_s + commit) / drift;
+            if !folded {
+                self.commit_cost.add_unless_stalled(commit_s / drift / kept.max(1) as f64);
+            }
+            let commit = self.commit_cost.get().unwrap_or(0.0) * kept as f64;
+            let seconds = (draft_s - caught_up + share + judge_s) / drift + commit;
             for learned in [&mut text.learned, &mut self.learned] {
                 learned.add(*arm, draft, &verdict.path, seconds, caught_up / drift);
             }

@@ -32,7 +32,7 @@ pub(crate) struct Exploded {
 pub(crate) trait Codes {
     /// Bytes of a group of a tile: [vectors, 64].
     const BYTES: usize;
-    /// The largest code.
+    /// No code is larger.
     const MOST: i32;
     /// Vector `i` of the result holds columns `4i..4i+4`.
     unsafe fn unpack<L: Lanes>(from: *const u8) -> [L::Ints; 8];

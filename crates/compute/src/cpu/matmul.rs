@@ -285,6 +285,7 @@ unsafe fn dots<L: Lanes, F: Format, const N: usize, const R: usize>(
     part: usize,
 ) -> [L::Ints; R] {
     unsafe {
+        debug_assert!(N * (part + 1) <= codes.len());
         let codes = &*codes[N * part..].as_ptr().cast::<[L::Ints; N]>();
         let mut dots = [L::int_splat(0); R];
         let mut bytes = [std::ptr::null(); R];

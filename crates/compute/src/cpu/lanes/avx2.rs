@@ -146,7 +146,7 @@ impl Lanes for Avx2 {
                 return acc;
             }
             // So many pairs of products fit 16 bits; they are added there, which is half the work. Two rows at a time have registers enough.
-            let fit = ((32_767 / (2 * 127 * MOST)) as usize).min(N);
+            let fit = ((32_767 / (2 * 128 * MOST)) as usize).min(N);
             let (zero, ones) = (_mm256_setzero_si256(), _mm256_set1_epi16(1));
             for first in (0..R).step_by(2) {
                 for part in (0..N).step_by(fit) {

@@ -22,7 +22,8 @@ pub(crate) use scalar::Scalar;
 pub(crate) trait Lanes: Copy {
     /// 16 x i32, or 64 bytes.
     type Ints: Copy;
-    /// Whether registers hold some thirty of these; else seven, and kernels take fewer columns or rows at a time.
+    /// Whether some thirty of these may be at hand at a time; else seven, which is what registers hold, and kernels take fewer
+    /// columns or rows.
     const ROOMY: bool = true;
 
     unsafe fn splat(x: f32) -> Self;

@@ -200,7 +200,7 @@ unsafe fn load<L: Lanes, const HALVES: bool>(from: *const f32, d: usize) -> L {
     unsafe { if HALVES { L::load_f16(from.cast::<u16>().add(d)) } else { L::load(from.add(d)) } }
 }
 
-/// Scores of two queries with keys of a page, from score `first` on, eight keys at a time.
+/// Scores of two queries with keys of a page, from score `first` on, by eights of keys.
 #[inline(always)]
 unsafe fn score<L: Lanes, const HALVES: bool>(
     queries: [*const f32; 2],
@@ -217,10 +217,10 @@ unsafe fn score<L: Lanes, const HALVES: bool>(
             key[..keys.len()].copy_from_slice(keys);
             let mut dots = [L::zero(); 16];
             let together = if L::ROOMY { 8 } else { 2 };
-            for first in (0..8).step_by(together) {
+            for from in (0..8).step_by(together) {
                 for d in (0..dim).step_by(16) {
                     let (a, b) = (L::load(queries[0].add(d)), L::load(queries[1].add(d)));
-                    for j in first..first + together {
+                    for j in from..from + together {
                         let k = load::<L, HALVES>(key[j], d);
                         dots[j] = a.fma(k, dots[j]);
                         dots[8 + j] = b.fma(k, dots[8 + j]);

@@ -108,7 +108,7 @@ struct KeyJob {
     out: *mut f32,
 }
 
-/// Products of a row's key and query with keys, eight keys at a time.
+/// Products of a row's key and query with keys, by eights.
 #[inline(always)]
 unsafe fn multiply_keys<L: Lanes>(job: &KeyJob) {
     unsafe {
