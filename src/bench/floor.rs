@@ -14,6 +14,8 @@ pub(super) struct Floor<'a> {
     pub(super) drafter: Option<&'a DrafterConfig>,
     /// The drafter's weights and the head that it borrows.
     pub(super) draft_bytes: u64,
+    /// The next-token block's weights and the head that it borrows.
+    pub(super) mtp_bytes: u64,
     /// Rows of a prompt's pass, at most.
     pub(super) prompt_rows: usize,
     /// Bytes a second.
@@ -47,6 +49,11 @@ impl Floor<'_> {
         self.of(self.draft_bytes as f64 + cache as f64)
     }
 
+    /// A pass of the next-token block.
+    pub(super) fn mtp(&self) -> f64 {
+        self.of(self.mtp_bytes as f64)
+    }
+
     /// A commit of so many tokens: keys and values and what goes on the tape, read and written. The anchor that every
     /// 32nd token leads to is left out: the median commit folds none.
     pub(super) fn commit(&self, tokens: f64) -> f64 {
@@ -76,6 +83,7 @@ mod tests {
             state,
             drafter: Some(&drafter),
             draft_bytes: 1000,
+            mtp_bytes: 0,
             prompt_rows: 2048,
             bandwidth: 1e3,
         };

@@ -9,9 +9,10 @@ use super::statistics::{Interval, interval};
 use crate::model_flags::DeviceFlags;
 use anyhow::{Result, bail};
 use checkpoint::TargetConfig;
+use engine::draft::MAX_NODES;
 use engine::synthetic::{self, Mix};
 use engine::{Engine, Generation, Sequence, Spec};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io::Write;
 use std::path::PathBuf;
 
@@ -47,6 +48,14 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "16")]
     #[arg(value_parser = clap::value_parser!(u8).range(2..=16))]
     chain: Vec<u8>,
+    /// Depths of rounds of the target's own next-token block, 1 to 7; none unless given
+    #[arg(long, value_name = "N", value_delimiter = ',')]
+    #[arg(value_parser = clap::value_parser!(u8).range(1..=7))]
+    mtp: Vec<u8>,
+    /// Also rounds of so many texts together, 2 to 32: plain ones, chains and those of the next-token block
+    #[arg(long, value_name = "N", value_delimiter = ',')]
+    #[arg(value_parser = clap::value_parser!(u8).range(2..=32))]
+    texts: Vec<u8>,
     /// Rounds of each kind; half as many verifies, a quarter for the stages of a round; prompts are read five times
     #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
@@ -113,17 +122,22 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     if !(args.assume_accept.is_finite() && args.assume_accept >= 1.0) {
         bail!("`--assume-accept {}`: a round keeps at least one token", args.assume_accept);
     }
-    let config = TargetConfig { mtp: None, ..config };
+    let config = TargetConfig { mtp: config.mtp.filter(|_| !args.mtp.is_empty()), ..config };
+    if config.mtp.is_none() && !args.mtp.is_empty() {
+        bail!("`--mtp`: `{}` has no next-token block", args.synthetic);
+    }
     let drafter = synthetic::drafter_for(&args.synthetic);
     let weights = synthetic::Weights::new(&config, mix(args.quant), 1).with_distinct_tokens();
     let drafter = drafter.map(|d| {
         let weights = synthetic::Weights::of_drafter(&d, mix(args.draft_quant), 2);
         (d, weights)
     });
-    let read = Read::new(&config, &weights.bytes());
+    let block = format!("blk.{}.", config.layers.len());
+    let (mtp, bytes): (BTreeMap<_, _>, BTreeMap<_, _>) =
+        weights.bytes().into_iter().partition(|(name, _)| name.starts_with(&block));
+    let read = Read::new(&config, &bytes);
     let draft_bytes: u64 = drafter.iter().flat_map(|(_, w)| w.bytes().into_values()).sum();
-    let head_bytes =
-        weights.bytes().get("output.weight").or(weights.bytes().get("token_embd.weight")).copied();
+    let head_bytes = bytes.get("output.weight").or(bytes.get("token_embd.weight")).copied().unwrap_or(0);
     let mut backend = args.device.backend()?;
     let bandwidth = match backend.read_bandwidth()? {
         Some(bandwidth) => bandwidth,
@@ -150,7 +164,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         kv_bytes,
         state: bench.engine.model().recurrent_layout(),
         drafter: drafter.as_ref().map(|(config, _)| config),
-        draft_bytes: draft_bytes + head_bytes.unwrap_or(0),
+        draft_bytes: draft_bytes + head_bytes,
+        mtp_bytes: Read::new(&config, &mtp).by(1) + head_bytes,
         prompt_rows: bench.engine.model().options().max_rows,
         bandwidth,
     };
@@ -159,11 +174,13 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
     let mut experts = None;
     for &context in &args.context {
-        bench.plain(context, floor.pass(1, context))?;
+        bench.plain(context, 1, &floor)?;
         let counted = bench.verifies(context, &floor)?;
         experts = experts.or(counted);
-        if drafter.is_some() {
-            bench.rounds(context, &floor)?;
+        bench.rounds(context, 1, &floor)?;
+        for texts in args.texts.iter().map(|&texts| usize::from(texts)) {
+            bench.plain(context, texts, &floor)?;
+            bench.rounds(context, texts, &floor)?;
         }
     }
     let figures = Figures {
@@ -218,6 +235,17 @@ impl Bench<'_> {
         Ok(self.engine.rehearsal(self.read[&key].clone(), &prompt)?)
     }
 
+    /// Texts of so much context, none of which has anything in common with another.
+    fn company(&mut self, context: usize, texts: usize, spec: Spec) -> Result<Vec<Generation>> {
+        let mut company = vec![self.text(context, spec)?];
+        let prompt = self.tokens(context);
+        while company.len() < texts {
+            let (_, sequence) = self.engine.time_prompt(&prompt[..context.saturating_sub(1)])?;
+            company.push(self.engine.rehearsal(sequence, &prompt)?);
+        }
+        Ok(company)
+    }
+
     fn push(&mut self, figure: Figure) {
         let tokens = figure.tokens_per_s.map_or_else(String::new, |t| format!(", {t:.0} tok/s"));
         eprintln!("{:24} {:8.3} ms, floor {:.3}{tokens}", figure.what, figure.ms.value, figure.floor_ms);
@@ -256,12 +284,12 @@ impl Bench<'_> {
         Ok(())
     }
 
-    fn plain(&mut self, context: usize, floor_ms: f64) -> Result<()> {
-        let mut text = self.text(context, Spec::Off)?;
+    fn plain(&mut self, context: usize, texts: usize, floor: &Floor<'_>) -> Result<()> {
+        let mut company = self.company(context, texts, Spec::Off)?;
         let (mut times, mut bytes) = (Vec::new(), (0, 0));
         for i in 0..self.args.rounds + 5 {
             let before = self.engine.backend().transferred();
-            let seconds = self.engine.rehearse(&mut text, 1, false)?.round_s;
+            let seconds = self.engine.rehearse(&mut company, 1, false)?.round_s;
             let after = self.engine.backend().transferred();
             bytes = (after.0 - before.0, after.1 - before.1);
             if i >= 5 {
@@ -269,8 +297,9 @@ impl Bench<'_> {
             }
         }
         let ms = interval(&times);
-        let tokens_per_s = Some(1e3 / ms.value);
-        self.push(figure("plain decode".into(), context, ms, floor_ms, tokens_per_s, bytes));
+        let tokens_per_s = Some(texts as f64 * 1e3 / ms.value);
+        let (what, floor_ms) = (of_texts("plain decode", texts), floor.pass(texts, texts * context));
+        self.push(figure(what, context, ms, floor_ms, tokens_per_s, bytes));
         Ok(())
     }
 
@@ -296,23 +325,34 @@ impl Bench<'_> {
         Ok(experts)
     }
 
-    /// Chains and trees as asked for.
-    fn rounds(&mut self, context: usize, floor: &Floor<'_>) -> Result<()> {
+    /// Rounds as asked for: trees of one text, chains and those of the next-token block also of several.
+    fn rounds(&mut self, context: usize, texts: usize, floor: &Floor<'_>) -> Result<()> {
         let args = self.args;
-        let floors = |rows: usize, block: usize| {
-            let kept = args.assume_accept.min(block as f64);
-            [floor.draft(context), floor.pass(rows, context), floor.commit(kept)]
+        let floors = |rows: usize, draft_ms: f64| {
+            let (rows, kept) = ((texts * rows).min(MAX_NODES + 1), args.assume_accept.min(rows as f64));
+            [draft_ms, floor.pass(rows, texts * context), texts as f64 * floor.commit(kept)]
         };
+        for depth in args.mtp.iter().map(|&depth| usize::from(depth)) {
+            let spec = Spec::Mtp { depth };
+            let floors = floors(depth + 1, depth as f64 * floor.mtp());
+            self.round(context, texts, spec, &format!("MTP-{depth} round"), floors)?;
+        }
+        if self.engine.drafter().is_none() {
+            return Ok(());
+        }
         for block in args.chain.iter().map(|&block| usize::from(block)) {
             let spec = Spec::Chain { block, budget: block - 1 };
-            let floors = floors(block, block);
-            let stages = self.round(context, spec, &format!("chain-{block} round"), floors)?;
-            self.stage(&format!("draft, block {block}"), context, stages[0], floors[0]);
-            self.stage(&format!("commit, block {block}"), context, stages[2], floors[2]);
+            let floors = floors(block, floor.draft(texts * context));
+            let stages = self.round(context, texts, spec, &format!("chain-{block} round"), floors)?;
+            for (stage, name) in [(0, "draft"), (2, "commit")] {
+                let what = of_texts(&format!("{name}, block {block}"), texts);
+                self.push(figure(what, context, stages[stage], floors[stage], None, (0, 0)));
+            }
         }
-        for budget in args.tree.iter().map(|&budget| usize::from(budget)) {
+        for budget in args.tree.iter().filter(|_| texts == 1).map(|&budget| usize::from(budget)) {
             let spec = Spec::Tree { block: 16, budget };
-            self.round(context, spec, &format!("tree round, {} rows", budget + 1), floors(budget + 1, 16))?;
+            let floors = floors(budget + 1, floor.draft(context));
+            self.round(context, 1, spec, &format!("tree round, {} rows", budget + 1), floors)?;
         }
         Ok(())
     }
@@ -321,48 +361,51 @@ impl Bench<'_> {
     fn round(
         &mut self,
         context: usize,
+        texts: usize,
         spec: Spec,
         what: &str,
         floors_ms: [f64; 3],
     ) -> Result<[Interval; 3]> {
-        let mut text = self.text(context, spec)?;
+        let mut company = self.company(context, texts, spec)?;
         let accept = self.args.assume_accept;
         // Whole lengths whose mean is the imposed one.
         let length = |i: usize| ((i + 1) as f64 * accept) as usize - (i as f64 * accept) as usize;
-        let (mut times, mut bytes) = (Vec::new(), (0, 0));
+        let (mut times, mut bytes, mut tokens) = (Vec::new(), (0, 0), 0);
         for i in 0..self.args.rounds as usize + 5 {
             let before = self.engine.backend().transferred();
-            let seconds = self.engine.rehearse(&mut text, length(i), false)?.round_s;
+            let rehearsed = self.engine.rehearse(&mut company, length(i), false)?;
             let after = self.engine.backend().transferred();
             bytes = (after.0 - before.0, after.1 - before.1);
             if i >= 5 {
-                times.push(seconds * 1e3);
+                times.push(rehearsed.round_s * 1e3);
+                tokens += rehearsed.tokens;
             }
         }
         let mut stages = [const { Vec::new() }; 3];
         for i in 0..self.args.rounds.div_ceil(4) as usize {
-            let r = self.engine.rehearse(&mut text, length(i), true)?;
+            let r = self.engine.rehearse(&mut company, length(i), true)?;
             for (list, seconds) in stages.iter_mut().zip([r.draft_s, r.verify_s, r.commit_s]) {
                 list.push(seconds * 1e3);
             }
         }
+        let what = of_texts(what, texts);
         if matches!(spec, Spec::Chain { .. }) {
-            self.watch(what, |engine| engine.rehearse(&mut text, 5, false).map(drop))?;
+            self.watch(&what, |engine| engine.rehearse(&mut company, 5, false).map(drop))?;
         }
         let ms = interval(&times);
-        let tokens_per_s = Some(accept / ms.value * 1e3);
+        let tokens_per_s = Some(tokens as f64 / times.len() as f64 / ms.value * 1e3);
         let stages = stages.map(|list| interval(&list));
         let floor_ms = floors_ms.iter().sum();
-        let mut figure = figure(what.into(), context, ms, floor_ms, tokens_per_s, bytes);
+        let mut figure = figure(what, context, ms, floor_ms, tokens_per_s, bytes);
         figure.stages_ms = Some(stages.map(|ms| ms.value));
         self.push(figure);
         Ok(stages)
     }
+}
 
-    /// A part of the rounds before, as a figure of its own.
-    fn stage(&mut self, what: &str, context: usize, ms: Interval, floor_ms: f64) {
-        self.push(figure(what.into(), context, ms, floor_ms, None, (0, 0)));
-    }
+/// What was measured, of so many texts together.
+fn of_texts(what: &str, texts: usize) -> String {
+    if texts == 1 { what.to_owned() } else { format!("{what}, {texts} texts") }
 }
 
 fn figure(

@@ -175,29 +175,30 @@ pub trait Backend: Send {
         Ok(())
     }
 
-    /// Copies `count` kept rows from row `first` on to the first rows of a buffer.
+    /// Copies `count` kept rows from row `first` on to a buffer, from its row `at` on.
     fn load_rows(
         &mut self,
         arena: &mut Arena,
         buf: Buf,
+        at: usize,
         from: &Memory,
         first: usize,
         count: usize,
     ) -> Result<(), Error> {
         let cols = arena.plan.cols(buf);
         let from = &from.slice::<f32>()[first * cols..][..count * cols];
-        arena.numbers_mut(buf)[..from.len()].copy_from_slice(from);
+        arena.numbers_mut(buf)[at * cols..][..from.len()].copy_from_slice(from);
         Ok(())
     }
 
-    /// The best `ranks` tokens of each of the first `rows` rows of logits; nothing where a logit is not a number.
+    /// The best `ranks` tokens of each of the first `rows` rows of logits; nothing of a row where a logit is not a number.
     fn rank(
         &mut self,
         arena: &Arena,
         logits: Buf,
         rows: usize,
         ranks: usize,
-    ) -> Result<Option<Vec<Ranked>>, Error> {
+    ) -> Result<Vec<Option<Ranked>>, Error> {
         Ok((0..rows).map(|row| crate::rank::rank(arena.host_row(logits, row), ranks)).collect())
     }
 

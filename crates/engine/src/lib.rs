@@ -23,6 +23,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod choose;
 pub mod draft;
 mod error;
 pub mod judge;

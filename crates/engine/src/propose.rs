@@ -1,11 +1,11 @@
 //! Who proposes, and how much: a draft as `--spec` asks for it, and what rounds teach about costs and honesty.
 
+use crate::choose::{Arm, Choice};
 use crate::draft::{self, Draft, MAX_NODES, best_first, chain, ranks_needed};
-use crate::size::{Arm, Calibration, Choice, best_size, is_worth_another};
+use crate::size::{Calibration, best_sizes, is_worth_another};
 use crate::step::{Engine, Generation};
 use crate::{Error, Row, Sequence};
-use std::cell::Cell;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Why a drafter is no longer asked.
 fn not_numbers(arm: Arm) -> &'static str {
@@ -63,31 +63,41 @@ impl Learned {
     }
 }
 
+/// What a text brings to a round.
+#[derive(Debug)]
+pub(crate) struct Proposal {
+    /// Who drafted; nobody where there is no draft.
+    pub(crate) arm: Arm,
+    pub(crate) draft: Draft,
+    /// Its part of what drafting took, and of them the seconds of catching up with what others or nobody had drafted.
+    pub(crate) seconds: f64,
+    pub(crate) caught_up: f64,
+}
+
+/// Texts of a round, with how many more tokens each has room for.
+type Texts<'a, 'b> = &'a mut [(&'b mut Generation, usize)];
+
 impl Engine {
-    /// A draft as `spec` asks for, who made it, and the seconds that catching up took, for a text that has room for so many more
-    /// tokens. Only `auto` looks at the room: a pinned mode proposes the same wherever a text is.
-    pub(crate) fn propose(&mut self, text: &mut Generation, room: usize) -> Result<(Arm, Draft, f64), Error> {
-        let arm = match self.spec {
-            Spec::Off => Arm::Off,
-            Spec::Chain { .. } | Spec::Tree { .. } => Arm::Dflash,
-            Spec::Mtp { .. } => Arm::Mtp,
-            Spec::Auto { .. } => text.learned.choice.next(|arm| self.bound(arm, room)),
-        };
-        let caught_up = self.catch_up(arm, &mut text.sequence)?;
-        let draft = match arm {
-            Arm::Off => Some(Draft::default()),
-            failed if text.failed.contains(&failed) => Some(Draft::default()),
-            Arm::Dflash => self.ask_dflash(text, room)?,
-            Arm::Mtp => self.ask_mtp(text, room)?,
-        };
-        match draft {
-            Some(draft) if draft.nodes.is_empty() => Ok((Arm::Off, draft, caught_up)),
-            Some(draft) => Ok((arm, draft, caught_up)),
-            None => {
-                text.fail(arm);
-                Ok((Arm::Off, Draft::default(), caught_up))
-            }
+    /// Drafts as `spec` asks for, those of one drafter made together. Only `auto` looks at the room, and cuts the drafts to what is worth
+    /// judging in one pass; a pinned mode proposes the same wherever a text is, as far as a pass has room for everybody.
+    pub(crate) fn propose(&mut self, texts: Texts<'_, '_>) -> Result<Vec<Proposal>, Error> {
+        let company = texts.len();
+        let mut proposals = Vec::with_capacity(company);
+        for (text, room) in texts.iter_mut() {
+            let arm = match self.spec {
+                Spec::Off => Arm::Off,
+                Spec::Chain { .. } | Spec::Tree { .. } => Arm::Dflash,
+                Spec::Mtp { .. } => Arm::Mtp,
+                Spec::Auto { .. } => text.learned.choice.next(|arm| self.bound(arm, *room, company)),
+            };
+            let arm = if text.failed.contains(&arm) { Arm::Off } else { arm };
+            let caught_up = self.catch_up(arm, &mut text.sequence)?;
+            proposals.push(Proposal { arm, draft: Draft::default(), seconds: caught_up, caught_up });
         }
+        self.ask_dflash(texts, &mut proposals)?;
+        self.ask_mtp(texts, &mut proposals)?;
+        self.fit(texts, &mut proposals);
+        Ok(proposals)
     }
 
     /// Takes in what a drafter has missed while another one or nobody drafted; the seconds it took.
@@ -97,7 +107,7 @@ impl Engine {
         match arm {
             Arm::Dflash if sequence.draft.as_ref().is_some_and(|c| c.pending.len() > block) => {
                 if let (Some(dflash), Some(context)) = (&mut self.dflash, &mut sequence.draft) {
-                    dflash.absorb(&mut *self.backend, context)?;
+                    dflash.absorb(&mut *self.backend, &mut [context])?;
                 }
             }
             Arm::Mtp if sequence.feed.as_ref().is_some_and(|f| f.tokens.len() > draft::mtp::MAX_DEPTH) => {
@@ -109,90 +119,130 @@ impl Engine {
         Ok(start.elapsed().as_secs_f64())
     }
 
-    fn ask_dflash(&mut self, text: &mut Generation, room: usize) -> Result<Option<Draft>, Error> {
-        let (Some(dflash), Some(context)) = (self.dflash.as_mut(), text.sequence.draft.as_mut()) else {
-            return Ok(None);
-        };
-        let start = Instant::now();
-        dflash.absorb(&mut *self.backend, context)?;
+    fn ask_dflash(&mut self, texts: Texts<'_, '_>, proposals: &mut [Proposal]) -> Result<(), Error> {
         let (block, budget, tree) = match self.spec {
             Spec::Chain { block, budget } => (block, budget, false),
             Spec::Tree { block, budget } | Spec::Auto { block, budget } => (block, budget, true),
-            Spec::Off | Spec::Mtp { .. } => return Ok(None),
+            Spec::Off | Spec::Mtp { .. } => return Ok(()),
         };
-        let ranks = if tree { ranks_needed(block - 1, budget) } else { 1 };
-        let positions = dflash.propose(&mut *self.backend, context, text.anchor, block, ranks)?;
-        let Some(positions) = positions else { return Ok(None) };
-        let mut draft = if tree { best_first(&positions, budget) } else { chain(&positions, budget) };
-        if let Some(constraint) = &mut text.constraint {
-            draft.prune(&mut **constraint);
-        }
-        self.dflash_cost.add(start.elapsed().as_secs_f64() / self.costs.drift());
-        if matches!(self.spec, Spec::Auto { .. }) {
-            draft.cut(room, &text.ends);
-            let fixed = self.dflash_cost.get().unwrap_or(0.0);
-            // One node at least: a draft that is thrown away teaches nothing.
-            let size = best_size(&text.learned.dflash.paths(&draft), &self.costs, fixed).max(1);
-            draft.nodes.truncate(size);
-        }
-        Ok(Some(draft))
-    }
-
-    fn ask_mtp(&mut self, text: &mut Generation, room: usize) -> Result<Option<Draft>, Error> {
-        let (costs, calibration, ends) = (&self.costs, &text.learned.mtp, &text.ends);
-        let most = if let Spec::Auto { budget, .. } = self.spec { budget } else { MAX_NODES };
-        let most = draft::mtp::MAX_DEPTH.min(most).min(room.saturating_sub(1).max(1));
-        let mtp_cost = &self.mtp_cost;
+        let mut asked: Vec<_> = who_asks(Arm::Dflash, texts, proposals).collect();
+        let Some(dflash) = self.dflash.as_mut().filter(|_| !asked.is_empty()) else { return Ok(()) };
         let start = Instant::now();
-        let first = Cell::new(None);
-        // Another token is worth asking for while it could be emitted and some longer draft raises the expected rate.
-        let enough = |draft: &Draft| {
-            first.set(first.get().or(Some(start.elapsed())));
-            draft.nodes.last().is_some_and(|n| ends.contains(&n.token))
-                || !is_worth_another(&calibration.paths(draft), most, |count| {
-                    mtp_cost.seconds(count) + costs.verify(count + 1)
-                })
-        };
-        let (model, backend) = (&mut self.model, &mut *self.backend);
-        let mut draft = match self.spec {
-            Spec::Mtp { depth } => {
-                draft::mtp::propose(model, backend, &mut text.sequence, text.anchor, depth, |_| false)?
+        let mut contexts: Vec<_> =
+            asked.iter_mut().filter_map(|(text, _, _)| text.sequence.draft.as_mut()).collect();
+        dflash.absorb(&mut *self.backend, &mut contexts)?;
+        let blocks: Vec<_> = asked
+            .iter()
+            .filter_map(|(text, _, _)| text.sequence.draft.as_ref().map(|context| (context, text.anchor)))
+            .collect();
+        let ranks = if tree { ranks_needed(block - 1, budget) } else { 1 };
+        let found = dflash.propose(&mut *self.backend, &blocks, block, ranks)?;
+        let each = start.elapsed().as_secs_f64() / asked.len() as f64;
+        self.dflash_cost.add(each / self.costs.drift());
+        for ((text, _, proposal), positions) in asked.into_iter().zip(found) {
+            proposal.seconds += each;
+            match positions {
+                Some(positions) if tree => proposal.draft = best_first(&positions, budget),
+                Some(positions) => proposal.draft = chain(&positions, budget),
+                None => text.fail(Arm::Dflash),
             }
-            _ => draft::mtp::propose(model, backend, &mut text.sequence, text.anchor, most, enough)?,
-        };
-        let all = start.elapsed();
-        if let (Some(draft), Spec::Auto { .. }) = (&draft, self.spec) {
-            let first = first.get().unwrap_or(all);
-            let [first, rest] = [first, all - first].map(|d| d.as_secs_f64() / self.costs.drift());
-            self.mtp_cost.add(first, rest, draft.nodes.len());
         }
-        if let (Some(draft), Some(constraint)) = (&mut draft, &mut text.constraint) {
-            draft.prune(&mut **constraint);
-        }
-        if let (Some(draft), Spec::Auto { .. }) = (&mut draft, self.spec) {
-            let fixed = all.as_secs_f64() / self.costs.drift();
-            let size = best_size(&text.learned.mtp.paths(draft), &self.costs, fixed).max(1);
-            draft.nodes.truncate(size);
-        }
-        Ok(draft)
+        Ok(())
     }
 
-    /// The most tokens per second an arm could give: every token it can propose stands, as far as there is room.
-    fn bound(&self, arm: Arm, room: usize) -> f64 {
+    fn ask_mtp(&mut self, texts: Texts<'_, '_>, proposals: &mut [Proposal]) -> Result<(), Error> {
+        let company = texts.len();
+        let pinned = if let Spec::Mtp { depth } = self.spec { Some(depth) } else { None };
+        let most = if let Spec::Auto { budget, .. } = self.spec { budget } else { MAX_NODES };
+        let most = |room: usize| draft::mtp::MAX_DEPTH.min(most).min(room.saturating_sub(1).max(1));
+        let mut asked: Vec<_> = who_asks(Arm::Mtp, texts, proposals).collect();
+        if asked.is_empty() {
+            return Ok(());
+        }
+        let (mut asking, mut known) = (Vec::new(), Vec::new());
+        for (text, room, _) in &mut asked {
+            let Generation { sequence, anchor, learned, ends, .. } = &mut **text;
+            let depth = pinned.unwrap_or_else(|| most(*room));
+            known.push((&learned.mtp, &*ends, depth));
+            asking.push(draft::mtp::Asking { sequence, anchor: *anchor, depth });
+        }
+        let (costs, mtp_cost) = (&self.costs, &self.mtp_cost);
+        let start = Instant::now();
+        let mut first = None;
+        // Another token is worth asking for while it could be emitted and some longer draft raises the expected rate.
+        let enough = |i: usize, draft: &Draft| {
+            first.get_or_insert(start.elapsed());
+            let (calibration, ends, most) = known[i];
+            let ended = draft.nodes.last().is_some_and(|n| ends.contains(&n.token));
+            let seconds = |count| mtp_cost.seconds(count) + costs.verify_each(count + 1, company);
+            pinned.is_none() && (ended || !is_worth_another(&calibration.paths(draft), most, seconds))
+        };
+        let found = draft::mtp::propose(&mut self.model, &mut *self.backend, &mut asking, enough)?;
+        let all = start.elapsed();
+        let each = |seconds: Duration| seconds.as_secs_f64() / found.len() as f64;
+        if pinned.is_none() {
+            let (first, passes) = (first.unwrap_or(all), found.iter().flatten().map(|d| d.nodes.len()).max());
+            let [first, rest] = [first, all - first].map(|seconds| each(seconds) / self.costs.drift());
+            self.mtp_cost.add(first, rest, passes.unwrap_or(1));
+        }
+        let each = each(all);
+        for ((text, _, proposal), draft) in asked.into_iter().zip(found) {
+            proposal.seconds += each;
+            match draft {
+                Some(draft) => proposal.draft = draft,
+                None => text.fail(Arm::Mtp),
+            }
+        }
+        Ok(())
+    }
+
+    /// Cuts drafts to what could be written and is worth judging.
+    fn fit(&self, texts: Texts<'_, '_>, proposals: &mut [Proposal]) {
+        let is_auto = matches!(self.spec, Spec::Auto { .. });
+        let mut paths = Vec::with_capacity(texts.len());
+        let mut fixed = 0.0;
+        for ((text, room), proposal) in texts.iter_mut().zip(&mut *proposals) {
+            let draft = &mut proposal.draft;
+            if let Some(constraint) = &mut text.constraint {
+                draft.prune(&mut **constraint);
+            }
+            if is_auto {
+                draft.cut(*room, &text.ends);
+                let (seconds, calibration) = match proposal.arm {
+                    Arm::Dflash => (self.dflash_cost.get().unwrap_or(0.0), &text.learned.dflash),
+                    Arm::Mtp => (self.mtp_cost.seconds(draft.nodes.len()), &text.learned.mtp),
+                    Arm::Off => (0.0, &text.learned.mtp),
+                };
+                fixed += seconds;
+                paths.push(calibration.paths(draft));
+            }
+        }
+        let fair = ((MAX_NODES + 1) / texts.len().max(1)).saturating_sub(1);
+        let sizes = if is_auto { best_sizes(&paths, &self.costs, fixed) } else { vec![fair; texts.len()] };
+        for (proposal, size) in proposals.iter_mut().zip(sizes) {
+            proposal.draft.nodes.truncate(size);
+            if proposal.draft.nodes.is_empty() {
+                proposal.arm = Arm::Off;
+            }
+        }
+    }
+
+    /// The most tokens per second an arm could give a text among `company`: every token it can propose stands, as far as there is room, and
+    /// the others do as it does.
+    fn bound(&self, arm: Arm, room: usize, company: usize) -> f64 {
+        let rate =
+            |drafting: f64, rows: usize| rows as f64 / (drafting + self.costs.verify_each(rows, company));
+        let most_rows = room.min((MAX_NODES + 1) / company);
         match (arm, self.spec) {
             (Arm::Dflash, Spec::Auto { block, .. }) => {
                 let fixed = self.dflash_cost.get().unwrap_or(0.0);
-                (2..=block.min(room))
-                    .map(|rows| rows as f64 / (fixed + self.costs.verify(rows)))
-                    .fold(0.0, f64::max)
+                (2..=block.min(most_rows)).map(|rows| rate(fixed, rows)).fold(0.0, f64::max)
             }
             (Arm::Mtp, Spec::Auto { budget, .. }) => {
-                let rate = |n: usize| (n + 1) as f64 / (self.mtp_cost.seconds(n) + self.costs.verify(n + 1));
-                (1..=draft::mtp::MAX_DEPTH.min(budget).min(room.saturating_sub(1)))
-                    .map(rate)
-                    .fold(0.0, f64::max)
+                let most_rows = (draft::mtp::MAX_DEPTH.min(budget) + 1).min(most_rows);
+                (2..=most_rows).map(|rows| rate(self.mtp_cost.seconds(rows - 1), rows)).fold(0.0, f64::max)
             }
-            _ => 1.0 / self.costs.verify(1),
+            _ => rate(0.0, 1),
         }
     }
 
@@ -231,16 +281,16 @@ impl Engine {
             }
         }
         found.iter().for_each(|(n, seconds)| self.costs.set(*n, *seconds));
-        self.learned.choice.add(Arm::Off, 1, self.costs.verify(1), 0.0);
+        self.learned.choice.add(Arm::Off, 1, self.costs.verify(1, 1), 0.0);
         self.model.forward(&mut *self.backend, &rows[..1], &all[..1], &[&sequence])?;
         self.commit(0, &mut sequence, &rows, &all[..1])?;
         if let (Some(dflash), Some(context), Spec::Auto { block, .. }) =
             (&mut self.dflash, &mut sequence.draft, self.spec)
         {
-            dflash.absorb(&mut *self.backend, context)?;
+            dflash.absorb(&mut *self.backend, &mut [context])?;
             let mut sound = true;
             let seconds = quickest(&mut || {
-                sound &= dflash.propose(&mut *self.backend, context, 0, block, 8)?.is_some();
+                sound &= !dflash.propose(&mut *self.backend, &[(context, 0)], block, 8)?.contains(&None);
                 Ok(())
             })?;
             self.dflash_cost.add(seconds);
@@ -253,7 +303,8 @@ impl Engine {
             let mut seconds = |depth: usize| {
                 quickest(&mut || {
                     let mut scratch = sequence.clone();
-                    draft::mtp::propose(model, backend, &mut scratch, 0, depth, |_| false).map(drop)
+                    let asking = draft::mtp::Asking { sequence: &mut scratch, anchor: 0, depth };
+                    draft::mtp::propose(model, backend, &mut [asking], |_, _| false).map(drop)
                 })
             };
             let (first, two) = (seconds(1)?, seconds(2)?);
@@ -269,6 +320,19 @@ const SLOW_PASS: f64 = 0.05;
 /// Passes of fewer seconds are measured so many times more.
 const QUICK_PASS: f64 = 0.02;
 const TURNS: usize = 3;
+
+/// The texts that ask a drafter, with their room.
+fn who_asks<'a, 'b>(
+    arm: Arm,
+    texts: &'a mut [(&'b mut Generation, usize)],
+    proposals: &'a mut [Proposal],
+) -> impl Iterator<Item = (&'a mut Generation, usize, &'a mut Proposal)> {
+    let all = texts.iter_mut().zip(proposals).map(|((text, room), proposal)| (&mut **text, *room, proposal));
+    all.filter(move |(text, _, proposal)| {
+        let keeps = &text.sequence;
+        proposal.arm == arm && if arm == Arm::Dflash { keeps.draft.is_some() } else { keeps.feed.is_some() }
+    })
+}
 
 /// Seconds of the quickest of a few runs; of one, where it is slow.
 fn quickest(run: &mut dyn FnMut() -> Result<(), Error>) -> Result<f64, Error> {

@@ -2,6 +2,7 @@
 //! For measuring weights that mean nothing, where no drafted token would ever stand.
 
 use crate::draft::Draft;
+use crate::model::append;
 use crate::step::{Engine, Generation};
 use crate::{Error, Row, Sequence};
 use std::time::Instant;
@@ -19,6 +20,8 @@ pub struct Rehearsed {
     pub round_s: f64,
     /// Rows of the verify.
     pub rows: usize,
+    /// Tokens that were kept, of all texts.
+    pub tokens: usize,
 }
 
 impl Engine {
@@ -28,10 +31,10 @@ impl Engine {
         self.begin(sequence, unread, prompt, Default::default(), Vec::new(), |_| ())
     }
 
-    /// A round of `text` as `spec` says, of which `length` tokens are kept whatever the target thinks of them.
+    /// A round of `texts` as `spec` says, of each of which `length` tokens are kept whatever the target thinks of them.
     pub fn rehearse(
         &mut self,
-        text: &mut Generation,
+        texts: &mut [Generation],
         length: usize,
         by_stage: bool,
     ) -> Result<Rehearsed, Error> {
@@ -44,19 +47,29 @@ impl Engine {
             laps.push(Instant::now());
             Ok(())
         };
-        let (_, draft, _) = self.propose(text, usize::MAX)?;
+        let mut company: Vec<(&mut Generation, usize)> = texts.iter_mut().map(|t| (t, usize::MAX)).collect();
+        let proposals = self.propose(&mut company)?;
         lap(self)?;
-        let mut rows: Vec<Row> = draft.rows(text.anchor, 0);
+        let (mut rows, mut firsts) = (Vec::new(), Vec::new());
+        for (((text, _), proposal), i) in company.iter().zip(&proposals).zip(0..) {
+            firsts.push(append(&mut rows, proposal.draft.rows(text.anchor, i)));
+        }
         // Weights that mean nothing draft the same token again and again, and a mixture would read few experts for it.
+        let written: usize = company.iter().map(|(text, _)| text.sequence.committed()).sum();
         for (i, row) in rows.iter_mut().enumerate() {
-            row.token = spread(i + text.sequence.committed(), self.model.config().vocab);
+            row.token = spread(i + written, self.model.config().vocab);
         }
         let all: Vec<u32> = (0..rows.len() as u32).collect();
-        self.model.forward(&mut *self.backend, &rows, &all, &[&text.sequence])?;
-        self.draw_rows(&[(&mut *text, 1)], &rows)?;
+        let sequences: Vec<&Sequence> = company.iter().map(|(text, _)| &text.sequence).collect();
+        self.model.forward(&mut *self.backend, &rows, &all, &sequences)?;
+        self.draw_rows(&company, &rows)?;
         lap(self)?;
-        let path = deepest(&draft, length);
-        self.commit(0, &mut text.sequence, &rows, &path)?;
+        let mut tokens = 0;
+        for (i, ((text, _), proposal)) in company.iter_mut().zip(&proposals).enumerate() {
+            let path: Vec<u32> = deepest(&proposal.draft, length).iter().map(|row| row + firsts[i]).collect();
+            self.commit(i, &mut text.sequence, &rows, &path)?;
+            tokens += path.len();
+        }
         lap(self)?;
         self.backend.finish()?;
         let seconds = |i: usize| (laps[i + 1] - laps[i]).as_secs_f64();
@@ -66,6 +79,7 @@ impl Engine {
             commit_s: seconds(2),
             round_s: begin.elapsed().as_secs_f64(),
             rows: rows.len(),
+            tokens,
         })
     }
 

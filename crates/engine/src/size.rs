@@ -1,5 +1,5 @@
 //! Sizing: what a verify of so many rows costs on this machine, how often the drafter is right, and from both how much
-//! of a draft is worth judging and which drafter to ask.
+//! of the drafts is worth judging.
 
 use crate::draft::{Draft, MAX_NODES};
 
@@ -30,7 +30,8 @@ impl Mean {
     }
 }
 
-/// Seconds of a verify by its number of rows: measured at some, interpolated between.
+/// Seconds of a verify by its number of rows: measured at some, interpolated between; and what each further text of a pass
+/// adds, whose state has to be read too.
 ///
 /// They are seconds of the machine as it was when they were first measured, at the beginning of a text. What is measured later
 /// is divided by the drift: a longer context or a slower minute slows whoever happens to propose then, and says nothing
@@ -41,6 +42,8 @@ pub(crate) struct Costs {
     verify: [Option<f64>; MAX_NODES + 2],
     /// How much slower than the table verifies are by now.
     drift: Mean,
+    /// Of each text of a pass but the first.
+    further_text: Mean,
 }
 
 /// Weight of a verify in what is known of its size.
@@ -50,7 +53,7 @@ const STALLED: f64 = 2.0;
 
 impl Costs {
     pub(crate) fn new() -> Self {
-        Self { verify: [None; MAX_NODES + 2], drift: Mean::default() }
+        Self { verify: [None; MAX_NODES + 2], drift: Mean::default(), further_text: Mean::default() }
     }
 
     /// A first measurement.
@@ -58,8 +61,14 @@ impl Costs {
         self.verify[rows] = Some(seconds);
     }
 
-    /// A verify of a round. Where its size is known, it tells how far costs have drifted; else it makes it known.
-    pub(crate) fn add(&mut self, rows: usize, seconds: f64) {
+    /// A verify of a round. Of one text: where its size is known, it tells how far costs have drifted; else it makes it known. Of
+    /// several: it tells what further texts cost, whatever the reason.
+    pub(crate) fn add(&mut self, rows: usize, texts: usize, seconds: f64) {
+        if texts > 1 {
+            let more = seconds / self.drift() - self.verify(rows, 1);
+            self.further_text.add_unless_stalled(more.max(0.0) / (texts - 1) as f64);
+            return;
+        }
         let Some(known) = self.verify[rows] else {
             self.verify[rows] = Some(seconds / self.drift());
             return;
@@ -75,9 +84,24 @@ impl Costs {
         self.drift.get().unwrap_or(1.0)
     }
 
-    /// Seconds of a verify of `rows` rows.
-    pub(crate) fn verify(&self, rows: usize) -> f64 {
-        self.table(rows).unwrap_or(1e-3)
+    /// Seconds of a verify of `rows` rows of `texts` texts together.
+    pub(crate) fn verify(&self, rows: usize, texts: usize) -> f64 {
+        let further = texts.saturating_sub(1) as f64 * self.further_text.get().unwrap_or(0.0);
+        self.table(rows.min(MAX_NODES + 1)).unwrap_or(1e-3) + further
+    }
+
+    /// Seconds of a verify for each of `texts` texts that judge `rows` rows each.
+    pub(crate) fn verify_each(&self, rows: usize, texts: usize) -> f64 {
+        self.verify(rows * texts, texts) / texts as f64
+    }
+
+    /// What of the seconds of a verify is each text's, by nodes judged: all have a row of their own, and whoever drafted pays for
+    /// what the pass took longer because of it.
+    pub(crate) fn shares(&self, nodes: &[usize], seconds: f64) -> Vec<f64> {
+        let (texts, all) = (nodes.len(), nodes.iter().sum::<usize>());
+        let plain = if all == 0 { seconds } else { (self.verify(texts, texts) * self.drift()).min(seconds) };
+        let share = |n: &usize| plain / texts as f64 + (seconds - plain) * *n as f64 / all.max(1) as f64;
+        nodes.iter().map(share).collect()
     }
 
     fn table(&self, rows: usize) -> Option<f64> {
@@ -168,19 +192,29 @@ impl Calibration {
     }
 }
 
-/// How many nodes of `draft` to judge, so that expected tokens per second are the most; `fixed` is what the round costs
-/// besides the verify.
-pub(crate) fn best_size(paths: &[f64], costs: &Costs, fixed: f64) -> usize {
-    let mut expected = 1.0;
-    let mut best = (0, expected / (fixed + costs.verify(1)));
-    for (i, path) in paths.iter().enumerate() {
-        expected += path;
-        let rate = expected / (fixed + costs.verify(i + 2));
-        if rate > best.1 {
-            best = (i + 1, rate);
+/// How many nodes of each text's draft to judge in one pass, so that the expected tokens per second of all together are the most: nodes
+/// are taken likeliest first, whosever they are. `paths` has the probability of each node's path, by text, and `fixed` is what the round
+/// costs besides the verify. Whoever drafted keeps a node: a draft that is thrown away teaches nothing.
+pub(crate) fn best_sizes(paths: &[Vec<f64>], costs: &Costs, fixed: f64) -> Vec<usize> {
+    let texts = paths.len();
+    let least = usize::from(2 * texts <= MAX_NODES + 1);
+    let mut taken: Vec<usize> = paths.iter().map(|path| path.len().min(least)).collect();
+    let mut rows = texts + taken.iter().sum::<usize>();
+    let mut expected = texts as f64 + paths.iter().flat_map(|path| path.iter().take(least)).sum::<f64>();
+    let (mut best, mut best_rate) = (taken.clone(), 0.0);
+    loop {
+        let rate = expected / (fixed + costs.verify(rows, texts));
+        if rate > best_rate {
+            best_rate = rate;
+            best.copy_from_slice(&taken);
         }
+        let next = |i: usize| paths[i].get(taken[i]).map(|path| (i, *path));
+        let likeliest = (0..texts).filter_map(next).max_by(|a, b| a.1.total_cmp(&b.1));
+        let Some((i, path)) = likeliest.filter(|_| rows <= MAX_NODES) else { return best };
+        taken[i] += 1;
+        rows += 1;
+        expected += path;
     }
-    best.0
 }
 
 /// Whether a chain is worth another token: whether some longer one of at most `most`, whose further tokens stand as its last does,
@@ -199,144 +233,6 @@ pub(crate) fn is_worth_another(paths: &[f64], most: usize, seconds: impl Fn(usiz
     })
 }
 
-/// Who proposes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Arm {
-    Dflash,
-    Mtp,
-    Off,
-}
-
-/// A trial that loses time is repeated within a text only after so many times as much has passed: what trying an arm costs
-/// stays below one part in so many, but for the first trial of a text (`SHORT_ROUND`).
-const PATIENCE: f64 = 100.0;
-/// After trials that keep losing, up to so many times longer.
-const MOST_PATIENCE: f64 = 4.0 * PATIENCE;
-/// An arm that could at best be this much faster is not worth a trial.
-const WORTH_TRYING: f64 = 1.1;
-
-/// Tokens that what other texts taught of a drafter counts for in a new one: its own first rounds say more.
-const FROM_OTHER_TEXTS: f64 = 12.0;
-/// A drafter whose rounds take no more plain ones than this is tried at the beginning of every text, if it could win.
-const SHORT_ROUND: f64 = 4.0;
-
-/// What is known of an arm.
-#[derive(Clone, Debug)]
-struct Record {
-    arm: Arm,
-    tokens: f64,
-    seconds: f64,
-    /// Seconds of a round.
-    round: Mean,
-    /// Seconds since it was last tried, and how many to let pass.
-    idle: f64,
-    wait: f64,
-}
-
-/// Chooses between drafters by the tokens per second each gave, trying the others again ever more rarely.
-#[derive(Clone, Debug)]
-pub(crate) struct Choice {
-    arms: Vec<Record>,
-}
-
-impl Choice {
-    pub(crate) fn new(arms: &[Arm]) -> Self {
-        let record = |&arm: &Arm| Record {
-            arm,
-            tokens: 0.0,
-            seconds: 0.0,
-            round: Mean::default(),
-            idle: 0.0,
-            wait: 0.0,
-        };
-        Self { arms: arms.iter().map(record).collect() }
-    }
-
-    /// What is known at the beginning of a new text, which may be easier or harder to draft than those before it.
-    pub(crate) fn for_new_text(&self) -> Self {
-        let mut choice = self.clone();
-        let plain = choice.arms.iter().find(|r| r.arm == Arm::Off).and_then(|r| r.round.get());
-        let best = choice.best().map_or(0.0, Record::rate);
-        for record in choice.arms.iter_mut().filter(|r| r.arm != Arm::Off) {
-            // What its last round lost may have been luck; a trial here costs what its rounds lose on average.
-            let loss = record.round.get().unwrap_or(0.0) * (1.0 - record.rate() / best.max(1e-12));
-            record.wait = record.wait.max(PATIENCE * loss);
-            let kept = (FROM_OTHER_TEXTS / record.tokens.max(1e-12)).min(1.0);
-            record.tokens *= kept;
-            record.seconds *= kept;
-            if let (Some(plain), Some(round)) = (plain, record.round.get())
-                && round <= SHORT_ROUND * plain
-            {
-                record.wait = 0.0;
-            }
-        }
-        choice
-    }
-
-    /// The arm for the next round. `bound` is the most tokens per second an arm could give in it; one that cannot win is not
-    /// tried, and at the end of a text one that won may not be able to any more.
-    pub(crate) fn next(&self, bound: impl Fn(Arm) -> f64) -> Arm {
-        let rate = |r: &Record| if r.arm == Arm::Off { r.rate() } else { r.rate().min(bound(r.arm)) };
-        let tried = self.arms.iter().filter(|r| r.seconds > 0.0);
-        let Some(best) = tried.max_by(|a, b| rate(a).total_cmp(&rate(b))) else {
-            return self.arms.first().map_or(Arm::Off, |r| r.arm);
-        };
-        let due =
-            |r: &&Record| r.arm != best.arm && r.idle >= r.wait && bound(r.arm) > WORTH_TRYING * rate(best);
-        self.arms.iter().find(due).unwrap_or(best).arm
-    }
-
-    /// A round of an arm: its tokens, and its seconds by the drift; `caught_up` are those that taking in what others had
-    /// written took before it, which a trial costs but a second round would not.
-    pub(crate) fn add(&mut self, arm: Arm, tokens: usize, seconds: f64, caught_up: f64) {
-        let before = self.best().map(|b| b.arm);
-        for record in &mut self.arms {
-            if record.arm == arm {
-                // A round that took far longer than usual says something of the machine, not of the arm.
-                let usual = record.round.get().unwrap_or(seconds);
-                record.round.add(seconds);
-                // What is remembered is some 60 tokens; a trial after a while says more than what was known before it.
-                let tried_again = record.idle > 0.0;
-                let keep = if tried_again { 0.3 } else { 1.0 - (tokens as f64 / 64.0).min(0.1) };
-                record.tokens = record.tokens * keep + tokens as f64;
-                record.seconds = record.seconds * keep + seconds.min(2.0 * usual);
-                record.idle = 0.0;
-            } else {
-                record.idle += seconds + caught_up;
-            }
-        }
-        let Some((best, rate)) = self.best().map(|b| (b.arm, b.rate())) else { return };
-        for record in &mut self.arms {
-            if record.arm == best {
-                record.wait = 0.0;
-            } else if record.arm == arm || Some(record.arm) == before {
-                // Who was best until now would lose what its rounds take longer.
-                let loss = match record.arm == arm {
-                    true => (seconds + caught_up - tokens as f64 / rate).max(0.0),
-                    false => record.round.get().unwrap_or(seconds) * (1.0 - record.rate() / rate),
-                };
-                record.wait = (2.0 * record.wait).clamp(PATIENCE * loss, MOST_PATIENCE * loss);
-            }
-        }
-    }
-
-    fn best(&self) -> Option<&Record> {
-        let tried = self.arms.iter().filter(|r| r.seconds > 0.0);
-        tried.max_by(|a, b| a.rate().total_cmp(&b.rate()))
-    }
-
-    /// Never asked again.
-    pub(crate) fn drop_arm(&mut self, arm: Arm) {
-        self.arms.retain(|r| r.arm != arm);
-    }
-}
-
-impl Record {
-    fn rate(&self) -> f64 {
-        self.tokens / self.seconds.max(1e-12)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -351,17 +247,17 @@ mod tests {
     #[test]
     fn costs_are_interpolated_and_drift() {
         let mut costs = costs(&[(1, 1.0), (16, 2.5), (64, 10.0)]);
-        assert_eq!((costs.verify(1), costs.verify(16)), (1.0, 2.5));
-        assert!((costs.verify(4) - 1.3).abs() < 1e-9);
-        assert!((costs.verify(40) - 6.25).abs() < 1e-9);
+        assert_eq!((costs.verify(1, 1), costs.verify(16, 1)), (1.0, 2.5));
+        assert!((costs.verify(4, 1) - 1.3).abs() < 1e-9);
+        assert!((costs.verify(40, 1) - 6.25).abs() < 1e-9);
         // What rounds measure besides leaves the first measurements as they are.
-        costs.add(8, 1.7);
-        assert_eq!((costs.verify(1), costs.verify(8), costs.verify(16)), (1.0, 1.7, 2.5));
+        costs.add(8, 1, 1.7);
+        assert_eq!([1, 8, 16].map(|rows| costs.verify(rows, 1)), [1.0, 1.7, 2.5]);
         // Everything half as slow again, seen at one size only, is a drift of all and leaves their ratios alone.
         for _ in 0..100 {
-            costs.add(16, 3.75);
+            costs.add(16, 1, 3.75);
         }
-        let (one, sixteen, drift) = (costs.verify(1), costs.verify(16), costs.drift());
+        let (one, sixteen, drift) = (costs.verify(1, 1), costs.verify(16, 1), costs.drift());
         assert!((sixteen * drift - 3.75).abs() < 0.2 && drift > 1.2, "{one} {sixteen} {drift}");
     }
 
@@ -399,17 +295,39 @@ mod tests {
     #[test]
     fn a_stalled_verify_moves_little() {
         let mut costs = costs(&[(1, 1.0), (16, 2.5)]);
-        (0..20).for_each(|_| costs.add(1, 1.0));
-        costs.add(1, 10.0);
-        (0..5).for_each(|_| costs.add(1, 1.0));
-        let (verify, drift) = (costs.verify(1), costs.drift());
+        (0..20).for_each(|_| costs.add(1, 1, 1.0));
+        costs.add(1, 1, 10.0);
+        (0..5).for_each(|_| costs.add(1, 1, 1.0));
+        let (verify, drift) = (costs.verify(1, 1), costs.drift());
         assert!((0.7..1.4).contains(&verify) && (0.7..1.4).contains(&drift), "{verify} {drift}");
     }
 
     #[test]
     fn sizes_never_measured_follow_the_slope() {
         let costs = costs(&[(1, 1.0), (16, 1.3)]);
-        assert!((costs.verify(32) - 1.62).abs() < 1e-9, "{}", costs.verify(32));
+        assert!((costs.verify(32, 1) - 1.62).abs() < 1e-9, "{}", costs.verify(32, 1));
+    }
+
+    #[test]
+    fn further_texts_cost_what_they_were_seen_to() {
+        let mut costs = costs(&[(1, 1.0), (8, 1.4), (16, 2.0)]);
+        assert_eq!(costs.verify_each(1, 8), 1.4 / 8.0);
+        (0..50).for_each(|_| costs.add(8, 8, 2.1));
+        assert!((costs.verify(8, 8) - 2.1).abs() < 1e-6 && (costs.verify(16, 8) - 2.7).abs() < 1e-6);
+        // The table of one text and the drift are left as they were.
+        assert_eq!((costs.verify(8, 1), costs.drift()), (1.4, 1.0));
+    }
+
+    #[test]
+    fn who_drafts_pays_for_what_the_pass_takes_longer() {
+        let costs = costs(&[(1, 1.0), (4, 1.2), (16, 2.4)]);
+        let shares = costs.shares(&[0, 3, 9, 0], 2.4);
+        let expected = [0.3, 0.3 + 0.3, 0.3 + 0.9, 0.3];
+        assert!(shares.iter().zip(expected).all(|(s, e)| (s - e).abs() < 1e-9), "{shares:?}");
+        assert_eq!(costs.shares(&[0, 0], 3.0), [1.5, 1.5]);
+        assert_eq!(costs.shares(&[5], 3.0), [3.0]);
+        // A pass that was quicker than one without drafts is still the sum of its shares.
+        assert!((costs.shares(&[1, 0], 0.5).iter().sum::<f64>() - 0.5).abs() < 1e-12);
     }
 
     #[test]
@@ -418,10 +336,27 @@ mod tests {
         let steep = costs(&[(1, 1.0), (64, 64.0)]);
         let sure = [0.9f64, 0.81, 0.73, 0.66];
         let doubtful = [0.3f64, 0.09, 0.03, 0.01];
+        let best_size = |paths: &[f64], costs, fixed| best_sizes(&[paths.to_vec()], costs, fixed)[0];
         assert_eq!(best_size(&sure, &flat, 0.1), 4);
         let gentle = costs(&[(1, 1.0), (64, 16.0)]);
         assert!(best_size(&doubtful, &gentle, 0.5) < best_size(&sure, &gentle, 0.5));
-        assert_eq!(best_size(&doubtful, &steep, 0.0), 0);
+        assert_eq!(best_size(&doubtful, &steep, 0.0), 1);
+    }
+
+    #[test]
+    fn rows_go_to_the_likeliest_nodes_of_all_texts() {
+        let sure: Vec<f64> = (1..=15).map(|depth| 0.98f64.powi(depth)).collect();
+        let doubtful: Vec<f64> = (1..=15).map(|depth| 0.4f64.powi(depth)).collect();
+        let flat_to_16 = costs(&[(1, 1.0), (16, 1.1), (17, 2.0), (64, 8.0)]);
+        let texts = [sure.clone(), doubtful.clone(), Vec::new()];
+        let sizes = best_sizes(&texts, &flat_to_16, 0.2);
+        assert_eq!(sizes.iter().sum::<usize>() + 3, 16, "{sizes:?}");
+        assert!(sizes[0] > 4 * sizes[1] && sizes[1] >= 1 && sizes[2] == 0, "{sizes:?}");
+        // No more than a pass holds, and a row for everybody.
+        let free = costs(&[(1, 1.0)]);
+        let sizes = best_sizes(&vec![sure; 8], &free, 0.0);
+        assert_eq!(sizes.iter().sum::<usize>(), MAX_NODES + 1 - 8, "{sizes:?}");
+        assert_eq!(best_sizes(&vec![doubtful; 32], &costs(&[(1, 1.0), (64, 64.0)]), 0.0), [1; 32]);
     }
 
     #[test]
@@ -433,97 +368,5 @@ mod tests {
         (0..50).for_each(|_| calibration.add(&draft, &[0]));
         let after = calibration.paths(&draft);
         assert!(before[0] > 0.85 && after[0] < 0.2, "{before:?} {after:?}");
-    }
-
-    /// Rounds of ten tokens at these tokens per second; the seconds each arm was used.
-    fn spend(choice: &mut Choice, rounds: usize, rate: impl Fn(Arm) -> f64) -> [f64; 3] {
-        let mut spent = [0.0; 3];
-        for _ in 0..rounds {
-            let arm = choice.next(|_| f64::INFINITY);
-            let seconds = 10.0 / rate(arm);
-            choice.add(arm, 10, seconds, 0.0);
-            spent[arm as usize] += seconds;
-        }
-        spent
-    }
-
-    #[test]
-    fn the_faster_arm_is_found_and_found_again() {
-        let mut choice = Choice::new(&[Arm::Dflash, Arm::Mtp, Arm::Off]);
-        let by_arm = |rates: [f64; 3]| move |arm: Arm| rates[arm as usize];
-        let [dflash, mtp, off] = spend(&mut choice, 4000, by_arm([0.5, 0.8, 1.0]));
-        assert!(off > 0.95 * (dflash + mtp + off), "{dflash} {mtp} {off}");
-        let [dflash, mtp, off] = spend(&mut choice, 20_000, by_arm([3.0, 0.8, 1.0]));
-        assert!(dflash > 0.9 * (dflash + mtp + off), "{dflash} {mtp} {off}");
-        // And as soon as it loses its worth, it is left.
-        let [dflash, mtp, off] = spend(&mut choice, 1000, by_arm([0.5, 0.8, 1.0]));
-        assert!(off > 0.85 * (dflash + mtp + off), "{dflash} {mtp} {off}");
-    }
-
-    #[test]
-    fn texts_that_grow_slower_do_not_speak_for_whoever_comes_first() {
-        // Seconds of a round besides the verify, rows, and tokens, by arm: 5.3, 5 and 3.3 tokens a second.
-        let arms = [(1.0, 16, 16), (0.27, 4, 4), (0.0, 1, 1)];
-        let mut costs = costs(&[(1, 0.3), (4, 0.53), (16, 2.0)]);
-        let mut choice = Choice::new(&[Arm::Dflash, Arm::Mtp, Arm::Off]);
-        let mut spent = [0.0; 3];
-        for _ in 0..200 {
-            let mut position = 0;
-            while position < 96 {
-                let slower = 1.0 + position as f64 / 160.0;
-                let arm = choice.next(|_| f64::INFINITY);
-                let (rest, rows, tokens) = arms[arm as usize];
-                let verify = [(1, 0.3), (4, 0.53), (16, 2.0)].iter().find(|v| v.0 == rows).expect("known").1;
-                costs.add(rows, verify * slower);
-                choice.add(arm, tokens, (rest + verify) * slower / costs.drift(), 0.0);
-                spent[arm as usize] += (rest + verify) * slower;
-                position += tokens;
-            }
-        }
-        let share = spent[0] / spent.iter().sum::<f64>();
-        // The other drafter is 6 % slower: a tenth of the time given to it costs less than one part in a hundred.
-        assert!(share > 0.88, "{spent:?}");
-    }
-
-    #[test]
-    fn a_new_text_tries_drafters_with_short_rounds_and_forgets_soon() {
-        // Tokens and seconds of a round by arm, in texts that suit no drafter and in texts that suit each.
-        let hard = |arm: Arm| [(1, 10.0), (2, 2.5), (1, 1.0)][arm as usize];
-        let easy = |arm: Arm| [(16, 10.0), (4, 2.5), (1, 1.0)][arm as usize];
-        let mut known = Choice::new(&[Arm::Dflash, Arm::Mtp, Arm::Off]);
-        let mut text = |rounds: usize, of: &dyn Fn(Arm) -> (usize, f64)| {
-            let mut choice = known.for_new_text();
-            let mut spent = [0.0; 3];
-            for _ in 0..rounds {
-                let arm = choice.next(|_| f64::INFINITY);
-                let (tokens, seconds) = of(arm);
-                choice.add(arm, tokens, seconds, 0.0);
-                known.add(arm, tokens, seconds, 0.0);
-                spent[arm as usize] += seconds;
-            }
-            spent
-        };
-        (0..20).for_each(|_| _ = text(100, &hard));
-        // An easy one among them is found to be easy at once, and a hard one after it costs a few short rounds.
-        let [dflash, mtp, off] = text(20, &easy);
-        assert!(off <= 1.0 && mtp > 0.0, "{dflash} {mtp} {off}");
-        let [dflash, mtp, off] = text(100, &hard);
-        assert!(dflash == 0.0 && mtp <= 25.0, "{dflash} {mtp} {off}");
-    }
-
-    #[test]
-    fn a_stall_does_not_change_the_choice() {
-        let mut choice = Choice::new(&[Arm::Mtp, Arm::Off]);
-        spend(&mut choice, 200, |arm| if arm == Arm::Off { 1.0 } else { 0.8 });
-        choice.add(Arm::Off, 10, 10_000.0, 0.0);
-        assert_eq!(choice.next(|_| 0.0), Arm::Off);
-    }
-
-    #[test]
-    fn an_arm_that_cannot_win_is_not_tried() {
-        let mut choice = Choice::new(&[Arm::Dflash, Arm::Mtp]);
-        choice.add(Arm::Dflash, 10, 1.0, 0.0);
-        assert_eq!(choice.next(|_| 9.0), Arm::Dflash);
-        assert_eq!(choice.next(|_| 12.0), Arm::Mtp);
     }
 }

@@ -1,12 +1,13 @@
 //! The decode round: propose, size, verify, judge, commit, emit.
 
+use crate::choose::Arm;
 use crate::draft::dflash::Dflash;
-use crate::draft::{self, Draft, MAX_NODES};
+use crate::draft::{self, Draft};
 use crate::judge::{Drawing, Relaxed, RowSeen, Verdict, judge, token_of};
-use crate::model::{Model, Options, WeightSource};
-use crate::propose::{Learned, Spec};
+use crate::model::{Model, Options, WeightSource, append};
+use crate::propose::{Learned, Proposal, Spec};
 use crate::sampling::{Constraint, History, Likelihood, Sampler, Sampling};
-use crate::size::{Arm, Costs, Mean, StepCosts};
+use crate::size::{Costs, Mean, StepCosts};
 use crate::state::MtpFeed;
 use crate::stow::Copies;
 use crate::{Error, Row, Sequence};
@@ -284,40 +285,37 @@ impl Engine {
         &mut self,
         texts: &mut [(&mut Generation, usize)],
     ) -> Result<Vec<Result<Round, Error>>, Error> {
-        let mut laps = Laps(Instant::now());
-        let mut drafts = Vec::with_capacity(texts.len());
+        let proposals = self.propose(texts)?;
         let mut rows: Vec<Row> = Vec::new();
-        let fair = ((MAX_NODES + 1) / texts.len().max(1)).saturating_sub(1);
-        for (i, (text, room)) in texts.iter_mut().enumerate() {
-            let (arm, mut draft, caught_up) = self.propose(text, *room)?;
-            draft.nodes.truncate(fair);
-            let first = rows.len() as u32;
-            let placed = |row: Row| Row { parent: row.parent.map(|p| p + first), ..row };
-            rows.extend(draft.rows(text.anchor, i as u32).into_iter().map(placed));
-            drafts.push((arm, draft, first, caught_up, laps.lap()));
+        let mut firsts: Vec<u32> = Vec::with_capacity(texts.len());
+        for (((text, _), proposal), i) in texts.iter().zip(&proposals).zip(0..) {
+            firsts.push(append(&mut rows, proposal.draft.rows(text.anchor, i)));
         }
 
+        let mut laps = Laps(Instant::now());
         let all: Vec<u32> = (0..rows.len() as u32).collect();
         let sequences: Vec<&Sequence> = texts.iter().map(|(text, _)| &text.sequence).collect();
         self.model.forward(&mut *self.backend, &rows, &all, &sequences)?;
         let drawn = self.draw_rows(texts, &rows)?;
         let verify_s = laps.lap();
-        self.costs.add(rows.len(), verify_s);
+        let nodes: Vec<usize> = proposals.iter().map(|p| p.draft.nodes.len()).collect();
+        let shares = self.costs.shares(&nodes, verify_s);
+        self.costs.add(rows.len(), texts.len(), verify_s);
 
         // All are judged before any is committed.
         let mut verdicts = Vec::with_capacity(texts.len());
-        for ((text, room), (_, draft, first, ..)) in texts.iter_mut().zip(&drafts) {
+        for (((text, room), proposal), first) in texts.iter_mut().zip(&proposals).zip(&firsts) {
             let row = |row: usize| match drawn[*first as usize + row] {
                 Some(drawn) => RowSeen::Drawn(drawn),
                 None => RowSeen::Logits(self.model.logits(*first as usize + row)),
             };
-            let verdict = text.judge(draft, *room, row);
+            let verdict = text.judge(&proposal.draft, *room, row);
             verdicts.push((verdict, laps.lap()));
         }
 
         let mut rounds = Vec::with_capacity(texts.len());
         for (i, ((text, _), (verdict, judge_s))) in texts.iter_mut().zip(verdicts).enumerate() {
-            let (arm, draft, first, caught_up, draft_s) = &drafts[i];
+            let Proposal { arm, draft, seconds: draft_s, caught_up } = &proposals[i];
             let (verdict, kept) = match verdict {
                 Ok(judged) => judged,
                 Err(error) => {
@@ -326,7 +324,7 @@ impl Engine {
                 }
             };
 
-            let path: Vec<u32> = verdict.path[..kept].iter().map(|row| row + first).collect();
+            let path: Vec<u32> = verdict.path[..kept].iter().map(|row| row + firsts[i]).collect();
             let tell = |top: usize| {
                 let drawn = path.iter().zip(&verdict.tokens);
                 drawn.map(|(row, t)| Likelihood::of(&self.model.logits(*row as usize), *t, top)).collect()
@@ -336,7 +334,6 @@ impl Engine {
             self.commit(i, &mut text.sequence, &rows, &path)?;
             let commit_s = laps.lap();
 
-            let share = verify_s * (draft.nodes.len() + 1) as f64 / rows.len() as f64;
             let drift = self.costs.drift();
             // Every 32nd token folds an anchor, which says nothing of whose round it fell in.
             let folded = before / ANCHOR_TOKENS != text.sequence.committed() / ANCHOR_TOKENS;
@@ -344,7 +341,7 @@ impl Engine {
                 self.commit_cost.add_unless_stalled(commit_s / drift / kept.max(1) as f64);
             }
             let commit = self.commit_cost.get().unwrap_or(0.0) * kept as f64;
-            let seconds = (draft_s - caught_up + share + judge_s) / drift + commit;
+            let seconds = (draft_s - caught_up + shares[i] + judge_s) / drift + commit;
             for learned in [&mut text.learned, &mut self.learned] {
                 learned.add(*arm, draft, &verdict.path, seconds, caught_up / drift);
             }
@@ -402,9 +399,9 @@ impl Engine {
     /// from had better have done it before.
     pub fn absorb(&mut self, sequence: &mut Sequence) -> Result<(), Error> {
         if let (Some(dflash), Some(context)) = (&mut self.dflash, &mut sequence.draft) {
-            dflash.absorb(&mut *self.backend, context)?;
+            dflash.absorb(&mut *self.backend, &mut [context])?;
         }
-        draft::mtp::absorb(&mut self.model, &mut *self.backend, sequence).map(drop)
+        draft::mtp::absorb(&mut self.model, &mut *self.backend, sequence)
     }
 
     /// Makes rows of the last pass part of the sequence: keys and values, recurrent state, the drafter's features, the

@@ -102,7 +102,9 @@ fn outputs(model: &mut Model, backend: &mut dyn Backend, ids: &[u32], last: usiz
         let first = c * 100;
         let chosen: Vec<u32> =
             (0..chunk.len() as u32).filter(|r| first + *r as usize >= ids.len() - last).collect();
-        model.forward_mtp(backend, &rows(chunk), (&hidden, first), &chosen, &[&sequence]).expect("a pass");
+        model
+            .forward_mtp(backend, &rows(chunk), &[(&hidden, first, chunk.len())], &chosen, &[&sequence])
+            .expect("a pass");
         out.mtp_logits.extend((0..chosen.len()).map(|i| model.mtp_logits(i).expect("a block").to_vec()));
         let path: Vec<u32> = (0..chunk.len() as u32).collect();
         model.commit_mtp(backend, 0, &mut sequence, &path).expect("a commit");

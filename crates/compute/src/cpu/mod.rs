@@ -199,7 +199,7 @@ impl Backend for Cpu {
         logits: Buf,
         rows: usize,
         ranks: usize,
-    ) -> Result<Option<Vec<Ranked>>, Error> {
+    ) -> Result<Vec<Option<Ranked>>, Error> {
         let ranked = |row: usize| {
             let mut out = None;
             // SAFETY: the level is available.

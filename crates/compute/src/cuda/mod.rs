@@ -328,12 +328,14 @@ impl Backend for Cuda {
         &mut self,
         arena: &mut Arena,
         buf: Buf,
+        at: usize,
         from: &Memory,
         first: usize,
         count: usize,
     ) -> Result<(), Error> {
         let bytes = 4 * arena.plan.cols(buf);
         let to = arena.data[buf.0 as usize].device().expect("an arena of this device").address();
+        let to = to + (at * bytes) as u64;
         let from = from.device().expect("memory of this device").address() + (first * bytes) as u64;
         self.driver.copy(from, to, count * bytes)
     }
@@ -344,7 +346,7 @@ impl Backend for Cuda {
         logits: Buf,
         rows: usize,
         ranks: usize,
-    ) -> Result<Option<Vec<Ranked>>, Error> {
+    ) -> Result<Vec<Option<Ranked>>, Error> {
         ops::rank::rank(self, arena, logits, rows, ranks)
     }
 

@@ -4,18 +4,22 @@
 //! Two plans: `context` turns features of committed tokens into keys and values of every layer, once; `block` runs the
 //! anchor and the masks over them. Only `context` rows are ever kept.
 
-use crate::model::{Loader, Model, WeightSource};
+use super::MAX_NODES;
+use crate::model::{Loader, Model, WeightSource, append};
 use crate::state::Context;
 use crate::{Error, Row};
 use checkpoint::DrafterConfig;
 use compute::{
     Arena, AttentionShape, Backend, Buf, CommitPath, Extent, Kind, KvLayout, KvType, MatrixId, Op,
-    PAGE_TOKENS, Pass, Plan, Product, Ranked, Rotary, Rows, SequenceView, VectorId,
+    PAGE_TOKENS, Pass, Plan, Product, Ranked, Rotary, Rows, VectorId,
 };
 use std::borrow::Cow;
 
 /// Rows of features taken in by one pass.
 const CONTEXT_ROWS: usize = 256;
+
+/// Rows of a pass over blocks, each with its anchor: those of several texts share one.
+const BLOCK_ROWS: usize = MAX_NODES + 1;
 
 /// The shape of each cache, and the window of its layers.
 type Caches = Vec<(KvLayout, Option<usize>)>;
@@ -110,7 +114,8 @@ impl Dflash {
         let vocab = target.config().vocab;
         let (block, logits) = record_block(config, &parts, &caches, &places, target);
         let context = backend.arena(context.into(), CONTEXT_ROWS, 0)?;
-        let block = backend.arena(block.into(), config.block, config.block)?;
+        let rows = BLOCK_ROWS.max(config.block);
+        let block = backend.arena(block.into(), rows, rows)?;
         Ok(Self { config: config.clone(), parts, caches, context, features, block, logits, vocab })
     }
 
@@ -133,53 +138,86 @@ impl Dflash {
         Context::new(&self.caches, self.config.taps.len() * self.config.hidden)
     }
 
-    /// Takes pending features in, as keys and values of every layer.
-    pub(crate) fn absorb(&mut self, backend: &mut dyn Backend, context: &mut Context) -> Result<(), Error> {
-        while !context.pending.is_empty() {
-            let count = context.pending.len().min(CONTEXT_ROWS);
-            context.pending.load(backend, &mut self.context, self.features, 0, count)?;
-            let rows: Vec<Row> =
-                (0..count as u32).map(|i| Row { token: 0, sequence: 0, parent: i.checked_sub(1) }).collect();
-            let view =
-                SequenceView { committed: context.committed, caches: context.tables(), ..Default::default() };
-            backend.run(&mut self.context, &Pass::new(&rows, &[], vec![view]))?;
-            let path: Vec<u32> = (0..count as u32).collect();
-            let commit = CommitPath { rows: &path, position: context.committed };
-            for (cache, (pages, _)) in context.caches.iter_mut().enumerate() {
-                pages.commit(backend, &self.context, cache, commit)?;
+    /// Takes pending features in, as keys and values of every layer; those of several texts together.
+    pub(crate) fn absorb(
+        &mut self,
+        backend: &mut dyn Backend,
+        contexts: &mut [&mut Context],
+    ) -> Result<(), Error> {
+        loop {
+            let (mut rows, mut parts) = (Vec::new(), Vec::new());
+            for context in contexts.iter_mut() {
+                let count = context.pending.len().min(CONTEXT_ROWS - rows.len());
+                if count == 0 {
+                    continue;
+                }
+                let first = append(&mut rows, chain_of(0, count, parts.len() as u32));
+                context.pending.load(
+                    backend,
+                    &mut self.context,
+                    (self.features, first as usize),
+                    0,
+                    count,
+                )?;
+                parts.push((&mut **context, first..first + count as u32));
             }
-            context.committed += count;
-            context.pending.take(count);
-            context.forget();
+            if parts.is_empty() {
+                return Ok(());
+            }
+            let views = parts.iter().map(|(context, _)| context.view()).collect();
+            backend.run(&mut self.context, &Pass::new(&rows, &[], views))?;
+            for (context, rows) in parts {
+                let path: Vec<u32> = rows.collect();
+                let commit = CommitPath { rows: &path, position: context.committed };
+                for (cache, (pages, _)) in context.caches.iter_mut().enumerate() {
+                    pages.commit(backend, &self.context, cache, commit)?;
+                }
+                context.committed += path.len();
+                context.pending.take(path.len());
+                context.forget();
+            }
         }
-        Ok(())
     }
 
-    /// One block pass of `rows` rows (anchor and masks): for each masked position its `ranks` best candidates. Nothing
-    /// where a logit is not a number.
+    /// A block of `rows` rows (anchor and masks) of each text: for each masked position its `ranks` best candidates. Nothing
+    /// for a text where a logit is not a number.
     pub(crate) fn propose(
         &mut self,
         backend: &mut dyn Backend,
-        context: &Context,
-        anchor: u32,
+        texts: &[(&Context, u32)],
         rows: usize,
         ranks: usize,
-    ) -> Result<Option<Vec<Ranked>>, Error> {
-        let token = |i: u32| if i == 0 { anchor } else { self.config.mask_token };
-        let block: Vec<Row> = (0..rows as u32)
-            .map(|i| Row { token: token(i), sequence: 0, parent: i.checked_sub(1) })
-            .collect();
-        let chosen: Vec<u32> = (1..rows as u32).collect();
-        let view =
-            SequenceView { committed: context.committed, caches: context.tables(), ..Default::default() };
-        backend.run(&mut self.block, &Pass::new(&block, &chosen, vec![view]))?;
-        Ok(backend.rank(&self.block, self.logits, chosen.len(), ranks.min(self.vocab))?)
+    ) -> Result<Vec<Option<Vec<Ranked>>>, Error> {
+        let mut found = Vec::with_capacity(texts.len());
+        for texts in texts.chunks((BLOCK_ROWS / rows).max(1)) {
+            let mut block: Vec<Row> = Vec::new();
+            for ((_, anchor), sequence) in texts.iter().zip(0..) {
+                let first = append(&mut block, chain_of(self.config.mask_token, rows, sequence));
+                block[first as usize].token = *anchor;
+            }
+            let chosen: Vec<u32> = (0..block.len() as u32).filter(|row| *row as usize % rows > 0).collect();
+            let views = texts.iter().map(|(context, _)| context.view()).collect();
+            backend.run(&mut self.block, &Pass::new(&block, &chosen, views))?;
+            let ranked = backend.rank(&self.block, self.logits, chosen.len(), ranks.min(self.vocab))?;
+            let mut ranked = ranked.into_iter();
+            found.extend(texts.iter().map(|_| {
+                // All of a text's, whether or not one of them is missing.
+                let positions: Vec<_> = ranked.by_ref().take(rows - 1).collect();
+                positions.into_iter().collect::<Option<Vec<Ranked>>>()
+            }));
+        }
+        Ok(found)
     }
 
     /// Logits of masked position `i` of the last block pass: [vocab].
     pub fn logits(&self, i: usize) -> Cow<'_, [f32]> {
         self.block.row(self.logits, i)
     }
+}
+
+/// Rows of the same token, each the parent of the next.
+fn chain_of(token: u32, count: usize, sequence: u32) -> impl Iterator<Item = Row> {
+    (0..count as u32).map(move |i| Row { token, sequence, parent: i.checked_sub(1) })
 }
 
 impl Parts {

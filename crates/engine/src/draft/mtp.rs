@@ -1,7 +1,7 @@
-//! Proposals of the target's own next-token block: a chain, one pass a token.
+//! Proposals of the target's own next-token block: chains, one pass a token for all texts that ask.
 
-use super::{Draft, Node};
-use crate::model::Model;
+use super::{Draft, MAX_NODES, Node};
+use crate::model::{Model, append, chain};
 use crate::state::{KeptRows, MtpFeed};
 use crate::{Error, Row, Sequence};
 use compute::Backend;
@@ -9,14 +9,16 @@ use compute::Backend;
 /// Tokens the block was found to predict usefully in a row.
 pub(crate) const MAX_DEPTH: usize = 7;
 
-/// Takes the waiting rows into the block's cache, computed from the target's true hidden states. Afterwards, where there
-/// were any, `rank_mtp` and the returned row's `keep_mtp_hidden` belong to the newest.
+/// Texts that fit a pass, each with what a round left waiting or drafted.
+const TEXTS: usize = (MAX_NODES + 1) / (MAX_DEPTH + 1);
+
+/// Takes the waiting rows into the block's cache, computed from the target's true hidden states.
 pub(crate) fn absorb(
     model: &mut Model,
     backend: &mut dyn Backend,
     sequence: &mut Sequence,
-) -> Result<Option<usize>, Error> {
-    let Some(mut feed) = sequence.feed.take() else { return Ok(None) };
+) -> Result<(), Error> {
+    let Some(mut feed) = sequence.feed.take() else { return Ok(()) };
     let absorbed = absorb_feed(model, backend, sequence, &mut feed);
     sequence.feed = Some(feed);
     absorbed
@@ -27,48 +29,114 @@ fn absorb_feed(
     backend: &mut dyn Backend,
     sequence: &mut Sequence,
     feed: &mut MtpFeed,
-) -> Result<Option<usize>, Error> {
-    let mut last = None;
+) -> Result<(), Error> {
     while !feed.tokens.is_empty() {
         let count = feed.tokens.len().min(model.options().max_rows);
-        let rows: Vec<Row> = crate::model::chain(&feed.tokens[..count], 0).collect();
+        let rows: Vec<Row> = chain(&feed.tokens[..count], 0).collect();
         let newest = count as u32 - 1;
-        model.forward_mtp(backend, &rows, (&feed.hidden, 0), &[newest], &[sequence])?;
+        model.forward_mtp(backend, &rows, &[(&feed.hidden, 0, count)], &[newest], &[sequence])?;
         model.commit_mtp(backend, 0, sequence, &(0..=newest).collect::<Vec<_>>())?;
         feed.take(count);
-        last = Some(newest as usize);
     }
-    Ok(last)
+    Ok(())
 }
 
-/// Up to `depth` tokens after `anchor`; `enough` ends the chain early. Nothing where a logit is not a number.
+/// A text that asks for a chain.
+pub(crate) struct Asking<'a> {
+    pub(crate) sequence: &'a mut Sequence,
+    pub(crate) anchor: u32,
+    /// Tokens at most.
+    pub(crate) depth: usize,
+}
+
+/// A chain after each text's anchor, none where a logit is not a number; `enough`, given a text's number and its chain so far,
+/// ends it early.
 pub(crate) fn propose(
     model: &mut Model,
     backend: &mut dyn Backend,
-    sequence: &mut Sequence,
-    anchor: u32,
-    depth: usize,
-    enough: impl Fn(&Draft) -> bool,
-) -> Result<Option<Draft>, Error> {
-    sequence.feed.as_mut().ok_or(Error::NoMtp)?.follow(anchor);
-    let newest = absorb(model, backend, sequence)?.ok_or(Error::NoMtp)?;
-    let mut hidden = KeptRows::new(model.config().hidden);
-    model.keep_mtp_hidden(backend, newest, &mut hidden)?;
-    let mut draft = Draft::default();
+    texts: &mut [Asking<'_>],
+    mut enough: impl FnMut(usize, &Draft) -> bool,
+) -> Result<Vec<Option<Draft>>, Error> {
+    let mut drafts = Vec::with_capacity(texts.len());
+    for group in texts.chunks_mut(TEXTS) {
+        let first = drafts.len();
+        drafts.extend(propose_group(model, backend, group, |i, draft| enough(first + i, draft))?);
+    }
+    Ok(drafts)
+}
+
+fn propose_group(
+    model: &mut Model,
+    backend: &mut dyn Backend,
+    texts: &mut [Asking<'_>],
+    mut enough: impl FnMut(usize, &Draft) -> bool,
+) -> Result<Vec<Option<Draft>>, Error> {
+    let mut newest = take_in(model, backend, texts)?;
+    let mut drafts = vec![Some(Draft::default()); texts.len()];
+    let mut hidden: Vec<KeptRows> = texts.iter().map(|_| KeptRows::new(model.config().hidden)).collect();
+    let mut going: Vec<usize> = (0..texts.len()).collect();
     loop {
-        let Some(ranked) = model.rank_mtp(backend)? else { return Ok(None) };
-        let parent = (draft.nodes.len() as u32).checked_sub(1);
-        let (token, log) = ranked[0];
-        let node_depth = draft.nodes.len() as u32 + 1;
-        draft.nodes.push(Node { token, parent, depth: node_depth, probability: log.exp() });
-        if draft.nodes.len() == depth || enough(&draft) {
-            return Ok(Some(draft));
+        let ranked = model.rank_mtp(backend, going.len())?;
+        let mut on = Vec::with_capacity(going.len());
+        for ((&i, ranked), row) in going.iter().zip(ranked).zip(newest) {
+            let (Some(draft), Some(ranked)) = (&mut drafts[i], ranked) else {
+                drafts[i] = None;
+                continue;
+            };
+            let (token, log) = ranked[0];
+            let depth = draft.nodes.len() as u32 + 1;
+            draft.nodes.push(Node { token, parent: depth.checked_sub(2), depth, probability: log.exp() });
+            if draft.nodes.len() < texts[i].depth && !enough(i, draft) {
+                model.keep_mtp_hidden(backend, row, &mut hidden[i])?;
+                on.push(i);
+            }
+        }
+        going = on;
+        if going.is_empty() {
+            return Ok(drafts);
         }
         // Drafted rows are never committed: a pass takes all of them again, which costs little more than the last.
-        let rows: Vec<Row> =
-            draft.nodes.iter().map(|n| Row { token: n.token, sequence: 0, parent: n.parent }).collect();
-        let last = rows.len() - 1;
-        model.forward_mtp(backend, &rows, (&hidden, 0), &[last as u32], &[sequence])?;
-        model.keep_mtp_hidden(backend, last, &mut hidden)?;
+        let mut rows: Vec<Row> = Vec::new();
+        let mut chosen: Vec<u32> = Vec::with_capacity(going.len());
+        for (&i, sequence) in going.iter().zip(0..) {
+            let nodes = &drafts[i].as_ref().expect("it goes on").nodes;
+            append(&mut rows, nodes.iter().map(|n| Row { token: n.token, sequence, parent: n.parent }));
+            chosen.push(rows.len() as u32 - 1);
+        }
+        let kept: Vec<_> = going.iter().map(|&i| (&hidden[i], 0, hidden[i].len())).collect();
+        let sequences: Vec<&Sequence> = going.iter().map(|&i| &*texts[i].sequence).collect();
+        model.forward_mtp(backend, &rows, &kept, &chosen, &sequences)?;
+        newest = chosen;
     }
+}
+
+/// Takes what waits of all texts into the block's cache in one pass; the row of each that has its anchor.
+fn take_in(
+    model: &mut Model,
+    backend: &mut dyn Backend,
+    texts: &mut [Asking<'_>],
+) -> Result<Vec<u32>, Error> {
+    let (mut rows, mut newest): (Vec<Row>, Vec<u32>) = (Vec::new(), Vec::new());
+    let mut feeds: Vec<MtpFeed> = Vec::with_capacity(texts.len());
+    for (text, number) in texts.iter_mut().zip(0..) {
+        if text.sequence.feed.as_ref().is_some_and(|feed| feed.tokens.len() > MAX_DEPTH) {
+            absorb(model, backend, text.sequence)?;
+        }
+        let mut feed = text.sequence.feed.clone().ok_or(Error::NoMtp)?;
+        feed.follow(text.anchor);
+        let last = (feed.tokens.len() as u32).checked_sub(1).ok_or(Error::NoMtp)?;
+        newest.push(append(&mut rows, chain(&feed.tokens, number)) + last);
+        feeds.push(feed);
+    }
+    let hidden: Vec<_> = feeds.iter().map(|feed| (&feed.hidden, 0, feed.tokens.len())).collect();
+    let sequences: Vec<&Sequence> = texts.iter().map(|text| &*text.sequence).collect();
+    model.forward_mtp(backend, &rows, &hidden, &newest, &sequences)?;
+    let mut first = 0;
+    for (i, (text, feed)) in texts.iter_mut().zip(&mut feeds).enumerate() {
+        model.commit_mtp(backend, i, text.sequence, &(first..=newest[i]).collect::<Vec<_>>())?;
+        first = newest[i] + 1;
+        feed.take(feed.tokens.len());
+    }
+    texts.iter_mut().zip(feeds).for_each(|(text, feed)| text.sequence.feed = Some(feed));
+    Ok(newest)
 }

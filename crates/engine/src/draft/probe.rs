@@ -115,7 +115,7 @@ impl Probe {
                 .collect();
             context.pending.push_numbers(&*self.backend, &tapped)?;
             read = anchor;
-            drafter.absorb(&mut *self.backend, &mut context)?;
+            drafter.absorb(&mut *self.backend, &mut [&mut context])?;
             contexts.push((anchor, context.clone()));
         }
         Ok(Contexts(contexts))
@@ -133,7 +133,7 @@ impl Probe {
         let mut found = Vec::with_capacity(contexts.0.len());
         for (anchor, context) in &contexts.0 {
             let token = reading.tokens[*anchor];
-            if drafter.propose(&mut *self.backend, context, token, block, 1)?.is_none() {
+            if drafter.propose(&mut *self.backend, &[(context, token)], block, 1)?.contains(&None) {
                 return Ok(None);
             }
             let end =

@@ -340,6 +340,13 @@ impl Model {
     }
 }
 
+/// Adds rows that name their parents from 0 on; gives the index of the first.
+pub(crate) fn append(rows: &mut Vec<Row>, more: impl IntoIterator<Item = Row>) -> u32 {
+    let first = rows.len() as u32;
+    rows.extend(more.into_iter().map(|row| Row { parent: row.parent.map(|p| p + first), ..row }));
+    first
+}
+
 /// The rows of tokens that follow each other from the tip of a sequence.
 pub(crate) fn chain(tokens: &[u32], sequence: u32) -> impl Iterator<Item = Row> {
     tokens.iter().zip(0u32..).map(move |(token, i)| Row { token: *token, sequence, parent: i.checked_sub(1) })

@@ -75,13 +75,14 @@ impl Mtp {
 }
 
 impl Model {
-    /// A pass through the next-token block. Row `i` takes the `first + i`th hidden state: the target's after the output
-    /// norm, or this block's own output when it is chained; its token is the one after. Only reads the sequences.
+    /// A pass through the next-token block. Every row takes a hidden state, the next of `hidden`, which lists them as (where, first,
+    /// how many): the target's after the output norm, or this block's own output when it is chained; its token is the one
+    /// after. Only reads the sequences.
     pub fn forward_mtp(
         &mut self,
         backend: &mut dyn Backend,
         rows: &[Row],
-        (hidden, first): (&KeptRows, usize),
+        hidden: &[(&KeptRows, usize, usize)],
         chosen: &[u32],
         sequences: &[&Sequence],
     ) -> Result<(), Error> {
@@ -91,7 +92,12 @@ impl Model {
         mtp.last = LastPass::default();
         let states: Option<Vec<_>> = sequences.iter().map(|s| s.mtp.as_ref()).collect();
         let states = states.ok_or(Error::NoMtp)?;
-        hidden.load(backend, &mut mtp.arena, mtp.input, first, rows.len())?;
+        let mut at = 0;
+        for (kept, first, count) in hidden {
+            kept.load(backend, &mut mtp.arena, (mtp.input, at), *first, *count)?;
+            at += count;
+        }
+        assert_eq!(at, rows.len(), "a hidden state for every row");
         let mut pass = Pass::new(rows, chosen, states.iter().map(|s| s.view()).collect());
         if rows.len() > DECODE_ROWS {
             pass = pass.as_prompt();
@@ -121,23 +127,26 @@ impl Model {
         Ok(())
     }
 
-    /// The best token of the first chosen row of the last pass through the next-token block, with its log-probability;
-    /// nothing where a logit is not a number.
-    pub(crate) fn rank_mtp(&self, backend: &mut dyn Backend) -> Result<Option<Ranked>, Error> {
+    /// The best token of each of the first `rows` chosen rows of the last pass through the next-token block, with its
+    /// log-probability; nothing where a logit is not a number.
+    pub(crate) fn rank_mtp(
+        &self,
+        backend: &mut dyn Backend,
+        rows: usize,
+    ) -> Result<Vec<Option<Ranked>>, Error> {
         let mtp = self.mtp.as_ref().ok_or(Error::NoMtp)?;
-        let ranked = backend.rank(&mtp.arena, mtp.logits, 1, 1)?;
-        Ok(ranked.and_then(|mut rows| rows.pop()))
+        Ok(backend.rank(&mtp.arena, mtp.logits, rows, 1)?)
     }
 
     /// Keeps the output of a row of that pass, which a chained row takes as its hidden state.
     pub(crate) fn keep_mtp_hidden(
         &self,
         backend: &mut dyn Backend,
-        row: usize,
+        row: u32,
         to: &mut KeptRows,
     ) -> Result<(), Error> {
         let mtp = self.mtp.as_ref().ok_or(Error::NoMtp)?;
-        to.push(backend, &mtp.arena, mtp.hidden, &[row as u32])
+        to.push(backend, &mtp.arena, mtp.hidden, &[row])
     }
 
     /// Logits of the `i`th chosen row of that pass: [vocab].

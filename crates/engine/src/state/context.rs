@@ -2,7 +2,7 @@
 
 use super::{KeptRows, KvPages, Other};
 use crate::Error;
-use compute::{KvLayout, PageTable};
+use compute::{KvLayout, SequenceView};
 
 /// The context of a DFlash drafter. Full layers keep every row, sliding layers as many as their window reaches.
 #[derive(Clone, Debug, PartialEq)]
@@ -21,8 +21,10 @@ impl Context {
         Self { committed: 0, caches, pending: KeptRows::new(width) }
     }
 
-    pub(crate) fn tables(&self) -> Vec<PageTable<'_>> {
-        self.caches.iter().map(|(pages, _)| pages.table()).collect()
+    /// What a pass reads.
+    pub(crate) fn view(&self) -> SequenceView<'_> {
+        let caches = self.caches.iter().map(|(pages, _)| pages.table()).collect();
+        SequenceView { committed: self.committed, caches, ..Default::default() }
     }
 
     /// Lets go of what no later query can see.

@@ -69,18 +69,20 @@ impl KeptRows {
         Ok(())
     }
 
-    /// Copies waiting rows from number `at` on to the first rows of a buffer.
+    /// Copies waiting rows from number `first` on to a buffer, from its row `at` on.
     pub(crate) fn load(
         &self,
         backend: &mut dyn Backend,
         arena: &mut Arena,
-        buf: Buf,
-        at: usize,
+        (buf, at): (Buf, usize),
+        first: usize,
         count: usize,
     ) -> Result<(), Error> {
-        assert!(at + count <= self.len, "rows {at} to {} of {}", at + count, self.len);
+        assert!(first + count <= self.len, "rows {first} to {} of {}", first + count, self.len);
         match &self.memory {
-            Some(memory) if count > 0 => Ok(backend.load_rows(arena, buf, memory, self.first + at, count)?),
+            Some(memory) if count > 0 => {
+                Ok(backend.load_rows(arena, buf, at, memory, self.first + first, count)?)
+            }
             _ => Ok(()),
         }
     }

@@ -30,14 +30,14 @@ struct RankArgs {
     chunks: i32,
 }
 
-/// The best `ranks` tokens of each of the first `rows` rows; nothing where a logit is not a number.
+/// The best `ranks` tokens of each of the first `rows` rows; nothing of a row where a logit is not a number.
 pub(crate) fn rank(
     cuda: &Cuda,
     arena: &Arena,
     logits: Buf,
     rows: usize,
     ranks: usize,
-) -> Result<Option<Vec<Ranked>>, Error> {
+) -> Result<Vec<Option<Ranked>>, Error> {
     let vocab = arena.plan.cols(logits);
     let chunks = vocab.div_ceil(CHUNK);
     assert!(chunks <= MAX_CHUNKS && ranks <= MAX_RANKS, "{ranks} ranks of {vocab} tokens");
@@ -74,13 +74,10 @@ pub(crate) fn rank(
         cuda.driver.download(ids, bytemuck::cast_slice_mut(&mut words))?;
         let (ids, rest) = words.split_at(rows * asked);
         let (logs, bad) = rest.split_at(rows * asked);
-        if bad.iter().any(|bad| *bad != 0) {
-            return Ok(None);
-        }
-        for (ids, logs) in ids.chunks(asked).zip(logs.chunks(asked)) {
-            let pairs = ids.iter().zip(logs).take(ranks);
-            ranked.push(pairs.map(|(id, log)| (*id, f32::from_bits(*log))).collect());
+        for ((ids, logs), bad) in ids.chunks(asked).zip(logs.chunks(asked)).zip(bad) {
+            let pairs = ids.iter().zip(logs).take(ranks).map(|(id, log)| (*id, f32::from_bits(*log)));
+            ranked.push((*bad == 0).then(|| pairs.collect()));
         }
     }
-    Ok(Some(ranked))
+    Ok(ranked)
 }
