@@ -4,6 +4,7 @@
 mod ask;
 mod compare;
 pub(crate) mod cost;
+mod figures;
 mod floor;
 mod http;
 mod kernels;

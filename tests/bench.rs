@@ -492,13 +492,22 @@ fn rounds_of_a_shape_are_measured() {
     let names = stdout(&["bench", "rounds", "--synthetic", "list"]);
     assert_eq!(names.lines().take(3).collect::<Vec<_>>(), ["tiny", "tiny-moe", "qwen3.5-0.8b"]);
     // As few as can be asked for leave no figure without a number.
-    let few = ["--rounds", "1", "--rows", "1,64", "--prompt", "8", "--context", "16"];
+    let few = ["--rounds", "1", "--rows", "1,64", "--prompt", "8", "--context", "16", "--texts", "3"];
     let found = stdout(&[&["bench", "rounds", "--synthetic", "tiny", "--device", "cpu"][..], &few].concat());
-    for part in ["prompt of 8", "plain decode", "verify of 1 rows", "verify of 64 rows"] {
+    let parts =
+        ["prompt of 8", "plain decode", "verify of 1 rows", "verify of 64 rows", "plain decode, 3 texts"];
+    for part in parts {
         assert!(found.contains(part), "{part}: {found}");
     }
     assert!(!found.contains("NaN"), "{found}");
-    for wrong in [["--rounds", "0"], ["--rows", "0"], ["--rows", "65"], ["--tree", "64"], ["--chain", "1"]] {
+    for wrong in [
+        ["--rounds", "0"],
+        ["--rows", "0"],
+        ["--rows", "65"],
+        ["--tree", "64"],
+        ["--chain", "1"],
+        ["--texts", "1"],
+    ] {
         misunderstood(&[&["bench", "rounds", "--synthetic", "tiny"][..], &wrong].concat());
     }
 }

@@ -2,9 +2,9 @@
 //! and an acceptance that is imposed, since random drafts never stand; the floor is bytes over measured bandwidth.
 
 use super::cost::{Read, measured_bandwidth};
+use super::figures::{Figure, Figures};
 use super::floor::Floor;
-use super::kernels::{self, Launches};
-use super::named::{Figure as Cell, Named, Table};
+use super::kernels::Launches;
 use super::statistics::{Interval, interval};
 use crate::model_flags::DeviceFlags;
 use anyhow::{Result, bail};
@@ -59,7 +59,7 @@ pub(crate) struct Args {
     /// Rounds of each kind; half as many verifies, a quarter for the stages of a round; prompts are read five times
     #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
-    /// Also time every launch of a verify and of a chain round, by itself
+    /// Also time every launch of a verify, of a chain round and of plain rounds of several texts, by itself
     #[arg(long)]
     kernels: bool,
     /// Write the figures to this file, as a run that `bench tables` takes
@@ -67,39 +67,6 @@ pub(crate) struct Args {
     out: Option<PathBuf>,
     #[command(flatten)]
     device: DeviceFlags,
-}
-
-/// One figure.
-#[derive(Clone, Debug)]
-struct Figure {
-    what: String,
-    /// Tokens of context when it was taken.
-    context: usize,
-    ms: Interval,
-    /// Bytes of weights and state it cannot do without, over the measured bandwidth.
-    floor_ms: f64,
-    /// Milliseconds of draft, verify, commit, each waited for; only of rounds.
-    stages_ms: Option<[f64; 3]>,
-    /// From the imposed length, or the tokens of a prompt.
-    tokens_per_s: Option<f64>,
-    /// Bytes copied to the device and back, of one of them.
-    bytes_up: u64,
-    bytes_down: u64,
-}
-
-struct Figures {
-    device: String,
-    shape: String,
-    time: String,
-    command: String,
-    weight_bytes: u64,
-    draft_bytes: u64,
-    bandwidth_gb_s: f64,
-    assumed_accept_length: f64,
-    /// Distinct experts of the last layer that a pass of 16 rows touched.
-    experts_of_16_rows: Option<f64>,
-    figures: Vec<Figure>,
-    launches: Vec<Launches>,
 }
 
 fn mix(weights: super::Weights) -> Mix {
@@ -211,8 +178,9 @@ struct Bench<'a> {
     args: &'a Args,
     figures: Vec<Figure>,
     launches: Vec<Launches>,
-    /// Contexts that were read, all but their last token, by their length and whether a drafter read them too.
-    read: HashMap<(usize, bool), Sequence>,
+    /// Contexts that were read, all but their last token, by their length and whether a drafter and the next-token block
+    /// read them too.
+    read: HashMap<(usize, bool, bool), Sequence>,
     vocab: usize,
 }
 
@@ -226,9 +194,10 @@ impl Bench<'_> {
 
     fn text(&mut self, context: usize, spec: Spec) -> Result<Generation> {
         self.engine.set_spec(spec);
-        let (prompt, key) = (self.tokens(context), (context, spec != Spec::Off));
+        let wants_mtp = matches!(spec, Spec::Mtp { .. });
+        let (prompt, key) = (self.tokens(context), (context, spec != Spec::Off && !wants_mtp, wants_mtp));
         if !self.read.contains_key(&key) {
-            self.read.retain(|(length, _), _| *length == context);
+            self.read.retain(|(length, ..), _| *length == context);
             let (_, sequence) = self.engine.time_prompt(&prompt[..context.saturating_sub(1)])?;
             self.read.insert(key, sequence);
         }
@@ -279,8 +248,7 @@ impl Bench<'_> {
         let ms = interval(&times);
         let tokens_per_s = Some(tokens as f64 / ms.value * 1e3);
         let what = format!("prompt of {tokens}");
-        let none = (0, 0);
-        self.push(figure(what, 0, ms, floor_ms, tokens_per_s, none));
+        self.push(Figure { tokens_per_s, ..Figure::new(what, 0, ms, floor_ms) });
         Ok(())
     }
 
@@ -299,7 +267,12 @@ impl Bench<'_> {
         let ms = interval(&times);
         let tokens_per_s = Some(texts as f64 * 1e3 / ms.value);
         let (what, floor_ms) = (of_texts("plain decode", texts), floor.pass(texts, texts * context));
-        self.push(figure(what, context, ms, floor_ms, tokens_per_s, bytes));
+        if texts > 1 {
+            self.watch(&what, |engine| engine.rehearse(&mut company, 1, false).map(drop))?;
+        }
+        let (bytes_up, bytes_down) = bytes;
+        let figure = Figure::new(what, context, ms, floor_ms);
+        self.push(Figure { tokens_per_s, bytes_up, bytes_down, ..figure });
         Ok(())
     }
 
@@ -320,7 +293,7 @@ impl Bench<'_> {
             }
             let what = format!("verify of {rows} rows");
             self.watch(&what, |engine| engine.time_verify(&mut text, rows).map(drop))?;
-            self.push(figure(what, context, interval(&times), floor.pass(rows, context), None, (0, 0)));
+            self.push(Figure::new(what, context, interval(&times), floor.pass(rows, context)));
         }
         Ok(experts)
     }
@@ -328,57 +301,51 @@ impl Bench<'_> {
     /// Rounds as asked for: trees of one text, chains and those of the next-token block also of several.
     fn rounds(&mut self, context: usize, texts: usize, floor: &Floor<'_>) -> Result<()> {
         let args = self.args;
-        let floors = |rows: usize, draft_ms: f64| {
-            let (rows, kept) = ((texts * rows).min(MAX_NODES + 1), args.assume_accept.min(rows as f64));
-            [draft_ms, floor.pass(rows, texts * context), texts as f64 * floor.commit(kept)]
+        let rounds = |name: String, spec: Spec, rows: usize, draft_ms: f64| {
+            let rows = rows.min((MAX_NODES + 1) / texts);
+            let kept = args.assume_accept.min(rows as f64);
+            let verify_ms = floor.pass(texts * rows, texts * context);
+            let floors_ms = [draft_ms, verify_ms, texts as f64 * floor.commit(kept)];
+            Rounds { what: of_texts(&name, texts), context, texts, spec, kept, floors_ms }
         };
         for depth in args.mtp.iter().map(|&depth| usize::from(depth)) {
-            let spec = Spec::Mtp { depth };
-            let floors = floors(depth + 1, depth as f64 * floor.mtp());
-            self.round(context, texts, spec, &format!("MTP-{depth} round"), floors)?;
+            let draft_ms = depth as f64 * floor.mtp();
+            self.round(&rounds(format!("MTP-{depth} round"), Spec::Mtp { depth }, depth + 1, draft_ms))?;
         }
         if self.engine.drafter().is_none() {
             return Ok(());
         }
+        let draft_ms = floor.draft(texts * context);
         for block in args.chain.iter().map(|&block| usize::from(block)) {
             let spec = Spec::Chain { block, budget: block - 1 };
-            let floors = floors(block, floor.draft(texts * context));
-            let stages = self.round(context, texts, spec, &format!("chain-{block} round"), floors)?;
+            let rounds = rounds(format!("chain-{block} round"), spec, block, draft_ms);
+            let stages = self.round(&rounds)?;
             for (stage, name) in [(0, "draft"), (2, "commit")] {
                 let what = of_texts(&format!("{name}, block {block}"), texts);
-                self.push(figure(what, context, stages[stage], floors[stage], None, (0, 0)));
+                self.push(Figure::new(what, context, stages[stage], rounds.floors_ms[stage]));
             }
         }
         for budget in args.tree.iter().filter(|_| texts == 1).map(|&budget| usize::from(budget)) {
-            let spec = Spec::Tree { block: 16, budget };
-            let floors = floors(budget + 1, floor.draft(context));
-            self.round(context, 1, spec, &format!("tree round, {} rows", budget + 1), floors)?;
+            let (rows, spec) = (budget + 1, Spec::Tree { block: 16, budget });
+            self.round(&rounds(format!("tree round, {rows} rows"), spec, rows, draft_ms))?;
         }
         Ok(())
     }
 
     /// Whole rounds; milliseconds of their draft, verify and commit, each waited for.
-    fn round(
-        &mut self,
-        context: usize,
-        texts: usize,
-        spec: Spec,
-        what: &str,
-        floors_ms: [f64; 3],
-    ) -> Result<[Interval; 3]> {
+    fn round(&mut self, rounds: &Rounds) -> Result<[Interval; 3]> {
+        let &Rounds { ref what, context, texts, spec, kept, floors_ms } = rounds;
         let mut company = self.company(context, texts, spec)?;
-        let accept = self.args.assume_accept;
         // Whole lengths whose mean is the imposed one.
-        let length = |i: usize| ((i + 1) as f64 * accept) as usize - (i as f64 * accept) as usize;
-        let (mut times, mut bytes, mut tokens) = (Vec::new(), (0, 0), 0);
+        let length = |i: usize| ((i + 1) as f64 * kept) as usize - (i as f64 * kept) as usize;
+        let (mut times, mut bytes) = (Vec::new(), (0, 0));
         for i in 0..self.args.rounds as usize + 5 {
             let before = self.engine.backend().transferred();
-            let rehearsed = self.engine.rehearse(&mut company, length(i), false)?;
+            let seconds = self.engine.rehearse(&mut company, length(i), false)?.round_s;
             let after = self.engine.backend().transferred();
             bytes = (after.0 - before.0, after.1 - before.1);
             if i >= 5 {
-                times.push(rehearsed.round_s * 1e3);
-                tokens += rehearsed.tokens;
+                times.push(seconds * 1e3);
             }
         }
         let mut stages = [const { Vec::new() }; 3];
@@ -388,128 +355,34 @@ impl Bench<'_> {
                 list.push(seconds * 1e3);
             }
         }
-        let what = of_texts(what, texts);
         if matches!(spec, Spec::Chain { .. }) {
-            self.watch(&what, |engine| engine.rehearse(&mut company, 5, false).map(drop))?;
+            self.watch(what, |engine| engine.rehearse(&mut company, 5, false).map(drop))?;
         }
         let ms = interval(&times);
-        let tokens_per_s = Some(tokens as f64 / times.len() as f64 / ms.value * 1e3);
+        let tokens_per_s = Some(texts as f64 * kept / ms.value * 1e3);
         let stages = stages.map(|list| interval(&list));
-        let floor_ms = floors_ms.iter().sum();
-        let mut figure = figure(what, context, ms, floor_ms, tokens_per_s, bytes);
-        figure.stages_ms = Some(stages.map(|ms| ms.value));
-        self.push(figure);
+        let figure = Figure::new(what.clone(), context, ms, floors_ms.iter().sum());
+        let (bytes_up, bytes_down) = bytes;
+        let stages_ms = Some(stages.map(|ms| ms.value));
+        self.push(Figure { stages_ms, tokens_per_s, bytes_up, bytes_down, ..figure });
         Ok(stages)
     }
+}
+
+/// Rounds of one kind.
+struct Rounds {
+    what: String,
+    /// Tokens of each text before them.
+    context: usize,
+    texts: usize,
+    spec: Spec,
+    /// Tokens that each text keeps of a round, on average.
+    kept: f64,
+    /// Of draft, verify and commit.
+    floors_ms: [f64; 3],
 }
 
 /// What was measured, of so many texts together.
 fn of_texts(what: &str, texts: usize) -> String {
     if texts == 1 { what.to_owned() } else { format!("{what}, {texts} texts") }
-}
-
-fn figure(
-    what: String,
-    context: usize,
-    ms: Interval,
-    floor_ms: f64,
-    tokens_per_s: Option<f64>,
-    (bytes_up, bytes_down): (u64, u64),
-) -> Figure {
-    Figure { what, context, ms, floor_ms, stages_ms: None, tokens_per_s, bytes_up, bytes_down }
-}
-
-impl Figures {
-    /// The same as a run that pages quote.
-    fn named(&self) -> Named {
-        let columns = [
-            "",
-            "context",
-            "ms",
-            "floor ms",
-            "ratio",
-            "tok/s",
-            "draft + verify + commit ms",
-            "bytes up / down",
-        ];
-        let round = |x: f64, by: f64| (x * by).round() / by;
-        let none = || Cell::Text(String::new());
-        let row = |f: &Figure| {
-            let stages =
-                f.stages_ms.map_or_else(String::new, |[d, v, c]| format!("{d:.2} + {v:.2} + {c:.2}"));
-            let bytes =
-                if f.bytes_up > 0 { format!("{} / {}", f.bytes_up, f.bytes_down) } else { String::new() };
-            vec![
-                Cell::Text(f.what.clone()),
-                Cell::Number(f.context as f64),
-                Cell::Interval([f.ms.value, f.ms.low, f.ms.high].map(|x| round(x, 1e3))),
-                Cell::Number(round(f.floor_ms, 1e3)),
-                Cell::Number(round(f.ms.value / f.floor_ms, 1e2)),
-                f.tokens_per_s.map_or_else(none, |t| Cell::Number(t.round())),
-                Cell::Text(stages),
-                Cell::Text(bytes),
-            ]
-        };
-        let table = Table {
-            columns: columns.map(str::to_owned).to_vec(),
-            rows: self.figures.iter().map(row).collect(),
-        };
-        let experts = self
-            .experts_of_16_rows
-            .map_or_else(String::new, |n| format!("; 16 rows touched {n} experts of the last layer"));
-        Named {
-            machine: format!("{}, memory read at {:.0} GB/s", self.device, self.bandwidth_gb_s),
-            build: runs::machine::build(&std::env::current_exe().unwrap_or_default()),
-            date: self.time.clone(),
-            command: self.command.clone(),
-            shapes: format!(
-                "{}, random weights: target {:.2} GB, drafter {:.2} GB; acceptance of {} imposed{experts}",
-                self.shape,
-                self.weight_bytes as f64 / 1e9,
-                self.draft_bytes as f64 / 1e9,
-                self.assumed_accept_length
-            ),
-            tables: [("rounds", table), ("kernels", kernels::table(&self.launches))]
-                .into_iter()
-                .filter(|(_, table)| !table.rows.is_empty())
-                .map(|(name, table)| (name.to_owned(), table))
-                .collect(),
-        }
-    }
-
-    fn print(&self) -> Result<()> {
-        let mut out = std::io::stdout().lock();
-        writeln!(out, "{} on {}, {} UTC", self.shape, self.device, self.time)?;
-        writeln!(
-            out,
-            "target {:.2} GB, drafter {:.2} GB, memory read at {:.0} GB/s; acceptance of {} imposed",
-            self.weight_bytes as f64 / 1e9,
-            self.draft_bytes as f64 / 1e9,
-            self.bandwidth_gb_s,
-            self.assumed_accept_length
-        )?;
-        if let Some(experts) = self.experts_of_16_rows {
-            writeln!(out, "experts of the last layer that 16 rows touched: {experts}")?;
-        }
-        writeln!(
-            out,
-            "{:24} {:>7} {:>9} {:>9} {:>6} {:>9}  draft+verify+commit, bytes up/down",
-            "", "context", "ms", "floor ms", "ratio", "tok/s"
-        )?;
-        for f in &self.figures {
-            let tokens = f.tokens_per_s.map_or_else(String::new, |t| format!("{t:.0}"));
-            let (floor, ratio) = (f.floor_ms, f.ms.value / f.floor_ms);
-            let stages =
-                f.stages_ms.map_or_else(String::new, |[d, v, c]| format!("{d:.3} + {v:.3} + {c:.3}"));
-            let bytes =
-                if f.bytes_up > 0 { format!("{}/{}", f.bytes_up, f.bytes_down) } else { String::new() };
-            writeln!(
-                out,
-                "{:24} {:>7} {:>9.3} {floor:>9.3} {ratio:>6.2} {tokens:>9}  {stages} {bytes}",
-                f.what, f.context, f.ms.value
-            )?;
-        }
-        kernels::print(&mut out, &self.launches)?;
-        Ok(out.flush()?)
-    }
 }

@@ -3,7 +3,7 @@
 // group of rows: deltanet_gather.cuh, then deltanet_solve.cuh.
 //
 // Grid (dim / 32, value_heads, sequences), 256 threads, clusters of dim / 32: the slices of a head. Dynamic shared
-// memory 656 rows of the pass + 92352: keys [rows][KEY_STRIDE] and deltas [rows][SLICE] of the sequence's rows, then
+// memory 656 most_rows + 92352: keys [most_rows][KEY_STRIDE] and deltas [most_rows][SLICE] of the sequence's rows, then
 // DecodeShared; keys are read beyond the last row, so something must follow. The blocks of a cluster share, row by row,
 // the convolution of query and key (of few rows each takes all) and the products of keys, and each other's sums of
 // squares. What they send counts down a signal of the block it goes to, so that nobody waits for more than that: a
@@ -35,8 +35,8 @@ extern "C" __global__ void __launch_bounds__(FOLD_THREADS, RESIDENT) deltanet_de
   const DeltaNetArgs& a = args.net;
   const RecurrentLayout& l = a.layout;
   float* const keys = (float*)shared_bytes;
-  float* const deltas = keys + a.pass.rows * KEY_STRIDE;
-  DecodeShared& shared = *(DecodeShared*)(deltas + a.pass.rows * SLICE);
+  float* const deltas = keys + args.most_rows * KEY_STRIDE;
+  DecodeShared& shared = *(DecodeShared*)(deltas + args.most_rows * SLICE);
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, slices = gridDim.x;
   const Sequence& sequence = a.pass.sequences[blockIdx.z];
   Block b = this_block(a);
@@ -67,9 +67,11 @@ extern "C" __global__ void __launch_bounds__(FOLD_THREADS, RESIDENT) deltanet_de
     shared.inputs[row][j] = input_of(args, b.tape, j < TAPS - 1 ? a.pass.taps[row * (TAPS - 1) + j] : row);
   }
 #pragma unroll 2
-  for (int row = warp; row < a.pass.rows; row += WARPS)
+  for (int n = warp; n < rows; n += WARPS) {
+    const int row = alone ? n : a.pass.step_rows[first_row + n];
 #pragma unroll
     for (int j = lane; j < RECENT; j += 32) shared.recent[row][j] = a.pass.recent[row * TAPE_TOKENS + j];
+  }
   if (threadIdx.x == 0) {
     const size_t at = ((size_t)a.layer * l.value_heads + b.head) * l.dim * l.dim + b.column;
     const float* first = source == 2 ? anchor : source == 1 ? older : nullptr;

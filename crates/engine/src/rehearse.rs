@@ -20,8 +20,6 @@ pub struct Rehearsed {
     pub round_s: f64,
     /// Rows of the verify.
     pub rows: usize,
-    /// Tokens that were kept, of all texts.
-    pub tokens: usize,
 }
 
 impl Engine {
@@ -64,11 +62,9 @@ impl Engine {
         self.model.forward(&mut *self.backend, &rows, &all, &sequences)?;
         self.draw_rows(&company, &rows)?;
         lap(self)?;
-        let mut tokens = 0;
         for (i, ((text, _), proposal)) in company.iter_mut().zip(&proposals).enumerate() {
             let path: Vec<u32> = deepest(&proposal.draft, length).iter().map(|row| row + firsts[i]).collect();
             self.commit(i, &mut text.sequence, &rows, &path)?;
-            tokens += path.len();
         }
         lap(self)?;
         self.backend.finish()?;
@@ -79,7 +75,6 @@ impl Engine {
             commit_s: seconds(2),
             round_s: begin.elapsed().as_secs_f64(),
             rows: rows.len(),
-            tokens,
         })
     }
 

@@ -57,11 +57,12 @@ pub struct Cuda {
     outbox: DeviceMemory,
 }
 
-/// What an arena keeps beside its buffers: the passes in device memory, and graphs by (rows, chosen, sequences).
+/// What an arena keeps beside its buffers: the passes in device memory, and graphs by rows, chosen ones, sequences and the
+/// rows that one has; none of shapes that came only once.
 pub(crate) struct Captured {
     small: PassBuffer,
     large: Option<PassBuffer>,
-    graphs: HashMap<(usize, usize, usize), Graph>,
+    graphs: HashMap<[usize; 4], Option<Graph>>,
     /// Of the scratch memory the graphs were captured with.
     generation: u64,
     /// What the commit of each cache reads, and of the recurrent state.
@@ -171,7 +172,7 @@ impl Cuda {
         Ok(best)
     }
 
-    fn run_on<'a>(&'a self, arena: &'a Arena, pass: args::Pass, slots: usize) -> Run<'a> {
+    fn run_on<'a>(&'a self, arena: &'a Arena, args: args::Pass, pass: &Pass<'_>) -> Run<'a> {
         Run {
             driver: &self.driver,
             kernels: &self.kernels,
@@ -180,8 +181,9 @@ impl Cuda {
             scratch: &self.scratch,
             cuts: &self.cuts,
             arena,
-            pass,
-            slots,
+            pass: args,
+            slots: pass.slots,
+            most_rows: most_rows(pass),
         }
     }
 
@@ -198,6 +200,15 @@ impl Cuda {
         }
         self.scratch.reserve_products(needs.products)
     }
+}
+
+/// Rows that a sequence of a pass has, or up to 15 more: how much memory kernels take hangs on it, and a captured pass has to serve all
+/// that are alike.
+fn most_rows(pass: &Pass<'_>) -> usize {
+    let mut rows = vec![0; pass.sequences.len()];
+    pass.sequence_of.iter().for_each(|sequence| rows[*sequence as usize] += 1);
+    let most: usize = rows.into_iter().max().unwrap_or(0);
+    most.next_multiple_of(16).min(pass.rows())
 }
 
 impl Backend for Cuda {
@@ -396,7 +407,7 @@ impl Cuda {
             captured.graphs.clear();
         }
         buffer.upload(&self.driver, pass)?;
-        let run = self.run_on(arena, buffer.args(pass), pass.slots);
+        let run = self.run_on(arena, buffer.args(pass), pass);
         let launch = || run.execute_all(&plan.ops);
         if self.driver.is_timed()? || !is_small {
             return launch();
@@ -409,14 +420,22 @@ impl Cuda {
         if pass.slots > 0 {
             return launch();
         }
-        let key = (pass.rows(), pass.chosen.len(), pass.sequences.len());
-        if let Some(graph) = captured.graphs.get(&key) {
-            return self.driver.launch_graph(graph);
+        let key = [pass.rows(), pass.chosen.len(), pass.sequences.len(), most_rows(pass)];
+        match captured.graphs.get(&key) {
+            Some(Some(graph)) => self.driver.launch_graph(graph),
+            // A shape that came once may never come again, and a capture takes longer than launching all of it. Besides, kernels are
+            // loaded when they are first used, which a capture does not allow.
+            None => {
+                captured.graphs.insert(key, None);
+                launch()
+            }
+            Some(None) => {
+                let graph = self.driver.capture(launch)?;
+                let launched = self.driver.launch_graph(&graph);
+                captured.graphs.insert(key, Some(graph));
+                launched
+            }
         }
-        // Kernels are loaded when they are first used, which a capture does not allow.
-        launch()?;
-        captured.graphs.insert(key, self.driver.capture(launch)?);
-        Ok(())
     }
 
     /// Sends words to the inbox and gives their address.

@@ -28,6 +28,8 @@ pub(crate) struct Run<'a> {
     pub(crate) pass: args::Pass,
     /// States a sequence folds at once in this pass.
     pub(crate) slots: usize,
+    /// Rows that a sequence has, or more.
+    pub(crate) most_rows: usize,
 }
 
 impl Run<'_> {

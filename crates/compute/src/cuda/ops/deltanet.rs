@@ -19,7 +19,7 @@ const SLICE: usize = 32;
 const SHARED: u32 = 78080;
 /// Bytes of `PromptShared` in `kernels/deltanet_prompt.cu`.
 const PROMPT_SHARED: u32 = 88448;
-/// Bytes that `deltanet_decode` takes, and those for each row of the pass.
+/// Bytes that `deltanet_decode` takes, and those for each row that a sequence has at most.
 const DECODE_SHARED: (u32, u32) = (92352, 656);
 
 #[repr(C)]
@@ -28,10 +28,11 @@ struct DecodeArgs {
     net: DeltaNetArgs,
     inputs: Address,
     weight: Address,
+    most_rows: i32,
 }
 
 // As `kernels/deltanet_block.cuh` asserts it.
-const _: () = assert!(size_of::<DecodeArgs>() == 312);
+const _: () = assert!(size_of::<DecodeArgs>() == 320);
 
 /// Bytes of scratch for states folded in a pass.
 pub(crate) fn state_bytes(layout: &RecurrentLayout, sequences: usize, slots: usize) -> usize {
@@ -39,7 +40,7 @@ pub(crate) fn state_bytes(layout: &RecurrentLayout, sequences: usize, slots: usi
 }
 
 fn decode_shared(run: &Run<'_>) -> u32 {
-    DECODE_SHARED.0 + DECODE_SHARED.1 * run.rows() as u32
+    DECODE_SHARED.0 + DECODE_SHARED.1 * run.most_rows as u32
 }
 
 /// Whether a layer is one launch, the convolution included. It needs clusters, which images for older cards do not use, of
@@ -88,7 +89,8 @@ pub(crate) fn launch(run: &Run<'_>, op: &Op) -> Result<(), Error> {
             _ => None,
         };
         let weight = run.plan().ops.iter().find_map(of_layer).expect("the layer's convolution");
-        let args = DecodeArgs { net: args, inputs: run.buffer(kept.inputs), weight: run.vector(weight) };
+        let (inputs, weight) = (run.buffer(kept.inputs), run.vector(weight));
+        let args = DecodeArgs { net: args, inputs, weight, most_rows: run.most_rows as i32 };
         let shape = Shape {
             grid: [slices, heads, sequences],
             block: 256,
