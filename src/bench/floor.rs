@@ -40,11 +40,11 @@ impl Floor<'_> {
         self.of(passes * weights + (tokens * self.kv_bytes) as f64)
     }
 
-    /// A drafter's pass. Its cache is f16 whatever the target's is.
-    pub(super) fn draft(&self, context: usize) -> f64 {
+    /// A drafter's pass for so many texts. Its cache is f16 whatever the target's is.
+    pub(super) fn draft(&self, texts: usize, context: usize) -> f64 {
         let cache = self.drafter.map_or(0, |d| {
             let seen = d.layers.iter().map(|layer| layer.window.map_or(context, |w| w.min(context)));
-            seen.sum::<usize>() * 2 * d.kv_heads * KvType::F16.row_bytes(d.head_dim)
+            texts * seen.sum::<usize>() * 2 * d.kv_heads * KvType::F16.row_bytes(d.head_dim)
         });
         self.of(self.draft_bytes as f64 + cache as f64)
     }
@@ -94,10 +94,11 @@ mod tests {
         let passes = |tokens| (floor.prompt(tokens) - written(tokens)) / floor.pass(1, 0);
         assert_eq!([512, 2048, 2049, 32768].map(passes), [1.0, 1.0, 2.0, 16.0]);
         // Layers that slide see no more than their window.
-        assert_eq!(floor.draft(0), 1000.0);
+        assert_eq!(floor.draft(1, 0), 1000.0);
         let full = drafter.layers.iter().filter(|layer| layer.window.is_none()).count();
-        let grown = floor.draft(200_000) - floor.draft(100_000);
+        let grown = floor.draft(1, 200_000) - floor.draft(1, 100_000);
         assert_eq!(grown, (full * 100_000 * 2 * drafter.kv_heads * drafter.head_dim * 2) as f64);
+        assert_eq!(floor.draft(3, 100_000) - 1000.0, 3.0 * (floor.draft(1, 100_000) - 1000.0));
         // Of the convolution's inputs only the last four are kept.
         let token = (2 * (kv_bytes + 4 * 48 * (64 * 128 + 48))) as f64;
         let input = (2 * 4 * 48 * state.channels()) as f64;

@@ -315,7 +315,7 @@ impl Bench<'_> {
         if self.engine.drafter().is_none() {
             return Ok(());
         }
-        let draft_ms = floor.draft(texts * context);
+        let draft_ms = floor.draft(texts, context);
         for block in args.chain.iter().map(|&block| usize::from(block)) {
             let spec = Spec::Chain { block, budget: block - 1 };
             let rounds = rounds(format!("chain-{block} round"), spec, block, draft_ms);

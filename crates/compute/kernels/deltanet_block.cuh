@@ -23,7 +23,7 @@ enum Signals { HEADS, PRODUCTS, SQUARES, SIGNALS = SQUARES + 2 };
 
 // Rows of the sequence are numbered in the order of step_rows: parents come before their children.
 struct __align__(16) DecodeShared {
-  // Behind the keys of the pass, of which a group reads 16 rows though it has fewer: what is read beyond lies still.
+  // Behind the keys of the sequence, of which a group reads 16 rows though it has fewer: what is read beyond lies still.
   float queries[GROUP][KEY_STRIDE];
   // First the keys of the state of each warp and of the tape (see tape_key), then products with the state.
   union {

@@ -174,7 +174,7 @@ mod tests {
     fn texts_that_grow_slower_do_not_speak_for_whoever_comes_first() {
         // Seconds of a round besides the verify, rows, and tokens, by arm: 5.3, 5 and 3.3 tokens a second.
         let arms = [(1.0, 16, 16), (0.27, 4, 4), (0.0, 1, 1)];
-        let mut costs = Costs::new();
+        let mut costs = Costs::default();
         [(1, 0.3), (4, 0.53), (16, 2.0)].iter().for_each(|(rows, seconds)| costs.set(*rows, *seconds));
         let mut choice = Choice::new(&[Arm::Dflash, Arm::Mtp, Arm::Off]);
         let mut spent = [0.0; 3];

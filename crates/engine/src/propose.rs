@@ -1,11 +1,12 @@
 //! Who proposes, and how much: a draft as `--spec` asks for it, and what rounds teach about costs and honesty.
 
 use crate::choose::{Arm, Choice};
+use crate::draft::mtp::MAX_DEPTH;
 use crate::draft::{self, Draft, MAX_NODES, best_first, chain, ranks_needed};
 use crate::size::{Calibration, best_sizes, is_worth_another};
 use crate::step::{Engine, Generation};
 use crate::{Error, Row, Sequence};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// Why a drafter is no longer asked.
 fn not_numbers(arm: Arm) -> &'static str {
@@ -49,6 +50,15 @@ impl Learned {
         Self { choice: self.choice.for_new_text(), ..self.clone() }
     }
 
+    /// For each node of a draft, the probability that its whole path stands.
+    fn paths(&self, arm: Arm, draft: &Draft) -> Vec<f64> {
+        match arm {
+            Arm::Dflash => self.dflash.paths(draft),
+            Arm::Mtp => self.mtp.paths(draft),
+            Arm::Off => Vec::new(),
+        }
+    }
+
     pub(crate) fn choice_without(&mut self, arm: Arm) {
         self.choice.drop_arm(arm);
     }
@@ -66,7 +76,7 @@ impl Learned {
 /// What a text brings to a round.
 #[derive(Debug)]
 pub(crate) struct Proposal {
-    /// Who drafted; nobody where there is no draft.
+    /// Who was asked.
     pub(crate) arm: Arm,
     pub(crate) draft: Draft,
     /// Its part of what drafting took, and of them the seconds of catching up with what others or nobody had drafted.
@@ -81,7 +91,7 @@ impl Engine {
     /// Drafts as `spec` asks for, those of one drafter made together. Only `auto` looks at the room, and cuts the drafts to what is worth
     /// judging in one pass; a pinned mode proposes the same wherever a text is, as far as a pass has room for everybody.
     pub(crate) fn propose(&mut self, texts: Texts<'_, '_>) -> Result<Vec<Proposal>, Error> {
-        let company = texts.len();
+        let (company, start) = (texts.len(), Instant::now());
         let mut proposals = Vec::with_capacity(company);
         for (text, room) in texts.iter_mut() {
             let arm = match self.spec {
@@ -97,6 +107,9 @@ impl Engine {
         self.ask_dflash(texts, &mut proposals)?;
         self.ask_mtp(texts, &mut proposals)?;
         self.fit(texts, &mut proposals);
+        let counted: f64 = proposals.iter().map(|proposal| proposal.seconds).sum();
+        let rest = (start.elapsed().as_secs_f64() - counted).max(0.0) / company.max(1) as f64;
+        proposals.iter_mut().for_each(|proposal| proposal.seconds += rest);
         Ok(proposals)
     }
 
@@ -105,12 +118,13 @@ impl Engine {
         let Spec::Auto { block, .. } = self.spec else { return Ok(0.0) };
         let start = Instant::now();
         match arm {
-            Arm::Dflash if sequence.draft.as_ref().is_some_and(|c| c.pending.len() > block) => {
-                if let (Some(dflash), Some(context)) = (&mut self.dflash, &mut sequence.draft) {
+            Arm::Dflash => match (&mut self.dflash, &mut sequence.draft) {
+                (Some(dflash), Some(context)) if context.pending.len() > block => {
                     dflash.absorb(&mut *self.backend, &mut [context])?;
                 }
-            }
-            Arm::Mtp if sequence.feed.as_ref().is_some_and(|f| f.tokens.len() > draft::mtp::MAX_DEPTH) => {
+                _ => return Ok(0.0),
+            },
+            Arm::Mtp if sequence.feed.as_ref().is_some_and(|f| f.tokens.len() > MAX_DEPTH) => {
                 draft::mtp::absorb(&mut self.model, &mut *self.backend, sequence)?;
             }
             _ => return Ok(0.0),
@@ -128,6 +142,7 @@ impl Engine {
         let mut asked: Vec<_> = who_asks(Arm::Dflash, texts, proposals).collect();
         let Some(dflash) = self.dflash.as_mut().filter(|_| !asked.is_empty()) else { return Ok(()) };
         let start = Instant::now();
+        // Whoever asks has a context.
         let mut contexts: Vec<_> =
             asked.iter_mut().filter_map(|(text, _, _)| text.sequence.draft.as_mut()).collect();
         dflash.absorb(&mut *self.backend, &mut contexts)?;
@@ -137,14 +152,18 @@ impl Engine {
             .collect();
         let ranks = if tree { ranks_needed(block - 1, budget) } else { 1 };
         let found = dflash.propose(&mut *self.backend, &blocks, block, ranks)?;
-        let each = start.elapsed().as_secs_f64() / asked.len() as f64;
-        self.dflash_cost.add(each / self.costs.drift());
+        let all = start.elapsed().as_secs_f64();
+        let each = all / asked.len() as f64;
+        self.dflash_cost.add(asked.len(), all / self.costs.drift());
         for ((text, _, proposal), positions) in asked.into_iter().zip(found) {
             proposal.seconds += each;
             match positions {
                 Some(positions) if tree => proposal.draft = best_first(&positions, budget),
                 Some(positions) => proposal.draft = chain(&positions, budget),
-                None => text.fail(Arm::Dflash),
+                None => {
+                    text.fail(Arm::Dflash);
+                    proposal.arm = Arm::Off;
+                }
             }
         }
         Ok(())
@@ -152,9 +171,12 @@ impl Engine {
 
     fn ask_mtp(&mut self, texts: Texts<'_, '_>, proposals: &mut [Proposal]) -> Result<(), Error> {
         let company = texts.len();
-        let pinned = if let Spec::Mtp { depth } = self.spec { Some(depth) } else { None };
-        let most = if let Spec::Auto { budget, .. } = self.spec { budget } else { MAX_NODES };
-        let most = |room: usize| draft::mtp::MAX_DEPTH.min(most).min(room.saturating_sub(1).max(1));
+        let fair = fair_nodes(company).max(1);
+        let (depth, is_pinned) = match self.spec {
+            Spec::Mtp { depth } => (depth.min(MAX_DEPTH), true),
+            Spec::Auto { budget, .. } => (budget.min(MAX_DEPTH).min(fair), false),
+            _ => return Ok(()),
+        };
         let mut asked: Vec<_> = who_asks(Arm::Mtp, texts, proposals).collect();
         if asked.is_empty() {
             return Ok(());
@@ -162,35 +184,35 @@ impl Engine {
         let (mut asking, mut known) = (Vec::new(), Vec::new());
         for (text, room, _) in &mut asked {
             let Generation { sequence, anchor, learned, ends, .. } = &mut **text;
-            let depth = pinned.unwrap_or_else(|| most(*room));
+            let depth = if is_pinned { depth } else { depth.min(room.saturating_sub(1).max(1)) };
             known.push((&learned.mtp, &*ends, depth));
             asking.push(draft::mtp::Asking { sequence, anchor: *anchor, depth });
         }
-        let (costs, mtp_cost) = (&self.costs, &self.mtp_cost);
+        let (costs, mtp_cost, texts) = (&self.costs, &self.mtp_cost, asking.len());
         let start = Instant::now();
-        let mut first = None;
         // Another token is worth asking for while it could be emitted and some longer draft raises the expected rate.
         let enough = |i: usize, draft: &Draft| {
-            first.get_or_insert(start.elapsed());
             let (calibration, ends, most) = known[i];
             let ended = draft.nodes.last().is_some_and(|n| ends.contains(&n.token));
-            let seconds = |count| mtp_cost.seconds(count) + costs.verify_each(count + 1, company);
-            pinned.is_none() && (ended || !is_worth_another(&calibration.paths(draft), most, seconds))
+            let seconds = |count| mtp_cost.each(texts, count) + costs.verify_each(count + 1, company);
+            !is_pinned && (ended || !is_worth_another(&calibration.paths(draft), most, seconds))
         };
-        let found = draft::mtp::propose(&mut self.model, &mut *self.backend, &mut asking, enough)?;
+        let (found, first) = draft::mtp::propose(&mut self.model, &mut *self.backend, &mut asking, enough)?;
         let all = start.elapsed();
-        let each = |seconds: Duration| seconds.as_secs_f64() / found.len() as f64;
-        if pinned.is_none() {
-            let (first, passes) = (first.unwrap_or(all), found.iter().flatten().map(|d| d.nodes.len()).max());
-            let [first, rest] = [first, all - first].map(|seconds| each(seconds) / self.costs.drift());
-            self.mtp_cost.add(first, rest, passes.unwrap_or(1));
+        if !is_pinned {
+            let longest = found.iter().flatten().map(|d| d.nodes.len()).max().unwrap_or(1);
+            let [first, rest] = [first, all - first].map(|d| d.as_secs_f64() / self.costs.drift());
+            self.mtp_cost.add(texts, first, rest, longest);
         }
-        let each = each(all);
+        let each = all.as_secs_f64() / texts as f64;
         for ((text, _, proposal), draft) in asked.into_iter().zip(found) {
             proposal.seconds += each;
             match draft {
                 Some(draft) => proposal.draft = draft,
-                None => text.fail(Arm::Mtp),
+                None => {
+                    text.fail(Arm::Mtp);
+                    proposal.arm = Arm::Off;
+                }
             }
         }
         Ok(())
@@ -199,6 +221,8 @@ impl Engine {
     /// Cuts drafts to what could be written and is worth judging.
     fn fit(&self, texts: Texts<'_, '_>, proposals: &mut [Proposal]) {
         let is_auto = matches!(self.spec, Spec::Auto { .. });
+        let asked = |arm: Arm| proposals.iter().filter(|proposal| proposal.arm == arm).count();
+        let (by_dflash, by_mtp) = (asked(Arm::Dflash), asked(Arm::Mtp));
         let mut paths = Vec::with_capacity(texts.len());
         let mut fixed = 0.0;
         for ((text, room), proposal) in texts.iter_mut().zip(&mut *proposals) {
@@ -208,23 +232,24 @@ impl Engine {
             }
             if is_auto {
                 draft.cut(*room, &text.ends);
-                let (seconds, calibration) = match proposal.arm {
-                    Arm::Dflash => (self.dflash_cost.get().unwrap_or(0.0), &text.learned.dflash),
-                    Arm::Mtp => (self.mtp_cost.seconds(draft.nodes.len()), &text.learned.mtp),
-                    Arm::Off => (0.0, &text.learned.mtp),
+                fixed += match proposal.arm {
+                    Arm::Dflash => self.dflash_each(by_dflash),
+                    Arm::Mtp => self.mtp_cost.each(by_mtp, draft.nodes.len()),
+                    Arm::Off => 0.0,
                 };
-                fixed += seconds;
-                paths.push(calibration.paths(draft));
+                paths.push(text.learned.paths(proposal.arm, draft));
             }
         }
-        let fair = ((MAX_NODES + 1) / texts.len().max(1)).saturating_sub(1);
-        let sizes = if is_auto { best_sizes(&paths, &self.costs, fixed) } else { vec![fair; texts.len()] };
-        for (proposal, size) in proposals.iter_mut().zip(sizes) {
-            proposal.draft.nodes.truncate(size);
-            if proposal.draft.nodes.is_empty() {
-                proposal.arm = Arm::Off;
-            }
-        }
+        let sizes = match is_auto {
+            true => best_sizes(&paths, &self.costs, fixed),
+            false => vec![fair_nodes(texts.len()); texts.len()],
+        };
+        proposals.iter_mut().zip(sizes).for_each(|(proposal, size)| proposal.draft.nodes.truncate(size));
+    }
+
+    /// Seconds of DFlash for each of so many texts that ask it together.
+    fn dflash_each(&self, texts: usize) -> f64 {
+        self.dflash_cost.get(texts).unwrap_or(0.0) / texts.max(1) as f64
     }
 
     /// The most tokens per second an arm could give a text among `company`: every token it can propose stands, as far as there is room, and
@@ -232,15 +257,16 @@ impl Engine {
     fn bound(&self, arm: Arm, room: usize, company: usize) -> f64 {
         let rate =
             |drafting: f64, rows: usize| rows as f64 / (drafting + self.costs.verify_each(rows, company));
-        let most_rows = room.min((MAX_NODES + 1) / company);
+        let most_rows = room.min(fair_nodes(company) + 1);
         match (arm, self.spec) {
             (Arm::Dflash, Spec::Auto { block, .. }) => {
-                let fixed = self.dflash_cost.get().unwrap_or(0.0);
+                let fixed = self.dflash_each(company);
                 (2..=block.min(most_rows)).map(|rows| rate(fixed, rows)).fold(0.0, f64::max)
             }
             (Arm::Mtp, Spec::Auto { budget, .. }) => {
-                let most_rows = (draft::mtp::MAX_DEPTH.min(budget) + 1).min(most_rows);
-                (2..=most_rows).map(|rows| rate(self.mtp_cost.seconds(rows - 1), rows)).fold(0.0, f64::max)
+                let drafting = |rows: usize| self.mtp_cost.each(company, rows - 1);
+                let most_rows = (MAX_DEPTH.min(budget) + 1).min(most_rows);
+                (2..=most_rows).map(|rows| rate(drafting(rows), rows)).fold(0.0, f64::max)
             }
             _ => rate(0.0, 1),
         }
@@ -268,11 +294,14 @@ impl Engine {
             if (slow && n != block) || found.iter().any(|(known, _)| *known == n) {
                 continue;
             }
-            // The first pass of a size may have to load kernels.
-            let first = self.time_pass(&rows[..n], &all[..n], &sequence)?;
-            let again = first < LONG_PASS;
-            let second = if again { self.time_pass(&rows[..n], &all[..n], &sequence)? } else { first };
-            found.push((n, first.min(second)));
+            // The first pass of a size may have to load kernels, and the second to capture them.
+            let mut best = self.time_pass(&rows[..n], &all[..n], &sequence)?;
+            for _ in 0..2 {
+                if best < LONG_PASS {
+                    best = best.min(self.time_pass(&rows[..n], &all[..n], &sequence)?);
+                }
+            }
+            found.push((n, best));
         }
         // Sizes take turns, because whatever else the machine does stalls several passes in a row.
         for _ in 0..TURNS {
@@ -293,7 +322,7 @@ impl Engine {
                 sound &= !dflash.propose(&mut *self.backend, &[(context, 0)], block, 8)?.contains(&None);
                 Ok(())
             })?;
-            self.dflash_cost.add(seconds);
+            self.dflash_cost.add(1, seconds);
             if !sound {
                 self.faulty = vec![Arm::Dflash];
             }
@@ -308,7 +337,7 @@ impl Engine {
                 })
             };
             let (first, two) = (seconds(1)?, seconds(2)?);
-            self.mtp_cost.add(first, (two - first).max(0.0), 2);
+            self.mtp_cost.add(1, first, (two - first).max(0.0), 2);
         }
         Ok(())
     }
@@ -320,6 +349,11 @@ const SLOW_PASS: f64 = 0.05;
 /// Passes of fewer seconds are measured so many times more.
 const QUICK_PASS: f64 = 0.02;
 const TURNS: usize = 3;
+
+/// Nodes for each of so many texts, where a pass has room for everybody.
+fn fair_nodes(texts: usize) -> usize {
+    ((MAX_NODES + 1) / texts.max(1)).saturating_sub(1)
+}
 
 /// The texts that ask a drafter, with their room.
 fn who_asks<'a, 'b>(

@@ -22,7 +22,7 @@ impl Mean {
 
     /// Seconds that are far longer than usual count as twice the usual: they say something of the machine.
     pub(crate) fn add_unless_stalled(&mut self, seconds: f64) {
-        self.add(self.get().map_or(seconds, |usual| seconds.min(STALLED * usual)));
+        self.add(unless_stalled(self.get(), seconds));
     }
 
     pub(crate) fn get(&self) -> Option<f64> {
@@ -30,16 +30,59 @@ impl Mean {
     }
 }
 
-/// Seconds of a verify by its number of rows: measured at some, interpolated between; and what each further text of a pass
-/// adds, whose state has to be read too.
+/// Seconds by a number of rows or texts, from 1 on: measured at some, interpolated between.
+#[derive(Clone, Debug)]
+pub(crate) struct Curve([Option<f64>; MAX_NODES + 2]);
+
+impl Default for Curve {
+    fn default() -> Self {
+        Self([None; MAX_NODES + 2])
+    }
+}
+
+impl Curve {
+    /// Makes a number known, or known anew.
+    pub(crate) fn set(&mut self, count: usize, seconds: f64) {
+        self.0[count] = Some(seconds);
+    }
+
+    /// Follows what is measured.
+    pub(crate) fn add(&mut self, count: usize, seconds: f64) {
+        let known = &mut self.0[count.min(MAX_NODES + 1)];
+        let usual = known.unwrap_or(seconds);
+        *known = Some(usual + NEW * (unless_stalled(*known, seconds) - usual));
+    }
+
+    /// Nothing where no number is known.
+    pub(crate) fn get(&self, count: usize) -> Option<f64> {
+        let count = count.min(MAX_NODES + 1);
+        let known = |n: usize| self.0[n].map(|v| (n as f64, v));
+        let below = (1..=count).rev().find_map(known);
+        let above = (count..self.0.len()).find_map(known);
+        match (below, above) {
+            (Some((a, x)), Some((b, y))) if b > a => Some(x + (y - x) * (count as f64 - a) / (b - a)),
+            (Some((_, x)), Some(_)) => Some(x),
+            // Beyond what was measured, more is taken to cost what the last that was measured did.
+            (Some((a, x)), None) => {
+                let before = (1..a as usize).rev().find_map(known);
+                let slope = before.map_or(0.0, |(b, y)| ((x - y) / (a - b)).max(0.0));
+                Some(x + slope * (count as f64 - a))
+            }
+            (None, Some((_, y))) => Some(y),
+            (None, None) => None,
+        }
+    }
+}
+
+/// Seconds of a verify by its number of rows, and what each further text of a pass adds, whose state has to be read too.
 ///
 /// They are seconds of the machine as it was when they were first measured, at the beginning of a text. What is measured later
 /// is divided by the drift: a longer context or a slower minute slows whoever happens to propose then, and says nothing
 /// of how one drafter compares with another.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Costs {
-    /// By rows, from 1; none where that many were never measured.
-    verify: [Option<f64>; MAX_NODES + 2],
+    /// By rows, of one text.
+    verify: Curve,
     /// How much slower than the table verifies are by now.
     drift: Mean,
     /// Of each text of a pass but the first.
@@ -51,32 +94,33 @@ const CORRECTION: f64 = 0.05;
 /// What took this many times as long as expected was stalled.
 const STALLED: f64 = 2.0;
 
-impl Costs {
-    pub(crate) fn new() -> Self {
-        Self { verify: [None; MAX_NODES + 2], drift: Mean::default(), further_text: Mean::default() }
-    }
+/// What of measured seconds counts where some are usual.
+fn unless_stalled(usual: Option<f64>, seconds: f64) -> f64 {
+    usual.filter(|usual| *usual > 0.0).map_or(seconds, |usual| seconds.min(STALLED * usual))
+}
 
+impl Costs {
     /// A first measurement.
     pub(crate) fn set(&mut self, rows: usize, seconds: f64) {
-        self.verify[rows] = Some(seconds);
+        self.verify.set(rows, seconds);
     }
 
     /// A verify of a round. Of one text: where its size is known, it tells how far costs have drifted; else it makes it known. Of
-    /// several: it tells what further texts cost, whatever the reason.
+    /// several: it tells what further texts cost; there a drift passes for a part of that.
     pub(crate) fn add(&mut self, rows: usize, texts: usize, seconds: f64) {
         if texts > 1 {
-            let more = seconds / self.drift() - self.verify(rows, 1);
-            self.further_text.add_unless_stalled(more.max(0.0) / (texts - 1) as f64);
+            let seconds = unless_stalled(Some(self.verify(rows, texts)), seconds / self.drift());
+            self.further_text.add((seconds - self.verify(rows, 1)).max(0.0) / (texts - 1) as f64);
             return;
         }
-        let Some(known) = self.verify[rows] else {
-            self.verify[rows] = Some(seconds / self.drift());
+        let Some(known) = self.verify.0[rows] else {
+            self.verify.set(rows, seconds / self.drift());
             return;
         };
-        let seconds = seconds.min(STALLED * known * self.drift());
+        let seconds = unless_stalled(Some(known * self.drift()), seconds);
         self.drift.add(seconds / known);
         // The table itself moves slowly: what all sizes have in common is for the drift to tell.
-        self.verify[rows] = Some(known + CORRECTION * (seconds / self.drift() - known));
+        self.verify.set(rows, known + CORRECTION * (seconds / self.drift() - known));
     }
 
     /// What to divide measured seconds by.
@@ -87,7 +131,7 @@ impl Costs {
     /// Seconds of a verify of `rows` rows of `texts` texts together.
     pub(crate) fn verify(&self, rows: usize, texts: usize) -> f64 {
         let further = texts.saturating_sub(1) as f64 * self.further_text.get().unwrap_or(0.0);
-        self.table(rows.min(MAX_NODES + 1)).unwrap_or(1e-3) + further
+        self.verify.get(rows).unwrap_or(1e-3) + further
     }
 
     /// Seconds of a verify for each of `texts` texts that judge `rows` rows each.
@@ -103,46 +147,31 @@ impl Costs {
         let share = |n: &usize| plain / texts as f64 + (seconds - plain) * *n as f64 / all.max(1) as f64;
         nodes.iter().map(share).collect()
     }
-
-    fn table(&self, rows: usize) -> Option<f64> {
-        let known = |n: usize| self.verify[n].map(|v| (n as f64, v));
-        let below = (1..=rows).rev().find_map(known);
-        let above = (rows..self.verify.len()).find_map(known);
-        match (below, above) {
-            (Some((a, x)), Some((b, y))) if b > a => Some(x + (y - x) * (rows as f64 - a) / (b - a)),
-            (Some((_, x)), Some(_)) => Some(x),
-            // Beyond what was measured, rows are taken to cost what the last measured ones did.
-            (Some((a, x)), None) => {
-                let before = (1..a as usize).rev().find_map(known);
-                let slope = before.map_or(0.0, |(b, y)| ((x - y) / (a - b)).max(0.0));
-                Some(x + slope * (rows as f64 - a))
-            }
-            (None, Some((_, y))) => Some(y),
-            (None, None) => None,
-        }
-    }
 }
 
-/// Seconds of a draft that is made token by token: the first one's, with everything a draft begins with, and each further one's.
-#[derive(Clone, Copy, Debug, Default)]
+/// Seconds of drafts that are made token by token, of several texts together: their first tokens', with everything a draft begins with, and
+/// each further one's.
+#[derive(Clone, Debug, Default)]
 pub(crate) struct StepCosts {
-    first: Mean,
-    next: Mean,
+    first: Curve,
+    next: Curve,
 }
 
 impl StepCosts {
-    /// A draft of `count` tokens: its first took `first` seconds, the others `rest`.
-    pub(crate) fn add(&mut self, first: f64, rest: f64, count: usize) {
-        self.first.add_unless_stalled(first);
+    /// Drafts of `texts` texts, the longest of `count` tokens: their first tokens took `first` seconds, the others `rest`.
+    pub(crate) fn add(&mut self, texts: usize, first: f64, rest: f64, count: usize) {
+        self.first.add(texts, first);
         if count > 1 {
-            self.next.add_unless_stalled(rest / (count - 1) as f64);
+            self.next.add(texts, rest / (count - 1) as f64);
         }
     }
 
-    /// A further token is taken to cost no more than a first: that is always measured again, so a stall is not believed for good.
-    pub(crate) fn seconds(&self, count: usize) -> f64 {
-        let first = self.first.get().unwrap_or(0.0);
-        first + self.next.get().unwrap_or(first).min(first) * count.saturating_sub(1) as f64
+    /// Of `count` tokens each, for one of the texts. A further token is taken to cost no more than a first: that is always measured again,
+    /// so a stall is not believed for good.
+    pub(crate) fn each(&self, texts: usize, count: usize) -> f64 {
+        let first = self.first.get(texts).unwrap_or(0.0);
+        let next = self.next.get(texts).unwrap_or(first).min(first);
+        (first + next * count.saturating_sub(1) as f64) / texts.max(1) as f64
     }
 }
 
@@ -239,7 +268,7 @@ mod tests {
     use crate::draft::Node;
 
     fn costs(points: &[(usize, f64)]) -> Costs {
-        let mut costs = Costs::new();
+        let mut costs = Costs::default();
         points.iter().for_each(|(rows, seconds)| costs.set(*rows, *seconds));
         costs
     }
@@ -274,20 +303,23 @@ mod tests {
                 && !is_worth_another(&[0.99, 0.98, 0.97], 6, seconds)
         );
         let mut costs = StepCosts::default();
-        costs.add(3.0, 0.0, 1);
-        assert_eq!(costs.seconds(2), 6.0);
-        costs.add(3.0, 2.0, 3);
-        assert_eq!([1, 2, 4].map(|count| costs.seconds(count)), [3.0, 4.0, 6.0]);
+        costs.add(1, 3.0, 0.0, 1);
+        assert_eq!(costs.each(1, 2), 6.0);
+        costs.add(1, 3.0, 2.0, 3);
+        assert_eq!([1, 2, 4].map(|count| costs.each(1, count)), [3.0, 4.0, 6.0]);
+        // Four texts together, and two of which nothing is known but what lies around.
+        costs.add(4, 6.0, 4.0, 3);
+        assert_eq!((costs.each(4, 1), costs.each(4, 3), costs.each(2, 1)), (1.5, 2.5, 2.0));
     }
 
     #[test]
     fn a_stalled_token_does_not_end_longer_drafts() {
         let mut costs = StepCosts::default();
-        costs.add(0.2, 0.1, 2);
-        let seconds = |costs: &StepCosts, count: usize| costs.seconds(count) + 1.0 + 0.1 * count as f64;
-        costs.add(20.0, 10.0, 2);
+        costs.add(1, 0.2, 0.1, 2);
+        let seconds = |costs: &StepCosts, count: usize| costs.each(1, count) + 1.0 + 0.1 * count as f64;
+        costs.add(1, 20.0, 10.0, 2);
         for _ in 0..20 {
-            costs.add(0.2, 0.0, 1);
+            costs.add(1, 0.2, 0.0, 1);
         }
         assert!(is_worth_another(&[0.9], 7, |count| seconds(&costs, count)), "{costs:?}");
     }
@@ -316,6 +348,11 @@ mod tests {
         assert!((costs.verify(8, 8) - 2.1).abs() < 1e-6 && (costs.verify(16, 8) - 2.7).abs() < 1e-6);
         // The table of one text and the drift are left as they were.
         assert_eq!((costs.verify(8, 1), costs.drift()), (1.4, 1.0));
+        // A pass that was quicker than one text's is not believed for good.
+        (0..50).for_each(|_| costs.add(8, 8, 1.0));
+        assert!((costs.verify(8, 8) - 1.4).abs() < 1e-3);
+        (0..50).for_each(|_| costs.add(8, 8, 2.1));
+        assert!((costs.verify(8, 8) - 2.1).abs() < 1e-3);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use crate::judge::{Drawing, Relaxed, RowSeen, Verdict, judge, token_of};
 use crate::model::{Model, Options, WeightSource, append};
 use crate::propose::{Learned, Proposal, Spec};
 use crate::sampling::{Constraint, History, Likelihood, Sampler, Sampling};
-use crate::size::{Costs, Mean, StepCosts};
+use crate::size::{Costs, Curve, Mean, StepCosts};
 use crate::state::MtpFeed;
 use crate::stow::Copies;
 use crate::{Error, Row, Sequence};
@@ -25,8 +25,8 @@ pub struct Engine {
     pub(crate) dflash: Option<Dflash>,
     pub(crate) spec: Spec,
     pub(crate) costs: Costs,
-    /// Seconds of a DFlash proposal, and of one of the next-token block.
-    pub(crate) dflash_cost: Mean,
+    /// Seconds of proposals of DFlash and of the next-token block, by texts that ask together.
+    pub(crate) dflash_cost: Curve,
     pub(crate) mtp_cost: StepCosts,
     /// Seconds of committing a token, where no anchor is folded.
     commit_cost: Mean,
@@ -125,14 +125,14 @@ impl Engine {
         arms.extend(dflash.is_some().then_some(Arm::Dflash));
         arms.extend(model.config().mtp.is_some().then_some(Arm::Mtp));
         arms.push(Arm::Off);
-        let (costs, learned) = (Costs::new(), Learned::new(&arms));
+        let (costs, learned) = (Costs::default(), Learned::new(&arms));
         let mut engine = Self {
             backend,
             model,
             dflash,
             spec,
             costs,
-            dflash_cost: Mean::default(),
+            dflash_cost: Curve::default(),
             mtp_cost: StepCosts::default(),
             commit_cost: Mean::default(),
             learned,

@@ -17,6 +17,7 @@
 mod answer;
 mod anthropic;
 mod chat;
+mod chunk;
 mod completions;
 mod connections;
 mod constraint;
@@ -135,6 +136,7 @@ pub async fn serve(
         tokenizer: Arc::clone(&tokenizer),
         cache: prefix::PrefixCache::new(cache_bytes, host_cache_bytes),
         metrics: Arc::clone(&metrics),
+        chunk: chunk::Chunk::new(),
         abandon: Arc::clone(&abandon),
         slots,
         context,

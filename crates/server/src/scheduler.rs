@@ -3,6 +3,7 @@
 //! whoever hangs up has left the pass by the next round.
 
 use crate::answer::{Answer, Begun, Reading};
+use crate::chunk::Chunk;
 use crate::constraint::Held;
 use crate::error::ApiError;
 use crate::job::{Event, News, Ticket};
@@ -19,9 +20,6 @@ use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::Instant;
 use text::Tokenizer;
 
-/// Tokens of a prompt read between two rounds while answers are being written.
-const CHUNK_BESIDE_ANSWERS: usize = 64;
-
 /// Sequences that a pass can hold, each with at least its anchor's row.
 pub const MAX_SLOTS: usize = 32;
 
@@ -31,6 +29,8 @@ pub(crate) struct Scheduler {
     pub(crate) tokenizer: Arc<Tokenizer>,
     pub(crate) cache: PrefixCache<Engine>,
     pub(crate) metrics: Arc<Metrics>,
+    /// What of a prompt is read between two rounds of other answers.
+    pub(crate) chunk: Chunk,
     /// Set to give up what is under way.
     pub(crate) abandon: Arc<AtomicBool>,
     /// Sequences under way at most.
@@ -178,15 +178,23 @@ impl Scheduler {
     fn read_chunk(&mut self, work: &mut Work) {
         let Some(mut reading) = work.reading.pop_front() else { return };
         let largest = self.engine.model().options().max_rows;
-        let limit = if work.answers.is_empty() { largest } else { CHUNK_BESIDE_ANSWERS.min(largest) };
+        let is_alone = work.answers.is_empty();
+        let limit = if is_alone { largest } else { self.chunk.tokens().min(largest) };
         let end = reading.chunk_end(limit);
         let ticket = Arc::clone(&reading.ticket);
         let prompt = &ticket.job.prompt;
         let choice = reading.choice;
         if end < prompt.len() {
-            let from = reading.sequence.committed();
-            match guarded(|| self.engine.read(&mut reading.sequence, &prompt[from..end])) {
+            let (from, start) = (reading.sequence.committed(), Instant::now());
+            let read = guarded(|| {
+                self.engine.read(&mut reading.sequence, &prompt[from..end])?;
+                if is_alone { Ok(()) } else { Ok(self.engine.backend().finish()?) }
+            });
+            match read {
                 Ok(()) => {
+                    if !is_alone {
+                        self.chunk.add(end - from, start.elapsed().as_secs_f64());
+                    }
                     self.keep(&reading);
                     admit_siblings(&reading, &mut work.waiting);
                     work.reading.push_back(reading);

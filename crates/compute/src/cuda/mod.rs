@@ -202,13 +202,13 @@ impl Cuda {
     }
 }
 
-/// Rows that a sequence of a pass has, or up to 15 more: how much memory kernels take hangs on it, and a captured pass has to serve all
+/// Rows that a sequence of a pass has, or some more: how much memory kernels take hangs on it, and a captured pass has to serve all
 /// that are alike.
 fn most_rows(pass: &Pass<'_>) -> usize {
     let mut rows = vec![0; pass.sequences.len()];
     pass.sequence_of.iter().for_each(|sequence| rows[*sequence as usize] += 1);
     let most: usize = rows.into_iter().max().unwrap_or(0);
-    most.next_multiple_of(16).min(pass.rows())
+    most.next_power_of_two().min(pass.rows())
 }
 
 impl Backend for Cuda {
@@ -412,22 +412,30 @@ impl Cuda {
         if self.driver.is_timed()? || !is_small {
             return launch();
         }
-        if captured.generation != self.scratch.generation || captured.graphs.len() > MAX_GRAPHS {
+        if captured.generation != self.scratch.generation {
             captured.graphs.clear();
             captured.generation = self.scratch.generation;
+        }
+        if captured.graphs.len() > MAX_GRAPHS {
+            // What came only once goes first.
+            captured.graphs.retain(|_, graph| graph.is_some());
+            if captured.graphs.len() > MAX_GRAPHS / 2 {
+                captured.graphs.clear();
+            }
         }
         // A pass that folds states of its own is rare and needs another amount of scratch.
         if pass.slots > 0 {
             return launch();
         }
-        let key = [pass.rows(), pass.chosen.len(), pass.sequences.len(), most_rows(pass)];
+        let key = [pass.rows(), pass.chosen.len(), pass.sequences.len(), run.most_rows];
         match captured.graphs.get(&key) {
             Some(Some(graph)) => self.driver.launch_graph(graph),
             // A shape that came once may never come again, and a capture takes longer than launching all of it. Besides, kernels are
             // loaded when they are first used, which a capture does not allow.
             None => {
+                launch()?;
                 captured.graphs.insert(key, None);
-                launch()
+                Ok(())
             }
             Some(None) => {
                 let graph = self.driver.capture(launch)?;

@@ -4,7 +4,8 @@ use super::{Draft, MAX_NODES, Node};
 use crate::model::{Model, append, chain};
 use crate::state::{KeptRows, MtpFeed};
 use crate::{Error, Row, Sequence};
-use compute::Backend;
+use compute::{Backend, Ranked};
+use std::time::{Duration, Instant};
 
 /// Tokens the block was found to predict usefully in a row.
 pub(crate) const MAX_DEPTH: usize = 7;
@@ -49,34 +50,40 @@ pub(crate) struct Asking<'a> {
     pub(crate) depth: usize,
 }
 
-/// A chain after each text's anchor, none where a logit is not a number; `enough`, given a text's number and its chain so far,
-/// ends it early.
+/// A chain after each text's anchor, none where a logit is not a number, and what their first tokens took; `enough`, given a text's number
+/// and its chain so far, ends it early.
 pub(crate) fn propose(
     model: &mut Model,
     backend: &mut dyn Backend,
     texts: &mut [Asking<'_>],
-    mut enough: impl FnMut(usize, &Draft) -> bool,
-) -> Result<Vec<Option<Draft>>, Error> {
-    let mut drafts = Vec::with_capacity(texts.len());
+    enough: impl Fn(usize, &Draft) -> bool,
+) -> Result<(Vec<Option<Draft>>, Duration), Error> {
+    let (mut drafts, mut first) = (Vec::with_capacity(texts.len()), Duration::ZERO);
     for group in texts.chunks_mut(TEXTS) {
-        let first = drafts.len();
-        drafts.extend(propose_group(model, backend, group, |i, draft| enough(first + i, draft))?);
+        let start = Instant::now();
+        let newest = take_in(model, backend, group)?;
+        let ranked = model.rank_mtp(backend, group.len())?;
+        first += start.elapsed();
+        let before = drafts.len();
+        let enough = |i: usize, draft: &Draft| enough(before + i, draft);
+        drafts.extend(go_on(model, backend, group, newest, ranked, enough)?);
     }
-    Ok(drafts)
+    Ok((drafts, first))
 }
 
-fn propose_group(
+/// Chains from their first tokens on, which were ranked at the rows `newest`.
+fn go_on(
     model: &mut Model,
     backend: &mut dyn Backend,
-    texts: &mut [Asking<'_>],
-    mut enough: impl FnMut(usize, &Draft) -> bool,
+    texts: &[Asking<'_>],
+    mut newest: Vec<u32>,
+    mut ranked: Vec<Option<Ranked>>,
+    enough: impl Fn(usize, &Draft) -> bool,
 ) -> Result<Vec<Option<Draft>>, Error> {
-    let mut newest = take_in(model, backend, texts)?;
     let mut drafts = vec![Some(Draft::default()); texts.len()];
     let mut hidden: Vec<KeptRows> = texts.iter().map(|_| KeptRows::new(model.config().hidden)).collect();
     let mut going: Vec<usize> = (0..texts.len()).collect();
     loop {
-        let ranked = model.rank_mtp(backend, going.len())?;
         let mut on = Vec::with_capacity(going.len());
         for ((&i, ranked), row) in going.iter().zip(ranked).zip(newest) {
             let (Some(draft), Some(ranked)) = (&mut drafts[i], ranked) else {
@@ -106,6 +113,7 @@ fn propose_group(
         let kept: Vec<_> = going.iter().map(|&i| (&hidden[i], 0, hidden[i].len())).collect();
         let sequences: Vec<&Sequence> = going.iter().map(|&i| &*texts[i].sequence).collect();
         model.forward_mtp(backend, &rows, &kept, &chosen, &sequences)?;
+        ranked = model.rank_mtp(backend, chosen.len())?;
         newest = chosen;
     }
 }
@@ -117,26 +125,25 @@ fn take_in(
     texts: &mut [Asking<'_>],
 ) -> Result<Vec<u32>, Error> {
     let (mut rows, mut newest): (Vec<Row>, Vec<u32>) = (Vec::new(), Vec::new());
-    let mut feeds: Vec<MtpFeed> = Vec::with_capacity(texts.len());
     for (text, number) in texts.iter_mut().zip(0..) {
         if text.sequence.feed.as_ref().is_some_and(|feed| feed.tokens.len() > MAX_DEPTH) {
             absorb(model, backend, text.sequence)?;
         }
-        let mut feed = text.sequence.feed.clone().ok_or(Error::NoMtp)?;
+        let feed = text.sequence.feed.as_mut().ok_or(Error::NoMtp)?;
         feed.follow(text.anchor);
         let last = (feed.tokens.len() as u32).checked_sub(1).ok_or(Error::NoMtp)?;
         newest.push(append(&mut rows, chain(&feed.tokens, number)) + last);
-        feeds.push(feed);
     }
-    let hidden: Vec<_> = feeds.iter().map(|feed| (&feed.hidden, 0, feed.tokens.len())).collect();
     let sequences: Vec<&Sequence> = texts.iter().map(|text| &*text.sequence).collect();
+    let feeds = sequences.iter().filter_map(|sequence| sequence.feed.as_ref());
+    let hidden: Vec<_> = feeds.map(|feed| (&feed.hidden, 0, feed.tokens.len())).collect();
     model.forward_mtp(backend, &rows, &hidden, &newest, &sequences)?;
     let mut first = 0;
-    for (i, (text, feed)) in texts.iter_mut().zip(&mut feeds).enumerate() {
-        model.commit_mtp(backend, i, text.sequence, &(first..=newest[i]).collect::<Vec<_>>())?;
+    for (i, text) in texts.iter_mut().enumerate() {
+        let path: Vec<u32> = (first..=newest[i]).collect();
+        model.commit_mtp(backend, i, text.sequence, &path)?;
+        text.sequence.feed.as_mut().ok_or(Error::NoMtp)?.take(path.len());
         first = newest[i] + 1;
-        feed.take(feed.tokens.len());
     }
-    texts.iter_mut().zip(feeds).for_each(|(text, feed)| text.sequence.feed = Some(feed));
     Ok(newest)
 }
