@@ -104,6 +104,7 @@ impl Engine {
             let caught_up = self.catch_up(arm, &mut text.sequence)?;
             proposals.push(Proposal { arm, draft: Draft::default(), seconds: caught_up, caught_up });
         }
+        self.asked = [Arm::Dflash, Arm::Mtp].map(|arm| proposals.iter().filter(|p| p.arm == arm).count());
         self.ask_dflash(texts, &mut proposals)?;
         self.ask_mtp(texts, &mut proposals)?;
         self.fit(texts, &mut proposals);
@@ -221,8 +222,7 @@ impl Engine {
     /// Cuts drafts to what could be written and is worth judging.
     fn fit(&self, texts: Texts<'_, '_>, proposals: &mut [Proposal]) {
         let is_auto = matches!(self.spec, Spec::Auto { .. });
-        let asked = |arm: Arm| proposals.iter().filter(|proposal| proposal.arm == arm).count();
-        let (by_dflash, by_mtp) = (asked(Arm::Dflash), asked(Arm::Mtp));
+        let [by_dflash, by_mtp] = self.asked;
         let mut paths = Vec::with_capacity(texts.len());
         let mut fixed = 0.0;
         for ((text, room), proposal) in texts.iter_mut().zip(&mut *proposals) {
@@ -252,19 +252,20 @@ impl Engine {
         self.dflash_cost.get(texts).unwrap_or(0.0) / texts.max(1) as f64
     }
 
-    /// The most tokens per second an arm could give a text among `company`: every token it can propose stands, as far as there is room, and
-    /// the others do as it does.
+    /// The most tokens per second an arm could give a text among `company`: every token it can propose stands, as far as there is room. Drafting
+    /// it shares with those who asked last time.
     fn bound(&self, arm: Arm, room: usize, company: usize) -> f64 {
         let rate =
             |drafting: f64, rows: usize| rows as f64 / (drafting + self.costs.verify_each(rows, company));
         let most_rows = room.min(fair_nodes(company) + 1);
         match (arm, self.spec) {
             (Arm::Dflash, Spec::Auto { block, .. }) => {
-                let fixed = self.dflash_each(company);
+                let fixed = self.dflash_each((self.asked[0] + 1).min(company));
                 (2..=block.min(most_rows)).map(|rows| rate(fixed, rows)).fold(0.0, f64::max)
             }
             (Arm::Mtp, Spec::Auto { budget, .. }) => {
-                let drafting = |rows: usize| self.mtp_cost.each(company, rows - 1);
+                let texts = (self.asked[1] + 1).min(company);
+                let drafting = |rows: usize| self.mtp_cost.each(texts, rows - 1);
                 let most_rows = (MAX_DEPTH.min(budget) + 1).min(most_rows);
                 (2..=most_rows).map(|rows| rate(drafting(rows), rows)).fold(0.0, f64::max)
             }
@@ -356,9 +357,9 @@ fn fair_nodes(texts: usize) -> usize {
 }
 
 /// The texts that ask a drafter, with their room.
-fn who_asks<'a, 'b>(
+fn who_asks<'a>(
     arm: Arm,
-    texts: &'a mut [(&'b mut Generation, usize)],
+    texts: &'a mut [(&mut Generation, usize)],
     proposals: &'a mut [Proposal],
 ) -> impl Iterator<Item = (&'a mut Generation, usize, &'a mut Proposal)> {
     let all = texts.iter_mut().zip(proposals).map(|((text, room), proposal)| (&mut **text, *room, proposal));

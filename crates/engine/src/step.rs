@@ -28,6 +28,8 @@ pub struct Engine {
     /// Seconds of proposals of DFlash and of the next-token block, by texts that ask together.
     pub(crate) dflash_cost: Curve,
     pub(crate) mtp_cost: StepCosts,
+    /// Texts of the last round that asked each of them.
+    pub(crate) asked: [usize; 2],
     /// Seconds of committing a token, where no anchor is folded.
     commit_cost: Mean,
     /// What earlier texts taught, which a new one starts from.
@@ -134,6 +136,7 @@ impl Engine {
             costs,
             dflash_cost: Curve::default(),
             mtp_cost: StepCosts::default(),
+            asked: [0; 2],
             commit_cost: Mean::default(),
             learned,
             faulty: Vec::new(),

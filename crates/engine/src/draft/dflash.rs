@@ -195,7 +195,8 @@ impl Dflash {
                 let first = append(&mut block, chain_of(self.config.mask_token, rows, sequence));
                 block[first as usize].token = *anchor;
             }
-            let chosen: Vec<u32> = (0..block.len() as u32).filter(|row| *row as usize % rows > 0).collect();
+            let chosen: Vec<u32> =
+                (0..block.len() as u32).filter(|row| !row.is_multiple_of(rows as u32)).collect();
             let views = texts.iter().map(|(context, _)| context.view()).collect();
             backend.run(&mut self.block, &Pass::new(&block, &chosen, views))?;
             let ranked = backend.rank(&self.block, self.logits, chosen.len(), ranks.min(self.vocab))?;
