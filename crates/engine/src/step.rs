@@ -71,15 +71,15 @@ pub struct Round {
     pub drafted: usize,
     /// Of them, how many stood, whether or not they were emitted.
     pub stood: usize,
-    /// Who proposed: `dflash`, `mtp` or `off`.
+    /// Who was asked: `dflash`, `mtp` or `off`. A grammar may have left nothing of the draft.
     pub drafter: &'static str,
-    /// Seconds by stage.
+    /// Seconds of drafting, of texts that were drafted together this one's part.
     pub draft_s: f64,
-    /// See `draft_s`.
+    /// Seconds of the pass, which the texts of a round share.
     pub verify_s: f64,
-    /// See `draft_s`.
+    /// Seconds of walking this text's draft.
     pub judge_s: f64,
-    /// See `draft_s`.
+    /// Seconds of making what stood part of it.
     pub commit_s: f64,
 }
 

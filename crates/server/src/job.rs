@@ -122,7 +122,7 @@ pub(crate) struct SpecReport {
     pub(crate) fallback: Option<&'static str>,
 }
 
-/// Seconds. Rounds are shared with other answers, so stages are what the rounds took, not what this answer alone cost.
+/// Seconds. Rounds are shared with other answers: a verify counts as it took, drafting by this answer's part.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(crate) struct Timing {
     pub(crate) load_s: f64,

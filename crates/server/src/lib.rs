@@ -131,12 +131,13 @@ pub async fn serve(
     let (tokenizer, metrics) = (Arc::new(tokenizer), Arc::new(metrics::Metrics::new()));
     let abandon = Arc::new(AtomicBool::new(false));
     let (sender, jobs) = mpsc::channel();
+    let largest_chunk = engine.model().options().max_rows;
     let scheduler = scheduler::Scheduler {
         engine,
         tokenizer: Arc::clone(&tokenizer),
         cache: prefix::PrefixCache::new(cache_bytes, host_cache_bytes),
         metrics: Arc::clone(&metrics),
-        chunk: chunk::Chunk::new(),
+        chunk: chunk::Chunk::new(largest_chunk),
         abandon: Arc::clone(&abandon),
         slots,
         context,

@@ -164,8 +164,9 @@ impl Scheduler {
     /// Reads a chunk of a prompt where it is time for one, and lets the next answers go on where a turn is over.
     fn change_turns(&mut self, work: &mut Work) {
         if !work.reading.is_empty() && work.answers.let_read() {
+            let start = Instant::now();
             self.read_chunk(work);
-            work.answers.add_chunk();
+            work.answers.add_chunk(start.elapsed().as_secs_f64());
         }
         if work.answers.is_over() {
             work.answers.on().iter_mut().for_each(Answer::end_turn);
@@ -179,7 +180,7 @@ impl Scheduler {
         let Some(mut reading) = work.reading.pop_front() else { return };
         let largest = self.engine.model().options().max_rows;
         let is_alone = work.answers.is_empty();
-        let limit = if is_alone { largest } else { self.chunk.tokens().min(largest) };
+        let limit = if is_alone { largest } else { self.chunk.tokens() };
         let end = reading.chunk_end(limit);
         let ticket = Arc::clone(&reading.ticket);
         let prompt = &ticket.job.prompt;

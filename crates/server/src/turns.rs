@@ -9,9 +9,8 @@ use std::collections::VecDeque;
 /// than one of a single text, with turns of 25 ms 3 %.
 const CYCLE: f64 = 0.2;
 
-/// The same where another company is tried, and in a turn beside which more than a few chunks of prompts are read: they make everybody wait.
+/// The same where another company is tried, and where prompts are read beside a turn for so long that everybody would wait a cycle more.
 const SHORT_CYCLE: f64 = 0.04;
-const FEW_CHUNKS: usize = 2;
 
 /// Turns of a cycle at most; more texts than that share passes, so that nobody waits for too many others.
 const MOST_TURNS: usize = 8;
@@ -70,9 +69,9 @@ impl<T> Turns<T> {
 
     /// Whether the next ones should go on. Where all go on together, whoever is new joins them at once.
     pub(crate) fn is_over(&self) -> bool {
-        let Turn { groups, seconds, is_trial, chunks, .. } = self.company.turn;
+        let Turn { groups, seconds, is_trial, reading, .. } = self.company.turn;
         let joined = groups == 1 && !self.off.is_empty();
-        let cycle = if is_trial || chunks > FEW_CHUNKS { SHORT_CYCLE } else { CYCLE };
+        let cycle = if is_trial || reading * groups as f64 > CYCLE { SHORT_CYCLE } else { CYCLE };
         self.on.is_empty() || joined || seconds * groups as f64 >= cycle
     }
 
@@ -94,9 +93,9 @@ impl<T> Turns<T> {
     }
 
     /// A chunk of a prompt was read. Its seconds are nobody's turn.
-    pub(crate) fn add_chunk(&mut self) {
+    pub(crate) fn add_chunk(&mut self, seconds: f64) {
         self.company.turn.rounds_since_chunk = 0;
-        self.company.turn.chunks += 1;
+        self.company.turn.reading += seconds;
     }
 }
 
@@ -124,8 +123,8 @@ struct Turn {
     /// What its rounds gave before anybody's end made the company another one.
     measured: Measured,
     is_trial: bool,
-    /// Chunks of prompts that were read meanwhile.
-    chunks: usize,
+    /// Seconds of prompts that were read meanwhile.
+    reading: f64,
 }
 
 /// What passes gave.
@@ -237,7 +236,7 @@ mod tests {
         while now < seconds {
             if let Some(seconds) = chunk.filter(|_| turns.let_read()) {
                 now += seconds;
-                turns.add_chunk();
+                turns.add_chunk(seconds);
             }
             if turns.is_over() {
                 turns.next();

@@ -102,7 +102,7 @@ impl Needs {
 const FIRST_PAGES: usize = 512;
 /// Bytes of the inbox and the outbox.
 const BOX: usize = 1 << 20;
-/// Graphs an arena keeps; when there are more, all are made again as they are needed.
+/// Graphs and shapes that came once an arena keeps; when there are more, the latter go, and all where most were graphs.
 const MAX_GRAPHS: usize = 256;
 
 /// Rows of a prompt that a device with so much memory reads at once. They are kept in every layer until they are
