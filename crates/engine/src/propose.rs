@@ -189,13 +189,13 @@ impl Engine {
             known.push((&learned.mtp, &*ends, depth));
             asking.push(draft::mtp::Asking { sequence, anchor: *anchor, depth });
         }
-        let (costs, mtp_cost, texts) = (&self.costs, &self.mtp_cost, asking.len());
+        let (costs, mtp_cost, askers) = (&self.costs, &self.mtp_cost, asking.len());
         let start = Instant::now();
         // Another token is worth asking for while it could be emitted and some longer draft raises the expected rate.
         let enough = |i: usize, draft: &Draft| {
             let (calibration, ends, most) = known[i];
             let ended = draft.nodes.last().is_some_and(|n| ends.contains(&n.token));
-            let seconds = |count| mtp_cost.each(texts, count) + costs.verify_each(count + 1, company);
+            let seconds = |count| mtp_cost.each(askers, count) + costs.verify_each(count + 1, company);
             !is_pinned && (ended || !is_worth_another(&calibration.paths(draft), most, seconds))
         };
         let (found, first) = draft::mtp::propose(&mut self.model, &mut *self.backend, &mut asking, enough)?;
@@ -203,9 +203,9 @@ impl Engine {
         if !is_pinned {
             let longest = found.iter().flatten().map(|d| d.nodes.len()).max().unwrap_or(1);
             let [first, rest] = [first, all - first].map(|d| d.as_secs_f64() / self.costs.drift());
-            self.mtp_cost.add(texts, first, rest, longest);
+            self.mtp_cost.add(askers, first, rest, longest);
         }
-        let each = all.as_secs_f64() / texts as f64;
+        let each = all.as_secs_f64() / askers as f64;
         for ((text, _, proposal), draft) in asked.into_iter().zip(found) {
             proposal.seconds += each;
             match draft {

@@ -10,7 +10,7 @@ use std::time::Instant;
 /// Seconds of a rehearsed round, by stage. The device is waited for after each stage only where stages are asked for.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Rehearsed {
-    /// Taking in features, the block pass and its ranking.
+    /// Drafting: taking in what waits, the drafter's passes and their ranking.
     pub draft_s: f64,
     /// The pass over all rows, and the draw at each.
     pub verify_s: f64,
