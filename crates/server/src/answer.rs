@@ -20,6 +20,8 @@ pub(crate) struct Reading {
     pub(crate) choice: usize,
     pub(crate) sequence: Sequence,
     cached: usize,
+    /// How likely the tokens read so far were, where that is wanted.
+    pub(crate) scores: Vec<Likelihood>,
     /// Numbers of tokens after which the state is worth keeping, ascending.
     marks: Vec<usize>,
     began: Instant,
@@ -34,12 +36,34 @@ impl Reading {
         cached: usize,
         opening: Option<u32>,
     ) -> Self {
-        let mut marks = marks(&ticket.job.prompt, opening);
-        if ticket.job.choices.len() > 1 {
-            marks.push(ticket.job.prompt.len() - 1);
+        let job = &ticket.job;
+        let mut marks = marks(&job.prompt, opening);
+        // Whoever goes on from here draws from the last token's row, which says nothing about the prompt.
+        if job.choices.len() > 1 || job.scores.is_some() || job.room == 0 {
+            marks.push(job.prompt.len() - 1);
             marks.dedup();
         }
-        Self { ticket, choice, sequence, cached, marks, began: Instant::now() }
+        let (scores, began) = (Vec::new(), Instant::now());
+        Self { ticket, choice, sequence, cached, scores, marks, began }
+    }
+
+    /// Whether all of the prompt but its last token has been read.
+    pub(crate) fn is_at_last(&self) -> bool {
+        self.sequence.committed() + 1 >= self.ticket.job.prompt.len()
+    }
+
+    /// Tells every answer to the prompt how likely its tokens were.
+    pub(crate) fn tell_scores(&mut self) {
+        let Ticket { job, events, .. } = &*self.ticket;
+        if self.choice > 0 || self.scores.is_empty() {
+            return;
+        }
+        let scores = std::mem::take(&mut self.scores);
+        for choice in job.first_choice..job.first_choice + job.choices.len() {
+            let said = Said { scores: scores.clone(), ..Said::default() };
+            // Whoever has left does not hear it.
+            let _ = events.send(Event { choice, news: News::Text(said) });
+        }
     }
 
     /// Where the next chunk ends: after `limit` tokens, at the next mark or at the end of the prompt.
@@ -91,6 +115,15 @@ impl Begun {
             timing: Timing { load_s, queue_s, ..Timing::default() },
         };
         Self { ticket, choice: reading.choice, report, began: reading.began }
+    }
+
+    /// What an answer took that has no tokens.
+    pub(crate) fn unwritten(self) -> Outcome {
+        let Self { ticket, mut report, began, .. } = self;
+        report.timing.prefill_s = began.elapsed().as_secs_f64();
+        let (prompt_tokens, cached_tokens) = (ticket.job.prompt.len(), report.cached_tokens);
+        let (finish, stop, completion_tokens) = (Finish::Length, None, 0);
+        Outcome { finish, stop, prompt_tokens, completion_tokens, cached_tokens, report }
     }
 }
 
@@ -197,7 +230,8 @@ impl Answer {
             self.untold.text.push_str(&self.stream.finish());
         }
         let taken = likelihoods.iter().take(self.written - before);
-        self.untold.likelihoods.extend(taken.filter(|l| !self.tokenizer.is_end(l.token)).cloned());
+        let told = |l: &&Likelihood| self.ticket.job.tells_ends || !self.tokenizer.is_end(l.token);
+        self.untold.likelihoods.extend(taken.filter(told).cloned());
         let due = self.ticket.job.stream && self.told.is_none_or(|told| told.elapsed() >= PACE);
         if ended || due {
             self.tell_text();

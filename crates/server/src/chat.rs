@@ -28,6 +28,7 @@ pub(crate) struct Chat {
 pub(crate) async fn complete(State(shared): State<Arc<Shared>>, body: Body) -> Result<Response, ApiError> {
     let Chat { settings, job, speech } = body.read(&shared, read).await?;
     let answers = settings.choices;
+    let (prompt_logprobs, first) = (job.scores, job.prompt[0]);
     let news = shared.handle.submit(vec![job])?;
     let id = format!("chatcmpl-{:016x}", random());
     let totals = Totals::new(answers);
@@ -41,6 +42,7 @@ pub(crate) async fn complete(State(shared): State<Arc<Shared>>, body: Body) -> R
     }
     let mut totals = totals;
     let mut choices = Vec::with_capacity(answers);
+    let mut prompt_told = None;
     for (index, whole) in sse::collect(news, answers).await?.into_iter().enumerate() {
         let Whole { said, outcome } = whole;
         let mut speech = speech.clone();
@@ -53,12 +55,18 @@ pub(crate) async fn complete(State(shared): State<Arc<Shared>>, body: Body) -> R
         choices
             .push(json!({"index": index, "message": message, "logprobs": logprobs, "finish_reason": reason}));
         totals.add(index, outcome);
+        if let Some(top) = prompt_logprobs.filter(|_| index == 0) {
+            prompt_told = Some(logprobs::of_prompt(first, &said.scores, top, &shared.tokenizer));
+        }
     }
     let object = "chat.completion";
     let (usage, forerun) = (totals.usage(), totals.forerun());
-    Ok(Json(json!({"id": id, "object": object, "created": created, "model": model, "choices": choices,
-        "usage": usage, "forerun": forerun}))
-    .into_response())
+    let mut answer = json!({"id": id, "object": object, "created": created, "model": model, "choices": choices,
+        "usage": usage, "forerun": forerun});
+    if let Some(told) = prompt_told {
+        answer["prompt_logprobs"] = told;
+    }
+    Ok(Json(answer).into_response())
 }
 
 /// Reads a request.
@@ -69,6 +77,10 @@ pub(crate) fn read(body: &Map<String, Value>, shared: &Shared) -> Result<Chat, A
     let prompt = render(&fields, tools.offered, shared)?;
     let speech = Speech::new(&prompt.text, tools.offered, tools.parallel);
     let mut job = settings.job(prompt.tokens(shared), "messages", 0, &shared.limits)?;
+    job.scores = logprobs::read_prompt_top(&fields, settings.stream)?;
+    if let Some(top) = job.scores {
+        logprobs::check_size("prompt_logprobs", job.prompt.len() * settings.choices, top)?;
+    }
     job.grammar = shape::grammar(&fields, &tools, speech.is_thinking(), shared)?;
     Ok(Chat { settings, job, speech })
 }
@@ -181,7 +193,7 @@ impl Chunks for ChatChunks {
     }
 
     fn text(&mut self, choice: usize, said: &Said) -> Vec<Value> {
-        let Said { text, likelihoods, origins } = said;
+        let Said { text, likelihoods, origins, .. } = said;
         let mut chunks = self.told_by_token(choice, text, origins);
         let rest = &text[origins.iter().map(|(bytes, _)| bytes).sum()..];
         let parts = self.speeches[choice].push(rest);

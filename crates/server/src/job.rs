@@ -18,12 +18,16 @@ pub(crate) struct Job {
     pub(crate) choices: Vec<Sampling>,
     /// Index of the first of them in the response.
     pub(crate) first_choice: usize,
-    /// Tokens of an answer at most, at least 1 and within the context.
+    /// Tokens of an answer at most, within the context; where it is 0 the prompt is read and nothing is written.
     pub(crate) room: usize,
     /// Texts that end an answer.
     pub(crate) stops: Vec<String>,
     /// Likeliest tokens to tell beside each one written, where likelihoods are wanted.
     pub(crate) likelihoods: Option<usize>,
+    /// The same beside each token of the prompt.
+    pub(crate) scores: Option<usize>,
+    /// Whether the likelihood of an end token is told: not where the answer is a message.
+    pub(crate) tells_ends: bool,
     /// Whether text is wanted as it comes.
     pub(crate) stream: bool,
     /// Whether to tell which tokens were drafted.
@@ -40,8 +44,10 @@ pub(crate) struct Ticket {
     pub(crate) events: UnboundedSender<Event>,
     pub(crate) arrived: Instant,
     pub(crate) deadline: Option<Instant>,
-    /// Given back when all jobs of the request are done.
-    pub(crate) _permit: std::sync::Arc<OwnedSemaphorePermit>,
+    /// Its places in the request's share, given back when it is done.
+    pub(crate) _place: OwnedSemaphorePermit,
+    /// The share itself, given back when all jobs of the request are.
+    pub(crate) _share: std::sync::Arc<OwnedSemaphorePermit>,
 }
 
 /// News of one answer.
@@ -69,13 +75,16 @@ pub(crate) enum News {
 pub(crate) struct Said {
     pub(crate) text: String,
     pub(crate) likelihoods: Vec<Likelihood>,
+    /// How likely the tokens of the prompt were, from its second on: told once, before anything else.
+    pub(crate) scores: Vec<Likelihood>,
     /// For each token how many bytes of the text came with it, and whether it was drafted.
     pub(crate) origins: Vec<(usize, bool)>,
 }
 
 impl Said {
     pub(crate) fn is_empty(&self) -> bool {
-        self.text.is_empty() && self.likelihoods.is_empty() && self.origins.is_empty()
+        let Self { text, likelihoods, scores, origins } = self;
+        text.is_empty() && likelihoods.is_empty() && scores.is_empty() && origins.is_empty()
     }
 }
 

@@ -146,7 +146,7 @@ pub async fn serve(
     };
     let thread = std::thread::Builder::new().name("engine".to_owned());
     let thread = thread.spawn(move || scheduler.run(&jobs))?;
-    let handle = handle::Handle::new(sender, capacity, timeout, abandon, Arc::clone(&metrics));
+    let handle = handle::Handle::new(sender, capacity, 2 * slots, timeout, abandon, Arc::clone(&metrics));
     let created = router::unix_time();
     let grammars = std::sync::OnceLock::new();
     let shared =

@@ -19,7 +19,7 @@ impl Reader {
     pub fn new(tokenizer: Tokenizer, template: ChatTemplate) -> Self {
         let metrics = Arc::new(Metrics::new());
         let (jobs, _) = mpsc::channel();
-        let handle = Handle::new(jobs, 8, None, Arc::new(AtomicBool::new(false)), Arc::clone(&metrics));
+        let handle = Handle::new(jobs, 8, 8, None, Arc::new(AtomicBool::new(false)), Arc::clone(&metrics));
         let limits =
             Limits { sampling: Sampling::default(), vocab: tokenizer.len(), context: 4096, capacity: 8 };
         Self(Shared {

@@ -143,6 +143,8 @@ impl Scheduler {
             let sibling = start.is_some();
             let (cached, sequence) = match start {
                 Some(sequence) => (sequence.committed(), sequence),
+                // What is to be scored has to be read.
+                None if ticket.job.scores.is_some() => (0, self.engine.sequence()),
                 None => match self.cache.find(&mut self.engine, prompt) {
                     Some(found) => found,
                     None => (0, self.engine.sequence()),
@@ -150,8 +152,10 @@ impl Scheduler {
             };
             if !sibling {
                 self.metrics.prompt_tokens.inc_by(prompt.len() as u64);
-                self.metrics.cached_queries.inc_by(prompt.len() as u64);
-                self.metrics.cached_hits.inc_by(cached as u64);
+                if ticket.job.scores.is_none() {
+                    self.metrics.cached_queries.inc_by(prompt.len() as u64);
+                    self.metrics.cached_hits.inc_by(cached as u64);
+                }
                 self.note_cache();
             }
             let opening = self.tokenizer.special("<|im_start|>");
@@ -178,25 +182,42 @@ impl Scheduler {
     /// Reads a chunk of the prompt that has waited longest for one.
     fn read_chunk(&mut self, work: &mut Work) {
         let Some(mut reading) = work.reading.pop_front() else { return };
+        if reading.ticket.job.room == 0 && reading.is_at_last() {
+            self.end_unwritten(&reading);
+            return;
+        }
+        let scores = reading.ticket.job.scores;
         let largest = self.engine.model().options().max_rows;
         let is_alone = work.answers.is_empty();
         let limit = if is_alone { largest } else { self.chunk.tokens() };
+        let limit = if scores.is_some() { limit.min(self.engine.scored_rows()) } else { limit };
         let end = reading.chunk_end(limit);
         let ticket = Arc::clone(&reading.ticket);
         let prompt = &ticket.job.prompt;
         let choice = reading.choice;
+        self.metrics.prefill_tokens.inc_by((end - reading.sequence.committed()) as u64);
         if end < prompt.len() {
             let (from, start) = (reading.sequence.committed(), Instant::now());
             let read = guarded(|| {
-                self.engine.read(&mut reading.sequence, &prompt[from..end])?;
+                match scores {
+                    None => self.engine.read(&mut reading.sequence, &prompt[from..end])?,
+                    Some(top) => {
+                        let (tokens, following) = (&prompt[from..end], &prompt[from + 1..=end]);
+                        let sequence = &mut reading.sequence;
+                        reading.scores.extend(self.engine.read_scored(sequence, tokens, following, top)?);
+                    }
+                }
                 if is_alone { Ok(()) } else { Ok(self.engine.backend().finish()?) }
             });
             match read {
                 Ok(()) => {
-                    if !is_alone {
+                    if !is_alone && scores.is_none() {
                         self.chunk.add(end - from, start.elapsed().as_secs_f64());
                     }
                     self.keep(&reading);
+                    if reading.is_at_last() {
+                        reading.tell_scores();
+                    }
                     admit_siblings(&reading, &mut work.waiting);
                     work.reading.push_back(reading);
                 }
@@ -220,6 +241,16 @@ impl Scheduler {
                 }
             }
             Err(error) => fail(&ticket, choice, error),
+        }
+    }
+
+    /// Ends answers that are to have no tokens, now that their prompt has been read.
+    fn end_unwritten(&mut self, reading: &Reading) {
+        let Ticket { job, events, .. } = &*reading.ticket;
+        for choice in job.first_choice..job.first_choice + job.choices.len() {
+            let outcome = Begun::of(reading, self.mode, self.load_s).unwritten();
+            self.metrics.add_answer(&outcome);
+            let _ = events.send(Event { choice, news: News::Done(Box::new(outcome)) });
         }
     }
 
@@ -301,7 +332,7 @@ impl Scheduler {
 /// Lets the other answers to a prompt begin once the first has read all of it but the last token.
 fn admit_siblings(reading: &Reading, waiting: &mut VecDeque<Waiting>) {
     let job = &reading.ticket.job;
-    if reading.choice > 0 || reading.sequence.committed() + 1 < job.prompt.len() {
+    if reading.choice > 0 || job.room == 0 || !reading.is_at_last() {
         return;
     }
     for choice in (1..job.choices.len()).rev() {

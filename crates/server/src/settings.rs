@@ -13,7 +13,7 @@ const MAX_CHOICES: i64 = 16;
 const MAX_STOPS: usize = 16;
 const MAX_STOP_BYTES: usize = 1024;
 /// Likeliest tokens told at most.
-const MAX_LIKELIEST: i64 = 20;
+pub(crate) const MAX_LIKELIEST: i64 = 20;
 /// Tokens with a bias at most.
 const MAX_BIASES: usize = 1024;
 
@@ -46,6 +46,11 @@ pub(crate) struct Limits {
 impl Settings {
     /// Reads the fields; what is not there is as the model recommends.
     pub(crate) fn read(fields: &Fields<'_>, limits: &Limits) -> Result<Self, ApiError> {
+        Self::read_from(fields, limits, 1)
+    }
+
+    /// The same where an answer of `least` tokens may be asked for.
+    pub(crate) fn read_from(fields: &Fields<'_>, limits: &Limits, least: i64) -> Result<Self, ApiError> {
         let file = &limits.sampling;
         let any = f64::from(f32::MIN_POSITIVE)..=f64::from(f32::MAX);
         let sampling = Sampling {
@@ -74,8 +79,8 @@ impl Settings {
             Some(options) => options.bool("include_usage")?.unwrap_or(false),
             None => false,
         };
-        let max_tokens = fields.integer("max_tokens", 1..=i64::MAX)?;
-        let max_tokens = fields.integer("max_completion_tokens", 1..=i64::MAX)?.or(max_tokens);
+        let max_tokens = fields.integer("max_tokens", least..=i64::MAX)?;
+        let max_tokens = fields.integer("max_completion_tokens", least..=i64::MAX)?.or(max_tokens);
         fields.string("user")?;
         fields.string("model")?;
         let stops = read_stops(fields)?;
@@ -113,6 +118,8 @@ impl Settings {
             room,
             stops,
             likelihoods,
+            scores: None,
+            tells_ends: false,
             stream: self.stream,
             origins: self.origins,
             grammar: None,

@@ -131,6 +131,7 @@ pub(crate) async fn collect(
                 let part = &mut parts[event.choice];
                 part.text += &said.text;
                 part.likelihoods.extend(said.likelihoods);
+                part.scores.extend(said.scores);
                 part.origins.extend(said.origins);
             }
             News::Done(outcome) => outcomes[event.choice] = Some(*outcome),
