@@ -8,23 +8,32 @@ use crate::fields::Fields;
 use crate::router::{Body, Shared};
 use axum::Json;
 use axum::extract::State;
+use axum::http::header;
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 use text::{Controls, Kind, Specials};
 
-/// Tokens of `prompt` (or `content`), or of `messages` as the chat template renders them.
-pub(crate) async fn tokenize(State(shared): State<Arc<Shared>>, body: Body) -> Result<Json<Value>, ApiError> {
-    let (tokens, names) = body.read(&shared, read_text).await?;
-    let max_model_len = shared.limits.context;
-    let (count, names) = (tokens.len(), json!(names));
-    Ok(Json(json!({"tokens": tokens, "count": count, "max_model_len": max_model_len, "token_strs": names})))
+/// What a text is made of.
+#[derive(Serialize)]
+struct Tokenized {
+    tokens: Vec<u32>,
+    count: usize,
+    max_model_len: usize,
+    /// Their names, where those are wanted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    token_strs: Option<Vec<String>>,
 }
 
-/// The tokens, and their names where those are wanted.
-fn read_text(
-    body: &Map<String, Value>,
-    shared: &Shared,
-) -> Result<(Vec<u32>, Option<Vec<String>>), ApiError> {
+/// Tokens of `prompt` (or `content`), or of `messages` as the chat template renders them.
+pub(crate) async fn tokenize(State(shared): State<Arc<Shared>>, body: Body) -> Result<Response, ApiError> {
+    let told = body.read(&shared, read_text).await?;
+    Ok(([(header::CONTENT_TYPE, "application/json")], told).into_response())
+}
+
+/// The answer as it is sent: of a long text it is long itself, and written where the text is read.
+fn read_text(body: &Map<String, Value>, shared: &Shared) -> Result<String, ApiError> {
     let fields = Fields::of(body);
     let tokens = if fields.get("messages").is_some() {
         let tools = fields.array("tools")?.unwrap_or_default();
@@ -40,8 +49,10 @@ fn read_text(
     };
     let named = fields.bool("return_token_strs")?.unwrap_or(false);
     let name = |token: &u32| shared.tokenizer.decode(&[*token], Controls::Show);
-    let names = named.then(|| tokens.iter().map(name).collect());
-    Ok((tokens, names))
+    let token_strs = named.then(|| tokens.iter().map(name).collect());
+    let max_model_len = shared.limits.context;
+    let told = Tokenized { count: tokens.len(), max_model_len, tokens, token_strs };
+    serde_json::to_string(&told).map_err(|error| ApiError::Internal(error.to_string()))
 }
 
 /// The tokenizer as `tokenizer_config.json` describes it; evaluators ask before they send tokens.
