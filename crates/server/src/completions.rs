@@ -6,6 +6,7 @@ use crate::job::{Finish, Job, Outcome, Said};
 use crate::logprobs;
 use crate::router::{Body, Shared, unix_time};
 use crate::settings::{Settings, random};
+use crate::shape::{self, Tools};
 use crate::sse::{self, Chunks, Whole};
 use crate::totals::Totals;
 use axum::Json;
@@ -83,12 +84,15 @@ fn read(body: &Map<String, Value>, shared: &Shared) -> Result<Completion, ApiErr
         let most = shared.limits.capacity / settings.choices;
         return Err(fields.wrong("prompt", &format!("at most {most} prompts")));
     }
+    let held = shape::held(&fields, &Tools::none(), false, &settings, shared)?;
     let mut jobs = Vec::with_capacity(prompts.len());
     let mut echoes = Vec::new();
     for (i, prompt) in prompts.into_iter().enumerate() {
         let text = if echo { shared.tokenizer.decode(&prompt, Controls::Hide) } else { String::new() };
         echoes.extend(std::iter::repeat_n(text, settings.choices));
-        jobs.push(settings.job(prompt, "prompt", i * settings.choices, &shared.limits)?);
+        let mut job = settings.job(prompt, "prompt", i * settings.choices, &shared.limits)?;
+        job.held = held.clone();
+        jobs.push(job);
     }
     Ok(Completion { settings, jobs, echoes })
 }
