@@ -134,7 +134,6 @@ pub(crate) struct Answer {
     pub(crate) choice: usize,
     generation: Generation,
     stream: Stream<Arc<Tokenizer>>,
-    tokenizer: Arc<Tokenizer>,
     /// The prompt and everything the engine has emitted.
     tokens: Vec<u32>,
     /// Tokens of the answer.
@@ -151,7 +150,7 @@ impl Answer {
     pub(crate) fn new(begun: Begun, generation: Generation, tokenizer: Arc<Tokenizer>) -> Self {
         let Begun { ticket, choice, mut report, began } = begun;
         report.timing.prefill_s = began.elapsed().as_secs_f64();
-        let stream = Stream::new(Arc::clone(&tokenizer), Controls::Hide, ticket.job.stops.iter().cloned());
+        let stream = Stream::new(tokenizer, Controls::Hide, ticket.job.stops.iter().cloned());
         let tokens = ticket.job.prompt.clone();
         let (finish, first_token) = (Finish::Length, Instant::now());
         Self {
@@ -159,7 +158,6 @@ impl Answer {
             choice,
             generation,
             stream,
-            tokenizer,
             tokens,
             written: 0,
             finish,
@@ -211,12 +209,14 @@ impl Answer {
         let mut ended = false;
         for (i, &token) in emitted.iter().enumerate() {
             self.written += 1;
-            let piece = self.stream.push(token);
+            let is_end = self.ticket.job.ends.contains(&token);
+            let is_told = !is_end || self.ticket.job.include_stop;
+            let piece = if is_told { self.stream.push(token) } else { String::new() };
             self.untold.text.push_str(&piece);
             if self.ticket.job.origins {
                 self.untold.origins.push((piece.len(), i < stood));
             }
-            if self.stream.stopped().is_some() || self.tokenizer.is_end(token) {
+            if self.stream.stopped().is_some() || is_end {
                 self.finish = Finish::Stop;
                 ended = true;
                 break;
@@ -228,9 +228,12 @@ impl Answer {
         }
         if ended {
             self.untold.text.push_str(&self.stream.finish());
+            let stop = self.stream.stopped().filter(|_| self.ticket.job.include_stop);
+            self.untold.text.push_str(stop.map_or("", |stop| &self.ticket.job.stops[stop]));
         }
         let taken = likelihoods.iter().take(self.written - before);
-        let told = |l: &&Likelihood| self.ticket.job.tells_ends || !self.tokenizer.is_end(l.token);
+        let job = &self.ticket.job;
+        let told = |l: &&Likelihood| job.tells_ends || !job.ends.contains(&l.token);
         self.untold.likelihoods.extend(taken.filter(told).cloned());
         let due = self.ticket.job.stream && self.told.is_none_or(|told| told.elapsed() >= PACE);
         if ended || due {

@@ -9,6 +9,7 @@ use crate::router::{Body, Shared};
 use crate::settings::random;
 use crate::speech::{Message, Part, Speech};
 use crate::sse::{self, Chunks, Whole};
+use crate::{settings, structured};
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -120,7 +121,18 @@ fn blocks(message: &Message) -> Vec<Value> {
 
 /// Reads a request.
 pub(crate) fn read(body: &Map<String, Value>, shared: &Shared) -> Result<Chat, ApiError> {
-    chat::read(&translate(&Fields::of(body))?, shared)
+    chat::read(&translate(&Fields::of(body))?, shared).map_err(renamed)
+}
+
+/// Errors name the fields of this API.
+fn renamed(error: ApiError) -> ApiError {
+    match error {
+        ApiError::Field { field, message } if field == "response_format" => {
+            let name = "output_config.format";
+            ApiError::field(name, message.replacen("`response_format`", &format!("`{name}`"), 1))
+        }
+        error => error,
+    }
 }
 
 /// The same request in OpenAI's form. Fields that both know under one name are checked there.
@@ -130,6 +142,14 @@ fn translate(fields: &Fields<'_>) -> Result<Map<String, Value>, ApiError> {
         if let Some(value) = fields.get(name) {
             body.insert(name.into(), value.clone());
         }
+    }
+    for name in structured::FIELDS.iter().chain(&settings::EXTENSIONS) {
+        if let Some(value) = fields.get(name) {
+            body.insert((*name).into(), value.clone());
+        }
+    }
+    if let Some(format) = structured::of_messages(fields)? {
+        body.insert("response_format".into(), format);
     }
     fields.required("max_tokens")?;
     if let Some(stops) = fields.array("stop_sequences")? {

@@ -9,7 +9,7 @@ use crate::shape::{self, Tools};
 use crate::speech::{Message, Speech, delta};
 use crate::sse::{self, Chunks, Whole};
 use crate::totals::Totals;
-use crate::{guard, logprobs, messages};
+use crate::{guard, legacy, logprobs, messages};
 use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
@@ -37,7 +37,8 @@ pub(crate) async fn complete(State(shared): State<Arc<Shared>>, body: Body) -> R
         let speeches = vec![speech; answers];
         let include_usage = settings.include_usage;
         let tokenizer = Arc::clone(&shared.tokenizer);
-        let chunks = ChatChunks { id, created, model, speeches, totals, include_usage, tokenizer };
+        let legacy = settings.legacy;
+        let chunks = ChatChunks { id, created, model, speeches, totals, include_usage, legacy, tokenizer };
         return Ok(sse::stream(news, chunks, answers));
     }
     let mut totals = totals;
@@ -49,8 +50,11 @@ pub(crate) async fn complete(State(shared): State<Arc<Shared>>, body: Body) -> R
         let mut message = Message::default();
         let parts = speech.push(&said.text);
         parts.into_iter().chain(speech.finish()).for_each(|part| message.add(part));
-        let reason = speech.finish_reason(outcome.finish);
-        let message = message.object();
+        let mut reason = speech.finish_reason(outcome.finish);
+        let mut message = message.object();
+        if settings.legacy {
+            (message, reason) = (legacy::former(message), legacy::former_reason(reason));
+        }
         let logprobs = settings.likelihoods.map(|_| logprobs::of_chat(&said.likelihoods, &shared.tokenizer));
         choices
             .push(json!({"index": index, "message": message, "logprobs": logprobs, "finish_reason": reason}));
@@ -71,17 +75,18 @@ pub(crate) async fn complete(State(shared): State<Arc<Shared>>, body: Body) -> R
 
 /// Reads a request.
 pub(crate) fn read(body: &Map<String, Value>, shared: &Shared) -> Result<Chat, ApiError> {
-    let fields = Fields::of(body);
+    let modern = legacy::modern(body)?;
+    let fields = Fields::of(modern.as_ref().unwrap_or(body));
     let settings = Settings::read(&fields, &shared.limits)?;
     let tools = Tools::read(&fields)?;
-    let prompt = render(&fields, tools.offered, shared)?;
-    let speech = Speech::new(&prompt.text, tools.offered, tools.parallel);
+    let prompt = render(&fields, &tools.offered, shared)?;
+    let speech = Speech::new(&prompt.text, &tools.offered, tools.parallel);
     let mut job = settings.job(prompt.tokens(shared), "messages", 0, &shared.limits)?;
     job.scores = logprobs::read_prompt_top(&fields, settings.stream)?;
     if let Some(top) = job.scores {
         logprobs::check_size("prompt_logprobs", job.prompt.len() * settings.choices, top)?;
     }
-    job.grammar = shape::grammar(&fields, &tools, speech.is_thinking(), shared)?;
+    job.held = shape::held(&fields, &tools, speech.is_thinking(), &settings, shared)?;
     Ok(Chat { settings, job, speech })
 }
 
@@ -146,6 +151,7 @@ struct ChatChunks {
     speeches: Vec<Speech>,
     totals: Totals,
     include_usage: bool,
+    legacy: bool,
     tokenizer: Arc<Tokenizer>,
 }
 
@@ -162,6 +168,7 @@ impl ChatChunks {
     }
 
     fn delta(&self, index: usize, delta: Value) -> Value {
+        let delta = if self.legacy { legacy::former(delta) } else { delta };
         self.chunk(json!([{"index": index, "delta": delta, "logprobs": null, "finish_reason": null}]))
     }
 }
@@ -212,6 +219,7 @@ impl Chunks for ChatChunks {
         let parts = self.speeches[choice].finish();
         let mut chunks: Vec<Value> = parts.into_iter().map(|part| self.delta(choice, delta(part))).collect();
         let reason = self.speeches[choice].finish_reason(outcome.finish);
+        let reason = if self.legacy { legacy::former_reason(reason) } else { reason };
         let end = json!([{"index": choice, "delta": {}, "logprobs": null, "finish_reason": reason}]);
         let mut end = self.chunk(end);
         end["forerun"] = json!(outcome.report);

@@ -1,11 +1,11 @@
 //! What the HTTP side asks of the engine's thread, and what it hears back.
 
+use crate::constraint::Held;
 use crate::error::ApiError;
 use engine::Round;
 use engine::sampling::{Likelihood, Sampling};
 use serde::Serialize;
 use std::time::Instant;
-use text::Grammar;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::mpsc::UnboundedSender;
 
@@ -22,6 +22,10 @@ pub(crate) struct Job {
     pub(crate) room: usize,
     /// Texts that end an answer.
     pub(crate) stops: Vec<String>,
+    /// Tokens that do.
+    pub(crate) ends: Vec<u32>,
+    /// Whether an answer ends with what ended it.
+    pub(crate) include_stop: bool,
     /// Likeliest tokens to tell beside each one written, where likelihoods are wanted.
     pub(crate) likelihoods: Option<usize>,
     /// The same beside each token of the prompt.
@@ -33,7 +37,7 @@ pub(crate) struct Job {
     /// Whether to tell which tokens were drafted.
     pub(crate) origins: bool,
     /// What answers are held to, at their beginning.
-    pub(crate) grammar: Option<Grammar>,
+    pub(crate) held: Held,
 }
 
 /// A job on its way through the scheduler.

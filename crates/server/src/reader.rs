@@ -20,8 +20,8 @@ impl Reader {
         let metrics = Arc::new(Metrics::new());
         let (jobs, _) = mpsc::channel();
         let handle = Handle::new(jobs, 8, 8, None, Arc::new(AtomicBool::new(false)), Arc::clone(&metrics));
-        let limits =
-            Limits { sampling: Sampling::default(), vocab: tokenizer.len(), context: 4096, capacity: 8 };
+        let (vocab, ends) = (tokenizer.len(), tokenizer.ends().to_vec());
+        let limits = Limits { sampling: Sampling::default(), vocab, context: 4096, capacity: 8, ends };
         Self(Shared {
             handle,
             name: "none".to_owned(),

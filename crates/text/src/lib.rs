@@ -32,7 +32,7 @@ mod template;
 mod tokenizer;
 mod tool_calls;
 
-pub use grammar::{Grammar, GrammarError, Grammars, Shape};
+pub use grammar::{Form, Grammar, GrammarError, Grammars, Shape};
 pub use reasoning::{Parts, Reasoning};
 pub use stream::Stream;
 pub use template::{ChatTemplate, Prompt, TemplateError};

@@ -3,6 +3,7 @@
 
 use crate::error::ApiError;
 use crate::fields::{Fields, wrong};
+use crate::{settings, structured};
 use serde_json::{Map, Value, json};
 
 /// The same request as a chat.
@@ -13,6 +14,11 @@ pub(super) fn translate(fields: &Fields<'_>) -> Result<Map<String, Value>, ApiEr
     {
         if let Some(value) = fields.get(name) {
             body.insert(name.into(), value.clone());
+        }
+    }
+    for name in structured::FIELDS.iter().chain(&settings::EXTENSIONS) {
+        if let Some(value) = fields.get(name) {
+            body.insert((*name).into(), value.clone());
         }
     }
     // Nothing is kept between requests.
@@ -46,11 +52,12 @@ pub(super) fn translate(fields: &Fields<'_>) -> Result<Map<String, Value>, ApiEr
     match fields.get("tool_choice") {
         Some(Value::Object(_)) => {
             let Some(choice) = fields.object("tool_choice")? else { return Ok(body) };
-            if choice.string("type")? != Some("function") {
-                return Err(choice.wrong("type", "`function`"));
-            }
-            let function = json!({"name": choice.required("name")?});
-            body.insert("tool_choice".into(), json!({"type": "function", "function": function}));
+            let choice = match choice.string("type")? {
+                Some("function") => translate_function(&choice)?,
+                Some("allowed_tools") => translate_allowed(&choice)?,
+                _ => return Err(choice.wrong("type", "`function` or `allowed_tools`")),
+            };
+            body.insert("tool_choice".into(), choice);
         }
         Some(choice) => {
             body.insert("tool_choice".into(), choice.clone());
@@ -59,6 +66,20 @@ pub(super) fn translate(fields: &Fields<'_>) -> Result<Map<String, Value>, ApiEr
     }
     body.insert("messages".into(), Value::Array(translate_input(fields)?));
     Ok(body)
+}
+
+fn translate_function(choice: &Fields<'_>) -> Result<Value, ApiError> {
+    Ok(json!({"type": "function", "function": {"name": choice.required("name")?}}))
+}
+
+fn translate_allowed(choice: &Fields<'_>) -> Result<Value, ApiError> {
+    choice.required("tools")?;
+    let tools = choice.array("tools")?.unwrap_or_default().iter().enumerate();
+    let tools = tools.map(|(i, tool)| {
+        translate_function(&Fields::within(tool, format!("{}[{i}]", choice.path("tools")))?)
+    });
+    let tools: Vec<Value> = tools.collect::<Result<_, _>>()?;
+    Ok(json!({"type": "allowed_tools", "allowed_tools": {"mode": choice.get("mode"), "tools": tools}}))
 }
 
 fn translate_format(format: &Fields<'_>) -> Result<Value, ApiError> {
