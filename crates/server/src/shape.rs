@@ -149,11 +149,12 @@ pub(crate) fn held(
             Some(ids.into())
         }
     };
+    let ends = settings.ends(&shared.limits);
     Ok(Held {
         field: field.unwrap_or_default(),
         grammar,
-        ends: settings.ends(&shared.limits).into(),
-        least: settings.min_tokens,
+        least: if ends.is_empty() { 0 } else { settings.min_tokens },
+        ends: ends.into(),
         allowed,
         banned: read_bad_words(fields, shared)?.into(),
         written: Vec::new(),

@@ -16,6 +16,8 @@ pub(super) const MAX_DEPTH: usize = 1024;
 pub(super) const MAX_CHAIN: usize = 64;
 /// Properties of one object.
 pub(super) const MAX_PROPERTIES: usize = 1024;
+/// Bytes of a regular expression.
+pub(super) const MAX_PATTERN: usize = 4 << 10;
 /// Ways that `allOf` makes of those in its parts.
 pub(super) const MAX_WAYS: usize = 2000;
 /// Values of a schema, each reference counted as what it leads to.
@@ -42,6 +44,7 @@ pub(super) fn check(schema: &Value) -> Result<(), GrammarError> {
     most("levels of nesting", nesting(schema), MAX_NESTING)?;
     most("bytes", schema.to_string().len(), MAX_BYTES)?;
     most("properties in one object", properties(schema), MAX_PROPERTIES)?;
+    most("bytes in one pattern", pattern(schema), MAX_PATTERN)?;
     most("combinations in one `allOf`", combinations(schema), MAX_WAYS)?;
     let parts = parts(schema);
     most("references in a row", chain(&parts)?, MAX_CHAIN)?;
@@ -81,6 +84,17 @@ fn properties(schema: &Value) -> usize {
             });
             found = found.max(count);
         }
+    });
+    found
+}
+
+fn pattern(schema: &Value) -> usize {
+    let mut found = 0;
+    walk(schema, |value, _| {
+        let own = value.get("pattern").and_then(Value::as_str).map_or(0, str::len);
+        let names = value.get("patternProperties").and_then(Value::as_object);
+        let longest = names.and_then(|names| names.keys().map(String::len).max()).unwrap_or(0);
+        found = found.max(own).max(longest);
     });
     found
 }
@@ -251,6 +265,9 @@ mod tests {
         assert_eq!(refused(&json!({"description": "x".repeat(MAX_BYTES)})), Some("bytes"));
         let many: Map<_, _> = (0..=MAX_PROPERTIES).map(|i| (format!("p{i}"), json!({}))).collect();
         assert_eq!(refused(&json!({"properties": many})), Some("properties in one object"));
+        let long = "x".repeat(MAX_PATTERN + 1);
+        assert_eq!(refused(&json!({"items": {"pattern": long}})), Some("bytes in one pattern"));
+        assert_eq!(refused(&json!({"patternProperties": {long: {}}})), Some("bytes in one pattern"));
         let any = |count: usize| json!({"anyOf": vec![json!({}); count]});
         assert_eq!(refused(&json!({"allOf": [any(50), any(50)]})), Some("combinations in one `allOf`"));
         assert_eq!(refused(&json!({"allOf": [any(40), any(40)]})), None);

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 pub(super) const STACK: usize = 256 << 20;
 
 /// A grammar must be there by then.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Compilers at work at once, those that are past their deadline among them.
 const COMPILERS: usize = 2;

@@ -5,7 +5,7 @@ use llguidance::regex_to_lark;
 use serde_json::Value;
 
 /// Bytes of a regular expression at most.
-const MAX_REGEX: usize = 8 << 10;
+const MAX_REGEX: usize = bounds::MAX_PATTERN;
 /// Choices at most, and bytes of all of them.
 const MAX_CHOICES: usize = 10_000;
 const MAX_CHOICE_BYTES: usize = 256 << 10;

@@ -107,25 +107,24 @@ fn written_out(definitions: &HashMap<&str, Definition<'_>>) -> usize {
     let mut sizes: HashMap<&str, usize> = HashMap::new();
     let mut total = 0usize;
     for start in definitions.keys() {
-        let mut path = vec![*start];
-        while let Some(name) = path.last().copied() {
-            let Some((own, names)) = definitions.get(name) else {
+        // Names to look at, and whether those they name have been.
+        let mut left = vec![(*start, false)];
+        while let Some((name, is_ready)) = left.pop() {
+            let Some((own, names)) = definitions.get(name) else { continue };
+            if is_ready {
+                let inner = names.iter().filter_map(|name| sizes.get(name));
+                let size = inner.fold(*own, |sum, size| sum.saturating_add(*size));
+                sizes.insert(name, size);
+            } else if !sizes.contains_key(name) {
+                // Nothing stands in while it is on the way, so circles end.
                 sizes.insert(name, 0);
-                path.pop();
-                continue;
-            };
-            // What has no size yet gets it first; zero stands in while it is on the way, so circles end.
-            sizes.entry(name).or_insert(0);
-            if let Some(next) = names.iter().find(|name| !sizes.contains_key(*name)) {
-                path.push(next);
-                continue;
+                left.push((name, true));
+                left.extend(
+                    names.iter().filter(|name| !sizes.contains_key(*name)).map(|name| (*name, false)),
+                );
             }
-            let inner = names.iter().map(|name| sizes[name]);
-            let size = inner.fold(*own, usize::saturating_add);
-            sizes.insert(name, size);
-            path.pop();
         }
-        total = total.saturating_add(sizes[start]);
+        total = total.saturating_add(sizes.get(start).copied().unwrap_or(0));
     }
     total
 }
@@ -226,6 +225,8 @@ mod tests {
         assert!(refused(&doubled).is_some_and(|reason| reason.contains("written out")), "{doubled}");
         let circle = "start: A\nA: B \"x\"\nB: A\n";
         assert_eq!(refused(circle), None);
+        let many: String = (0..10_000).map(|i| format!("T{i} ")).collect();
+        assert_eq!(refused(&format!("start: A\nA: {many}\n")), None);
         let row: String = (0..3000).map(|i| format!("T{i}: T{}\n", i + 1)).collect();
         assert_eq!(refused(&format!("start: T0\n{row}T3000: \"x\"\n")), None);
     }

@@ -26,6 +26,12 @@ const MAX_BYTES: usize = 1 << 20;
 /// States that following a grammar may make, at 1 to 2 KB each.
 const MAX_STATES: usize = 50_000;
 
+/// Work for one mask, in the compiler's own units: about 10 ms.
+const MAX_WORK: u64 = 100_000;
+
+/// Ways that are open at one place: four for each property that need not be there.
+const MAX_OPEN: usize = 5_000;
+
 /// Symbols of a grammar; those who follow it count no further than 65536.
 const MAX_SYMBOLS: usize = 60_000;
 
@@ -120,6 +126,8 @@ impl Grammars {
         factory.limits_mut().verbose_errors = false;
         factory.limits_mut().max_lexer_states = MAX_STATES;
         factory.limits_mut().max_grammar_size = MAX_SYMBOLS;
+        factory.limits_mut().step_lexer_fuel = MAX_WORK;
+        factory.limits_mut().max_items_in_row = MAX_OPEN;
         let call_tokens = ["<tool_call>", "</tool_call>"].map(|name| tokenizer.special(name));
         Ok(Self {
             factory: Arc::new(factory),
