@@ -156,6 +156,7 @@ impl Scheduler {
             }
             let opening = self.tokenizer.special("<|im_start|>");
             let reading = Reading::new(ticket, choice, sequence, cached, opening);
+            reading.tell();
             admit_siblings(&reading, &mut work.waiting);
             work.reading.push_back(reading);
         }
@@ -189,13 +190,15 @@ impl Scheduler {
             let (from, start) = (reading.sequence.committed(), Instant::now());
             let read = guarded(|| {
                 self.engine.read(&mut reading.sequence, &prompt[from..end])?;
-                if is_alone { Ok(()) } else { Ok(self.engine.backend().finish()?) }
+                // A device may still be at it; who is told of progress is told what has been read indeed.
+                if is_alone && !ticket.job.progress { Ok(()) } else { Ok(self.engine.backend().finish()?) }
             });
             match read {
                 Ok(()) => {
                     if !is_alone {
                         self.chunk.add(end - from, start.elapsed().as_secs_f64());
                     }
+                    reading.tell();
                     self.keep(&reading);
                     admit_siblings(&reading, &mut work.waiting);
                     work.reading.push_back(reading);

@@ -30,6 +30,8 @@ pub(crate) struct Settings {
     pub(crate) include_usage: bool,
     /// Whether to tell which tokens were drafted.
     pub(crate) origins: bool,
+    /// Whether to tell how much of the prompt has been read.
+    pub(crate) progress: bool,
 }
 
 /// What the loaded model allows and recommends.
@@ -81,11 +83,25 @@ impl Settings {
         let stops = read_stops(fields)?;
         let max_tokens = max_tokens.map(|n| n as usize);
         let likelihoods = read_likelihoods(fields)?;
-        let origins = match fields.object("forerun")? {
-            Some(own) => own.bool("origins")?.unwrap_or(false),
-            None => false,
+        let own = fields.object("forerun")?;
+        let wanted = |name| match &own {
+            Some(own) => Ok::<_, ApiError>(own.bool(name)?.unwrap_or(false)),
+            None => Ok(false),
         };
-        Ok(Self { sampling, stops, max_tokens, choices, likelihoods, stream, include_usage, origins })
+        // The second name is llama.cpp's.
+        let progress = wanted("progress")? | fields.bool("return_progress")?.unwrap_or(false);
+        let (origins, progress) = (wanted("origins")?, progress && stream);
+        Ok(Self {
+            sampling,
+            stops,
+            max_tokens,
+            choices,
+            likelihoods,
+            stream,
+            include_usage,
+            origins,
+            progress,
+        })
     }
 
     /// The job of answering `prompt`, which came in `field`.
@@ -115,6 +131,7 @@ impl Settings {
             likelihoods,
             stream: self.stream,
             origins: self.origins,
+            progress: self.progress,
             grammar: None,
         })
     }
@@ -256,6 +273,8 @@ mod tests {
             (json!({"user": 1}), "user"),
             (json!({"forerun": 1}), "forerun"),
             (json!({"forerun": {"origins": 1}}), "forerun.origins"),
+            (json!({"forerun": {"progress": 1}}), "forerun.progress"),
+            (json!({"return_progress": 1}), "return_progress"),
             (json!({"model": {}}), "model"),
         ] {
             assert_eq!(read(body.clone()), Err(field.to_owned()), "{body}");
