@@ -9,6 +9,8 @@ export class Answer {
     Object.assign(node, { text: "", thought: "", state: "writing", rounds: [] });
     node.tints = { text: [], thought: [] };
     node.figures = {};
+    delete node.problem;
+    delete node.finish;
     /** How much of the prompt has been read, while it is. */
     this.prefill = null;
     this.began = performance.now();
@@ -92,6 +94,5 @@ export class Answer {
     this.prefill = null;
     this.node.state = state;
     if (problem) this.node.problem = { kind: problem.kind, message: problem.message };
-    else delete this.node.problem;
   }
 }

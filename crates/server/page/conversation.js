@@ -1,8 +1,10 @@
-// A conversation: a tree of messages. An edited question and an answer tried again are branches beside the
-// first; the path that is shown follows, at each fork, the branch that was chosen last.
+// A conversation: a tree of messages. An edited question and an answer tried again are branches
+// beside the first; the path that is shown follows, at each fork, the branch that was chosen last.
 
 const newId = () =>
-  [...crypto.getRandomValues(new Uint8Array(12))].map((b) => b.toString(16).padStart(2, "0")).join("");
+  [...crypto.getRandomValues(new Uint8Array(12))]
+    .map((b) => b.toString(16).padStart(2, "0"))
+    .join("");
 
 export function newConversation() {
   const now = Date.now();
@@ -74,13 +76,21 @@ export function titleOf(text) {
 export const sizeOf = (conversation) =>
   Object.values(conversation.nodes).reduce(
     (sum, { text, thought, rounds, tints }) =>
-      sum + text.length + (thought?.length ?? 0) + 8 * (rounds?.length ?? 0) + 16 * count(tints) + 200,
+      sum +
+      text.length +
+      (thought?.length ?? 0) +
+      8 * (rounds?.length ?? 0) +
+      16 * count(tints) +
+      200,
     conversation.title.length + 200,
   );
 
 const count = (tints) => (tints ? tints.text.length + tints.thought.length : 0);
 
-/** Takes in the messages of another copy that this one does not have: another tab may have added some. */
+/**
+ * Takes in the messages of another copy that this one does not have: another tab may have added
+ * some.
+ */
 export function mergeInto(conversation, other) {
   for (const [id, node] of Object.entries(other.nodes)) conversation.nodes[id] ??= node;
 }
@@ -102,7 +112,8 @@ export function checkedConversation(raw) {
     if (!isObject(node) || !/^[0-9a-f]{24}$/.test(id)) return null;
     if (node.role !== "user" && node.role !== "assistant") return null;
     if (typeof node.text !== "string") return null;
-    const known = node.parent === null || (typeof node.parent === "string" && raw.nodes[node.parent]);
+    const known =
+      node.parent === null || (typeof node.parent === "string" && raw.nodes[node.parent]);
     if (!known) return null;
     const { role, text, parent } = node;
     const read = { id, parent, role, text, time: time(node.time), state: "done" };

@@ -7,7 +7,11 @@ import { checkedSettings } from "./settings.js";
 const FORMAT = "forerun conversations";
 
 const nameOf = (title) =>
-  title.normalize("NFC").replace(/[^\p{L}\p{N}]+/gu, "-").replace(/^-+|-+$/g, "").slice(0, 60) || "conversation";
+  title
+    .normalize("NFC")
+    .replace(/[^\p{L}\p{N}]+/gu, "-")
+    .replace(/^-+|-+$/g, "")
+    .slice(0, 60) || "conversation";
 
 const today = () => new Date().toISOString().slice(0, 10);
 
@@ -22,7 +26,8 @@ export function asMarkdown(conversation) {
   if (system) parts.push(`## System\n\n${system}`);
   for (const { role, text, thought } of pathOf(conversation)) {
     parts.push(`## ${role === "user" ? "You" : "Forerun"}`);
-    if (thought) parts.push(`<details><summary>Thoughts</summary>\n\n${thought.trim()}\n\n</details>`);
+    if (thought)
+      parts.push(`<details><summary>Thoughts</summary>\n\n${thought.trim()}\n\n</details>`);
     parts.push(text.trim());
   }
   return `${parts.join("\n\n")}\n`;
@@ -32,7 +37,8 @@ export function asMarkdown(conversation) {
 export function exportFile(conversations, kind) {
   const isOne = conversations.length === 1;
   const name = isOne ? nameOf(conversations[0].title) : `forerun-conversations-${today()}`;
-  const text = kind === "json" ? asJson(conversations) : conversations.map(asMarkdown).join("\n---\n\n");
+  const text =
+    kind === "json" ? asJson(conversations) : conversations.map(asMarkdown).join("\n---\n\n");
   saveFile(`${name}.${kind}`, kind === "json" ? "application/json" : "text/markdown", text);
 }
 

@@ -4,7 +4,13 @@ import { newConversation } from "./conversation.js";
 import { exportFile, readFile } from "./files.js";
 import { announce, at, icon, iconButton, make, openMenu, passNote, walk } from "./parts.js";
 import {
-  allConversations, headsByTime, loadConversation, onChange, removeConversation, saveConversation, search,
+  allConversations,
+  headsByTime,
+  loadConversation,
+  onChange,
+  removeConversation,
+  saveConversation,
+  search,
 } from "./store.js";
 
 /** Milliseconds after the last key before texts are searched. */
@@ -81,7 +87,8 @@ export class List {
       rows.push(this.row(one));
     }
     if (rows.length === 0) {
-      const text = words === "" ? "Conversations will be kept here, in this browser." : "Nothing found.";
+      const text =
+        words === "" ? "Conversations will be kept here, in this browser." : "Nothing found.";
       rows.push(make("li", { class: "none", text }));
     }
     this.place.replaceChildren(...rows);
@@ -91,7 +98,11 @@ export class List {
 
   row({ head, before, match, after }) {
     const { id, title } = head;
-    const link = make("a", { href: `#${id}`, title }, make("span", { class: "title", text: title || "New conversation" }));
+    const link = make(
+      "a",
+      { href: `#${id}`, title },
+      make("span", { class: "title", text: title || "New conversation" }),
+    );
     if (match !== undefined) {
       link.append(make("span", { class: "found" }, before, make("mark", { text: match }), after));
     }
@@ -102,8 +113,12 @@ export class List {
       this.does.open(id);
     });
     link.addEventListener("dblclick", () => this.rename(id));
-    const more = iconButton("dots", `More for ${title}`, () => this.openMenu(id, more), { class: "quiet more" });
-    const writes = this.does.isWriting(id) ? make("span", { class: "writes", title: "Being written" }) : "";
+    const more = iconButton("dots", `More for ${title}`, () => this.openMenu(id, more), {
+      class: "quiet more",
+    });
+    const writes = this.does.isWriting(id)
+      ? make("span", { class: "writes", title: "Being written" })
+      : "";
     const row = make("li", { class: isOpen ? "open" : "" }, link, writes, more);
     row.dataset.id = id;
     return row;
@@ -171,12 +186,12 @@ export class List {
     const stops = this.stops();
     const here = stops.findIndex((stop) => stop.closest("li").dataset.id === id);
     const next = (stops[here + 1] ?? stops[here - 1])?.closest("li").dataset.id;
-    this.does.leave(id);
-    const removed = await removeConversation(id);
+    const removed = await this.does.conversation(id);
+    await this.does.leave(id);
+    await removeConversation(id);
     await this.draw();
     this.place.querySelector(`li[data-id="${next}"] a`)?.focus();
-    const title = removed?.title || "the conversation";
-    passNote(`Deleted “${title}”`, [
+    passNote(`Deleted “${removed?.title || "the conversation"}”`, [
       "Undo",
       async () => {
         await saveConversation(removed);

@@ -1,14 +1,16 @@
-// What markdown is here: markdown-it's CommonMark with tables, without HTML, with bare links, and with math that is
-// left as it was written. Only tokens are asked for, never HTML.
+// What markdown is here: markdown-it's CommonMark with tables, without HTML, with bare links, and
+// with math that is left as it was written. Only tokens are asked for, never HTML.
 
 import "./vendor/markdown-it.min.js";
 
-const parser = globalThis.markdownit({ html: false, linkify: true, breaks: true, maxNesting: 40 });
+const parser = globalThis.markdownit({ html: false, linkify: true, breaks: true, maxNesting: 100 });
 parser.linkify.set({ fuzzyLink: false, fuzzyEmail: false, fuzzyIP: false });
 // Links are judged where they become elements; until then every one is kept with its text.
 parser.validateLink = () => true;
 
-/** Delimiters of math. Dollars hug what they hold and are followed by no digit: prices are prices. */
+/**
+ * Delimiters of math. Dollars hug what they hold and are followed by no digit: prices are prices.
+ */
 const INLINE = [
   [/\\\(/y, "\\)"],
   [/\\\[/y, "\\]"],
@@ -24,7 +26,8 @@ parser.inline.ruler.before("escape", "math", (state, silent) => {
     const end = state.src.indexOf(closes, from);
     if (end <= from || end > state.posMax) continue;
     const after = end + closes.length;
-    const isPrice = closes === "$" && (/\s/.test(state.src[end - 1]) || /\d/.test(state.src[after] ?? ""));
+    const isPrice =
+      closes === "$" && (/\s/.test(state.src[end - 1]) || /\d/.test(state.src[after] ?? ""));
     if (isPrice || state.src.slice(from, end).includes("\n\n")) continue;
     if (!silent) state.push("math", "", 0).content = state.src.slice(state.pos, after);
     state.pos = after;
@@ -34,14 +37,15 @@ parser.inline.ruler.before("escape", "math", (state, silent) => {
 });
 
 /** Math in lines of its own, from `$$` or `\[` to its end. */
-const BLOCKS = { "$$": "$$", "\\[": "\\]" };
+const BLOCKS = { $$: "$$", "\\[": "\\]" };
 
 parser.block.ruler.before(
   "fence",
   "math",
   (state, first, last, silent) => {
     if (state.sCount[first] - state.blkIndent >= 4) return false;
-    const lineOf = (line) => state.src.slice(state.bMarks[line] + state.tShift[line], state.eMarks[line]);
+    const lineOf = (line) =>
+      state.src.slice(state.bMarks[line] + state.tShift[line], state.eMarks[line]);
     const closes = BLOCKS[lineOf(first).slice(0, 2)];
     if (!closes) return false;
     let line = first;

@@ -18,6 +18,8 @@ const TRIES = 5;
 let conversation = newConversation();
 /** By conversation: the answer being written and what stops it. */
 const writing = new Map();
+/** Those that were deleted; what is still being written in one is not kept. */
+const deleted = new Set();
 
 const isStored = () => Object.keys(conversation.nodes).length > 0;
 const draftName = () => `draft.${isStored() ? conversation.id : "new"}`;
@@ -45,9 +47,10 @@ const list = new List({
     await keep(changed);
     if (changed.id === conversation.id) showTitle();
   },
-  leave: (id) => {
+  leave: async (id) => {
+    deleted.add(id);
     writing.get(id)?.controller.abort();
-    if (id === conversation.id) open(null);
+    if (id === conversation.id) await open(null);
   },
 });
 
@@ -69,12 +72,14 @@ async function conversationOf(id) {
 
 /** Opens a conversation, or a new one. */
 async function open(id) {
+  deleted.delete(id);
   const found = id ? await conversationOf(id) : newConversation();
   if (!found) passNote("That conversation is not in this browser.");
   keepDraft();
   conversation = found ?? newConversation();
   const hash = isStored() ? `#${conversation.id}` : "";
-  if (location.hash !== hash) history.pushState(null, "", hash || location.pathname + location.search);
+  if (location.hash !== hash)
+    history.pushState(null, "", hash || location.pathname + location.search);
   at("prompt").value = kept.get(draftName()) ?? "";
   fitPrompt();
   showSide(false);
@@ -87,10 +92,15 @@ async function open(id) {
 
 /** Keeps a conversation, or says that it could not be kept. */
 async function keep(changed) {
+  if (deleted.has(changed.id)) return;
   const problem = await saveConversation(changed);
   if (problem) {
     const words = `This conversation is only in this tab: ${problem}. Export it, or delete others to make room.`;
-    const again = make("button", { type: "button", text: "Try again", onclick: () => keep(changed) });
+    const again = make("button", {
+      type: "button",
+      text: "Try again",
+      onclick: () => keep(changed),
+    });
     showNotice("unsaved", words, again);
   } else if (at("notice").dataset.kind === "unsaved" && !isUnsaved()) {
     showNotice("");
@@ -155,7 +165,8 @@ async function answerTo(asked, question) {
   if (writing.has(asked.id)) return;
   // Another try after one that gave nothing takes its place.
   const tried = Object.values(asked.nodes).find(
-    (node) => node.parent === question.id && node.state === "failed" && !node.text && !node.thought,
+    (node) =>
+      node.parent === question.id && node.role === "assistant" && !node.text && !node.thought,
   );
   const node = tried ?? addNode(asked, question.id, "assistant");
   chooseNode(asked, node);
@@ -197,9 +208,11 @@ async function write(asked, question, answer, signal) {
       }
       return null;
     } catch (error) {
-      const waits = error.kind === "busy" && answer.tokens === 0 && tries < TRIES && !signal.aborted;
+      const waits =
+        error.kind === "busy" && answer.tokens === 0 && tries < TRIES && !signal.aborted;
       if (!waits) return error.kind || error.name === "AbortError" ? error : failure(error);
-      if (!(await waitToRetry(asked, error.after, signal))) return new DOMException("", "AbortError");
+      if (!(await waitToRetry(asked, error.after, signal)))
+        return new DOMException("", "AbortError");
     }
   }
 }
@@ -212,7 +225,8 @@ function failure(error) {
 /** Counts the seconds down that a busy server asked for; whether to go on. */
 async function waitToRetry(asked, seconds, signal) {
   for (let left = Math.ceil(seconds); left > 0 && !signal.aborted; left -= 1) {
-    if (asked.id === conversation.id) showNotice("busy", `The server is busy. Trying again in ${left} s.`);
+    if (asked.id === conversation.id)
+      showNotice("busy", `The server is busy. Trying again in ${left} s.`);
     await new Promise((resolve) => setTimeout(resolve, 1000));
   }
   if (at("notice").dataset.kind === "busy") showNotice("");
@@ -240,9 +254,20 @@ async function waitForServer() {
 
 /** Asks for the key, and takes up again what failed without it. */
 function showKey() {
-  const field = make("input", { id: "key", type: "password", autocomplete: "off", placeholder: "Key", "aria-label": "Key" });
+  const field = make("input", {
+    id: "key",
+    type: "password",
+    autocomplete: "off",
+    placeholder: "Key",
+    "aria-label": "Key",
+  });
   field.value = key.get();
-  const form = make("form", { class: "row" }, field, make("button", { class: "main", text: "Use" }));
+  const form = make(
+    "form",
+    { class: "row" },
+    field,
+    make("button", { class: "main", text: "Use" }),
+  );
   form.addEventListener("submit", (event) => {
     event.preventDefault();
     key.set(field.value.trim());
@@ -261,7 +286,9 @@ async function greet() {
   try {
     const model = await findModel();
     at("model").textContent = model.id;
-    at("model").title = model.max_model_len ? `Context of ${model.max_model_len.toLocaleString("en")} tokens` : "";
+    at("model").title = model.max_model_len
+      ? `Context of ${model.max_model_len.toLocaleString("en")} tokens`
+      : "";
   } catch (problem) {
     at("model").textContent = problem.kind === "offline" ? "offline" : "";
     if (problem.kind === "key") showKey();
@@ -270,7 +297,11 @@ async function greet() {
 
 // ---- The frame
 
-const THEMES = { auto: ["half", "as the system is"], light: ["sun", "light"], dark: ["moon", "dark"] };
+const THEMES = {
+  auto: ["half", "as the system is"],
+  light: ["sun", "light"],
+  dark: ["moon", "dark"],
+};
 
 function showTheme(theme) {
   document.documentElement.dataset.theme = theme;
@@ -304,8 +335,15 @@ function keepDraft() {
 }
 
 function wire() {
-  const icons = { "side-close": "close", "side-open": "list", "settings-open": "sliders", "settings-close": "close" };
-  Object.entries({ ...icons, send: "send", latest: "down" }).forEach(([id, name]) => at(id).append(icon(name)));
+  const icons = {
+    "side-close": "close",
+    "side-open": "list",
+    "settings-open": "sliders",
+    "settings-close": "close",
+  };
+  Object.entries({ ...icons, send: "send", latest: "down" }).forEach(([id, name]) =>
+    at(id).append(icon(name)),
+  );
   at("fresh").append(...newButton("New conversation"));
   const on = (id, act) => at(id).addEventListener("click", act);
   on("fresh", () => open(null));
@@ -371,19 +409,27 @@ function press(event) {
 
 async function begin() {
   wire();
-  showTheme(document.documentElement.dataset.theme in THEMES ? document.documentElement.dataset.theme : "auto");
+  showTheme(
+    document.documentElement.dataset.theme in THEMES
+      ? document.documentElement.dataset.theme
+      : "auto",
+  );
   showSide(false);
   isNarrow.addEventListener("change", () => showSide(false));
   // The on-screen keyboard covers the page on some phones: what is left of it is what is seen.
   visualViewport?.addEventListener("resize", () => {
+    if (visualViewport.scale > 1) return;
     document.documentElement.style.setProperty("--seen", `${visualViewport.height}px`);
   });
-  if (!(await openStore())) passNote("This browser keeps nothing for this page: conversations end with the tab.");
+  if (!(await openStore()))
+    passNote("This browser keeps nothing for this page: conversations end with the tab.");
   onChange((id, isElsewhere) => {
     if (isElsewhere && id === conversation.id && !runningHere()) reopen(id);
   });
   addEventListener("popstate", () => open(location.hash.slice(1) || null));
-  addEventListener("pagehide", () => writing.forEach(({ conversation }) => saveConversation(conversation)));
+  addEventListener("pagehide", () =>
+    writing.forEach(({ conversation }) => saveConversation(conversation)),
+  );
   addEventListener("beforeunload", (event) => isUnsaved() && event.preventDefault());
   await open(location.hash.slice(1) || null);
   document.body.dataset.ready = "yes";

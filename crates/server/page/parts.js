@@ -129,7 +129,8 @@ export async function copyText(text) {
     field.select();
     const copied = document.execCommand("copy");
     field.remove();
-    if (!copied) return passNote("The browser does not let the page copy: select the text instead.");
+    if (!copied)
+      return passNote("The browser does not let the page copy: select the text instead.");
   }
   announce("Copied.");
 }
@@ -153,7 +154,10 @@ export function saveFile(name, type, text) {
   setTimeout(() => URL.revokeObjectURL(url), 60_000);
 }
 
-/** Small things kept beside conversations: drafts, defaults, how the page looks. A full store keeps what it has. */
+/**
+ * Small things kept beside conversations: drafts, defaults, how the page looks. A full store keeps
+ * what it has.
+ */
 export const kept = {
   get: (name) => {
     try {

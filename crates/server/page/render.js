@@ -1,7 +1,9 @@
-// Text of a model becomes elements. It is not trusted: elements are made one by one from tokens, what the model wrote
-// is only ever put in as text, and links lead nowhere but http, https and mailto.
+// Text of a model becomes elements. It is not trusted: elements are made one by one from tokens,
+// what the model wrote is only ever put in as text, and links lead nowhere but http, https and
+// mailto.
 //
-// While an answer is written only its end is drawn again: a block that two others follow has settled.
+// While an answer is written only its end is drawn again: a block that two others follow has
+// settled.
 
 import hljs from "./vendor/highlight.min.js";
 import { parseMarkdown, safeLink } from "./markdown.js";
@@ -9,7 +11,7 @@ import { icon, make } from "./parts.js";
 
 /** Code of more characters is not coloured, and while it is written of so many. */
 const MOST_COLOURED = 200_000;
-const MOST_COLOURED_LIVE = 10_000;
+const MOST_COLOURED_LIVE = 6_000;
 
 /** A text that is being drawn, and which of its characters were drafted: from, to, from, to … */
 class Source {
@@ -25,7 +27,10 @@ class Source {
     [this.cursor, this.end] = [from, to];
   }
 
-  /** Puts a text into `parent`. Its lines are looked for in the source, because their marks are gone. */
+  /**
+   * Puts a text into `parent`. Its lines are looked for in the source, because their marks are
+   * gone.
+   */
   put(parent, shown) {
     if (this.tints.length === 0) return parent.append(shown);
     for (const line of shown.split(/(?<=\n)/)) {
@@ -75,6 +80,8 @@ export class Prose {
     /** Characters and elements that have settled. */
     this.settled = 0;
     this.kept = 0;
+    /** Long code that is being written: where it begins, its element and what that shows. */
+    this.code = null;
   }
 
   draw(text, tints = [], isWhole = true) {
@@ -86,6 +93,7 @@ export class Prose {
     if (isWhole && /^ {0,3}\[[^\]\n]+\]:/m.test(text)) this.settled = this.kept = 0;
     const source = new Source(text, tints);
     const [from, blocks] = [this.settled, blocksOf(text.slice(this.settled))];
+    if (!isWhole && this.extendCode(blocks, from, source)) return;
     const drawn = document.createDocumentFragment();
     const ends = [];
     for (const { start, end, tokens } of blocks) {
@@ -95,11 +103,40 @@ export class Prose {
     }
     while (this.place.childNodes.length > this.kept) this.place.lastChild.remove();
     this.place.append(drawn);
-    if (!isWhole && blocks.length > 2) {
+    if (isWhole) return;
+    if (blocks.length > 2) {
       this.settled = ends[blocks.length - 3];
       this.kept += blocks.length - 2;
     }
+    const last = blocks.at(-1);
+    const shown = last && longCode(last);
+    this.code = shown
+      ? {
+          start: from + last.start,
+          inner: this.place.querySelector(":scope > :last-child code"),
+          shown,
+        }
+      : null;
   }
+
+  /** Adds to long code what has come since; whether that was all there was to draw. */
+  extendCode(blocks, from, source) {
+    const last = blocks.at(-1);
+    const text = last && longCode(last);
+    const { start, inner, shown } = this.code ?? {};
+    if (!text || start !== from + last.start || !text.startsWith(shown)) return false;
+    // The code begins after the line that opens it.
+    source.within(source.text.indexOf("\n", start) + 1 + shown.length, from + last.end);
+    source.put(inner, text.slice(shown.length));
+    this.code.shown = text;
+    return true;
+  }
+}
+
+/** The text of a block that is code, too long to be coloured while it is written. */
+function longCode({ tokens: [token] }) {
+  const text = token.type === "fence" ? token.content.replace(/\n$/, "") : "";
+  return text.length > MOST_COLOURED_LIVE ? text : "";
 }
 
 /** The outermost blocks of a text: where they begin and end in it, and their tokens. */
@@ -125,8 +162,10 @@ function block(tokens, source, isWhole) {
   for (const token of tokens) {
     const parent = stack.at(-1);
     if (token.type === "inline") inline(token.children, parent, source);
-    else if (token.type === "fence" || token.type === "code_block") parent.append(code(token, source, isWhole));
-    else if (token.type === "math_block") source.put(parent.appendChild(make("p", { class: "math" })), token.content);
+    else if (token.type === "fence" || token.type === "code_block")
+      parent.append(code(token, source, isWhole));
+    else if (token.type === "math_block")
+      source.put(parent.appendChild(make("p", { class: "math" })), token.content);
     else if (token.type === "hr") parent.append(make("hr"));
     else if (token.nesting > 0) stack.push(opened(token, parent));
     else if (token.nesting < 0) stack.pop();
@@ -161,7 +200,8 @@ function inline(tokens, place, source) {
     else if (token.type === "math") source.put(into("span", { class: "math" }), token.content);
     else if (token.type === "image") image(token, parent, source);
     else if (token.type === "link_open") stack.push(into(...linkTo(token.attrGet("href"))));
-    else if (token.type.endsWith("_open")) stack.push(into(["em", "strong", "s"].find((tag) => tag === token.tag) ?? "span"));
+    else if (token.type.endsWith("_open"))
+      stack.push(into(["em", "strong", "s"].find((tag) => tag === token.tag) ?? "span"));
     else if (token.nesting < 0) stack.pop();
     else source.put(parent, token.content);
   }
@@ -181,17 +221,29 @@ function image(token, parent, source) {
 
 /** A block of code, with its language and a button that copies it. */
 function code(token, source, isWhole) {
-  const language = (token.info ?? "").trim().split(/[\s{,]/, 1)[0].slice(0, 24);
+  const language = (token.info ?? "")
+    .trim()
+    .split(/[\s{,]/, 1)[0]
+    .slice(0, 24);
   const text = token.content.replace(/\n$/, "");
   const inner = make("code");
   const most = isWhole ? MOST_COLOURED : MOST_COLOURED_LIVE;
   if (language && text.length <= most && hljs.getLanguage(language)) {
     // The tree of scopes rather than the HTML that is made of it.
-    colour(hljs.highlight(text, { language, ignoreIllegals: true })._emitter.rootNode, inner, source);
+    colour(
+      hljs.highlight(text, { language, ignoreIllegals: true })._emitter.rootNode,
+      inner,
+      source,
+    );
   } else {
     source.put(inner, text);
   }
-  const copy = make("button", { type: "button", class: "quiet copy", "aria-label": "Copy the code" }, icon("copy"), "Copy");
+  const copy = make(
+    "button",
+    { type: "button", class: "quiet copy", "aria-label": "Copy the code" },
+    icon("copy"),
+    "Copy",
+  );
   const head = make("figcaption", {}, make("span", { text: language || "text" }), copy);
   return make("figure", { class: "code" }, head, make("pre", { tabindex: "0" }, inner));
 }
@@ -200,6 +252,11 @@ function colour(node, parent, source) {
   for (const child of node.children) {
     if (typeof child === "string") source.put(parent, child);
     else if (!child.scope) colour(child, parent, source);
-    else colour(child, parent.appendChild(make("span", { class: `c-${child.scope.split(".")[0]}` })), source);
+    else
+      colour(
+        child,
+        parent.appendChild(make("span", { class: `c-${child.scope.split(".")[0]}` })),
+        source,
+      );
   }
 }

@@ -1,5 +1,5 @@
-// How answers are written: a system prompt and sampling, for one conversation or as defaults for all. What is left
-// empty is as the level below says: the defaults, and below them the model.
+// How answers are written: a system prompt and sampling, for one conversation or as defaults for
+// all. What is left empty is as the level below says: the defaults, and below them the model.
 
 import { at, kept, make } from "./parts.js";
 
@@ -9,16 +9,37 @@ const NUMBERS = [
   ["top_p", "Top p", 0, 1, 0.05, "The likeliest words that have this share together"],
   ["top_k", "Top k", 0, undefined, 1, "So many of the likeliest words; 0 is all"],
   ["min_p", "Min p", 0, 1, 0.01, "Words at least this likely, measured by the likeliest"],
-  ["repetition_penalty", "Repetition penalty", 0.1, 2, 0.05, "Above 1 what was said is less likely"],
+  [
+    "repetition_penalty",
+    "Repetition penalty",
+    0.1,
+    2,
+    0.05,
+    "Above 1 what was said is less likely",
+  ],
   ["presence_penalty", "Presence penalty", -2, 2, 0.1, "Against words that were there at all"],
-  ["frequency_penalty", "Frequency penalty", -2, 2, 0.1, "Against words by how often they were there"],
+  [
+    "frequency_penalty",
+    "Frequency penalty",
+    -2,
+    2,
+    0.1,
+    "Against words by how often they were there",
+  ],
   ["max_tokens", "Most tokens", 1, undefined, 1, "The answer, its thoughts included, ends there"],
   ["seed", "Seed", 0, Number.MAX_SAFE_INTEGER, 1, "The same seed gives the same answer"],
 ];
 const WHOLE = new Set(["top_k", "max_tokens", "seed"]);
 
 const CHOICES = [
-  ["thinking", "Think first", [["on", "Yes"], ["off", "No"]]],
+  [
+    "thinking",
+    "Think first",
+    [
+      ["on", "Yes"],
+      ["off", "No"],
+    ],
+  ],
   ["effort", "Effort", ["low", "medium", "high", "xhigh"].map((effort) => [effort, effort])],
 ];
 
@@ -32,7 +53,8 @@ export function checkedSettings(raw) {
   const checked = {};
   for (const [name, , least, most] of NUMBERS) {
     const value = raw?.[name];
-    const fits = typeof value === "number" && value >= least && value <= (most ?? Number.MAX_SAFE_INTEGER);
+    const fits =
+      typeof value === "number" && value >= least && value <= (most ?? Number.MAX_SAFE_INTEGER);
     if (fits && (!WHOLE.has(name) || Number.isInteger(value))) checked[name] = value;
   }
   for (const [name, , options] of CHOICES) {
@@ -53,9 +75,14 @@ export function defaults() {
 }
 
 /** What holds for a conversation. */
-export const settingsOf = (conversation) => ({ ...defaults(), ...checkedSettings(conversation.settings) });
+export const settingsOf = (conversation) => ({
+  ...defaults(),
+  ...checkedSettings(conversation.settings),
+});
 
-/** The fields of a request that say all this, and the messages with the system prompt before them. */
+/**
+ * The fields of a request that say all this, and the messages with the system prompt before them.
+ */
 export function requestOf(settings, messages) {
   const { system, stop, thinking, effort, ...numbers } = settings;
   const body = { messages, ...numbers };
@@ -67,7 +94,9 @@ export function requestOf(settings, messages) {
   return body;
 }
 
-/** The panel. `current` tells the conversation, `changed` is called when its settings have changed. */
+/**
+ * The panel. `current` tells the conversation, `changed` is called when its settings have changed.
+ */
 export class SettingsPanel {
   constructor(current, changed) {
     this.current = current;
@@ -75,8 +104,16 @@ export class SettingsPanel {
     this.dialog = at("settings");
     this.fields = new Map();
     const texts = TEXTS.map((text) => this.text(...text));
-    const choices = make("div", { class: "pair" }, ...CHOICES.map((choice) => this.choice(...choice)));
-    const numbers = make("div", { class: "pair" }, ...NUMBERS.map((number) => this.number(...number)));
+    const choices = make(
+      "div",
+      { class: "pair" },
+      ...CHOICES.map((choice) => this.choice(...choice)),
+    );
+    const numbers = make(
+      "div",
+      { class: "pair" },
+      ...NUMBERS.map((number) => this.number(...number)),
+    );
     at("fields").append(texts[0], choices, numbers, texts[1]);
     at("fields").addEventListener("change", (event) => this.take(event.target));
     for (const radio of this.dialog.querySelectorAll("[name=level]")) {
@@ -106,7 +143,13 @@ export class SettingsPanel {
 
   number(name, label, least, most, step, help) {
     const mode = step < 1 ? "decimal" : "numeric";
-    const traits = { type: "number", min: least, max: most, step: step < 1 ? "any" : step, inputmode: mode };
+    const traits = {
+      type: "number",
+      min: least,
+      max: most,
+      step: step < 1 ? "any" : step,
+      inputmode: mode,
+    };
     return this.field(name, label, help, make("input", traits));
   }
 
@@ -131,7 +174,8 @@ export class SettingsPanel {
     const settings = this.settings();
     const below = this.isDefaults ? {} : defaults();
     for (const [name, input] of this.fields) {
-      const inherited = below[name] ?? (name === "system" || name === "stop" ? "none" : "model’s own");
+      const inherited =
+        below[name] ?? (name === "system" || name === "stop" ? "none" : "model’s own");
       input.value = settings[name] ?? "";
       input.removeAttribute("aria-invalid");
       if (input.tagName === "SELECT") input.options[0].textContent = inherited;

@@ -1,5 +1,6 @@
-// Conversations kept in this browser (IndexedDB): heads for the list, bodies with the messages. What cannot be
-// kept stays in the tab and is said to be unsaved; nothing is ever thrown away to make room.
+// Conversations kept in this browser (IndexedDB): heads for the list, bodies with the messages.
+// What cannot be kept stays in the tab and is said to be unsaved; nothing is ever thrown away to
+// make room.
 
 import { mergeInto, sizeOf } from "./conversation.js";
 
@@ -12,7 +13,10 @@ const unsaved = new Map();
 const tabs = "BroadcastChannel" in window ? new BroadcastChannel("forerun") : null;
 const listeners = [];
 
-/** Calls back when conversations change here or in another tab: with the id and whether it was another tab. */
+/**
+ * Calls back when conversations change here or in another tab: with the id and whether it was
+ * another tab.
+ */
 export const onChange = (listener) => listeners.push(listener);
 
 const tell = (id, elsewhere) => listeners.forEach((listener) => listener(id, elsewhere));
@@ -103,9 +107,7 @@ export async function saveConversation(conversation) {
   return problem;
 }
 
-/** Removes a conversation and returns it, for those who change their mind. */
 export async function removeConversation(id) {
-  const removed = await loadConversation(id);
   heads.delete(id);
   unsaved.delete(id);
   if (database) {
@@ -116,7 +118,6 @@ export async function removeConversation(id) {
   }
   tell(id, false);
   tabs?.postMessage(id);
-  return removed;
 }
 
 /** All conversations, one by one, newest first. */
@@ -134,7 +135,9 @@ export async function* search(words) {
     const head = heads.get(conversation.id);
     if (!head) continue;
     const said = Object.values(conversation.nodes).map((node) => node.text);
-    const found = [conversation.title, ...said].find((text) => text.toLocaleLowerCase().includes(wanted));
+    const found = [conversation.title, ...said].find((text) =>
+      text.toLocaleLowerCase().includes(wanted),
+    );
     if (found === undefined) continue;
     const from = found.toLocaleLowerCase().indexOf(wanted);
     const to = from + words.length;

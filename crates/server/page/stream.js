@@ -2,7 +2,10 @@
 
 import { kept } from "./parts.js";
 
-/** A failure: what it is called here, what the server said, and the seconds after which to try again. */
+/**
+ * A failure: what it is called here, what the server said, and the seconds after which to try
+ * again.
+ */
 export class Problem extends Error {
   constructor(kind, message, after) {
     super(message);
@@ -62,7 +65,7 @@ export async function* ask(body, signal) {
       if (error.name === "AbortError") throw error;
       throw new Problem("lost", "The connection to the server was lost.");
     });
-  for (let held = ""; ; ) {
+  for (let held = ""; ;) {
     const { value, done } = await next();
     if (done) throw new Problem("lost", "The server ended the answer too soon.");
     const lines = (held + value).split("\n");
@@ -72,7 +75,12 @@ export async function* ask(body, signal) {
       const data = line.slice("data: ".length);
       if (data === "[DONE]") return;
       const chunk = JSON.parse(data);
-      if (chunk.error) throw new Problem(chunk.error.code === "shutting_down" ? "busy" : "failed", chunk.error.message, 2);
+      if (chunk.error)
+        throw new Problem(
+          chunk.error.code === "shutting_down" ? "busy" : "failed",
+          chunk.error.message,
+          2,
+        );
       yield chunk;
     }
   }

@@ -1,4 +1,5 @@
-// The conversation on the page: its messages, the place that is looked at, and the drawing of what is being written.
+// The conversation on the page: its messages, the place that is looked at, and the drawing of what
+// is being written.
 
 import { pathOf } from "./conversation.js";
 import { at, copyText, make, showDone } from "./parts.js";
@@ -7,7 +8,10 @@ import { Turn } from "./turn.js";
 /** So near the end the page follows what is written. */
 const NEAR = 80;
 
-/** Between two drawings of an answer at least so many times the time that one took: the page stays free to scroll. */
+/**
+ * Between two drawings of an answer at least so many times the time that one took: the page stays
+ * free to scroll.
+ */
 const REST = 3;
 
 export class Talk {
@@ -46,14 +50,15 @@ export class Talk {
     if (answer.waits) return;
     answer.waits = true;
     const rest = REST * (answer.took ?? 0) - (performance.now() - (answer.drawn ?? 0));
-    const draw = () => requestAnimationFrame(() => {
-      answer.waits = false;
-      if (answer.node.state !== "writing") return;
-      const start = performance.now();
-      this.draw(answer.node, answer);
-      answer.drawn = performance.now();
-      answer.took = answer.drawn - start;
-    });
+    const draw = () =>
+      requestAnimationFrame(() => {
+        answer.waits = false;
+        if (answer.node.state !== "writing") return;
+        const start = performance.now();
+        this.draw(answer.node, answer);
+        answer.drawn = performance.now();
+        answer.took = answer.drawn - start;
+      });
     if (rest > 16) setTimeout(draw, rest);
     else draw();
   }
@@ -84,5 +89,7 @@ export function showNotice(kind, ...parts) {
   const place = at("notice");
   place.hidden = parts.length === 0;
   place.dataset.kind = kind;
-  place.replaceChildren(...parts.map((part) => (typeof part === "string" ? make("p", { text: part }) : part)));
+  place.replaceChildren(
+    ...parts.map((part) => (typeof part === "string" ? make("p", { text: part }) : part)),
+  );
 }

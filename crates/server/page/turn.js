@@ -7,7 +7,8 @@ import { Strip } from "./strip.js";
 
 /** What to do about a problem, by its kind. */
 const ADVICE = {
-  offline: "The server does not answer. Your message is kept here; try again when the server is back.",
+  offline:
+    "The server does not answer. Your message is kept here; try again when the server is back.",
   lost: "The connection broke while the answer was written. What came is kept.",
   key: "The server wants a key, or another one than it got. Enter it below and try again.",
   busy: "The server has as much to do as it takes. Try again in a moment.",
@@ -33,7 +34,12 @@ class Reply {
     this.node = node;
     this.summary = make("span");
     this.thoughts = make("div", { class: "prose" });
-    this.details = make("details", {}, make("summary", {}, icon("right"), this.summary), this.thoughts);
+    this.details = make(
+      "details",
+      {},
+      make("summary", {}, icon("right"), this.summary),
+      this.thoughts,
+    );
     this.body = make("div", { class: "prose" });
     this.reading = make("div", { class: "reading" }, make("progress"), make("span"));
     this.problem = make("div", { class: "problem", role: "alert" });
@@ -89,14 +95,23 @@ class Reply {
     const { rate, accepted, tokens, prompt, cached, first } = figures;
     const parts = [];
     if (rate) parts.push([`${count(Math.round(rate))} tok/s`, "Tokens written a second"]);
-    if (accepted) parts.push([`${accepted.toFixed(2)} a round`, "Tokens a round, the model's own included"]);
+    if (accepted)
+      parts.push([`${accepted.toFixed(2)} a round`, "Tokens a round, the model's own included"]);
     if (tokens) parts.push([`${count(tokens)} tokens`, "Tokens of the answer"]);
     if (prompt !== undefined) {
       const known = cached > 0 ? ` (${count(cached)} cached)` : "";
-      parts.push([`prompt ${count(prompt)}${known}`, "Tokens of the prompt, and how many were known already"]);
+      parts.push([
+        `prompt ${count(prompt)}${known}`,
+        "Tokens of the prompt, and how many were known already",
+      ]);
     }
-    if (first !== undefined) parts.push([`first after ${first.toFixed(2)} s`, "Until the first token"]);
-    if (finish === "length") parts.push(["cut at the limit", "The answer reached its most tokens, or the context is full"]);
+    if (first !== undefined)
+      parts.push([`first after ${first.toFixed(2)} s`, "Until the first token"]);
+    if (finish === "length")
+      parts.push([
+        "cut at the limit",
+        "The answer reached its most tokens, or the context is full",
+      ]);
     this.figures.replaceChildren(...parts.map(([text, title]) => make("span", { text, title })));
     this.foot.hidden = parts.length === 0;
   }
@@ -106,13 +121,25 @@ class Reply {
     const { node } = this;
     const isCut = node.state === "writing" || node.state === "stopped";
     const kind = node.state === "writing" ? "closed" : node.problem?.kind;
-    this.problem.hidden = node.state === "done" || (isCut && kind === undefined && node.text !== "");
+    this.problem.hidden =
+      node.state === "done" || (isCut && kind === undefined && node.text !== "");
     this.problem.classList.toggle("mild", isCut);
-    const said = node.problem && !["offline", "lost"].includes(kind) ? make("small", { text: node.problem.message }) : null;
+    const said =
+      node.problem && !["offline", "lost"].includes(kind)
+        ? make("small", { text: node.problem.message })
+        : null;
     const advice = make("p", { text: ADVICE[kind] ?? "Stopped before the first word." });
-    const again = make("button", { type: "button", class: "retry", text: "Try again", onclick: () => does.retry(node) });
+    const again = make("button", {
+      type: "button",
+      class: "retry",
+      text: "Try again",
+      onclick: () => does.retry(node),
+    });
     const fresh = make("button", { type: "button", text: "New conversation", onclick: does.fresh });
-    this.problem.replaceChildren(make("div", {}, advice, said ?? ""), make("div", { class: "row" }, again, kind === "full" ? fresh : ""));
+    this.problem.replaceChildren(
+      make("div", {}, advice, said ?? ""),
+      make("div", { class: "row" }, again, kind === "full" ? fresh : ""),
+    );
   }
 }
 
@@ -127,7 +154,12 @@ export class Turn {
     this.tools = make("div", { class: "tools" });
     const label = this.isAnswer ? "Answer" : "Your message";
     const kind = `turn ${this.isAnswer ? "answer" : "mine"}`;
-    this.element = make("article", { class: kind, "aria-label": label }, ...this.view.parts, this.tools);
+    this.element = make(
+      "article",
+      { class: kind, "aria-label": label },
+      ...this.view.parts,
+      this.tools,
+    );
     this.element.dataset.id = node.id;
   }
 
@@ -158,8 +190,11 @@ export class Turn {
     const edit = this.isAnswer ? "Edit the answer" : "Edit the message";
     tools.push(iconButton("pencil", edit, () => this.edit(), { class: "quiet edit" }));
     if (this.isAnswer) {
-      tools.push(iconButton("again", "Answer again", () => does.retry(node), { class: "quiet again" }));
-      if (node.state === "stopped" && node.text !== "") tools.push(make("span", { class: "mark", text: "stopped" }));
+      tools.push(
+        iconButton("again", "Answer again", () => does.retry(node), { class: "quiet again" }),
+      );
+      if (node.state === "stopped" && node.text !== "")
+        tools.push(make("span", { class: "mark", text: "stopped" }));
     }
     this.tools.hidden = false;
     this.tools.replaceChildren(...tools);
@@ -175,14 +210,23 @@ export class Turn {
     const words = make("span", { text: `${here + 1}/${siblings.length}` });
     const before = step("left", "Earlier branch", -1);
     const after = step("right", "Later branch", 1);
-    return make("div", { class: "branches", role: "group", "aria-label": "Branches" }, before, words, after);
+    return make(
+      "div",
+      { class: "branches", role: "group", "aria-label": "Branches" },
+      before,
+      words,
+      after,
+    );
   }
 
   /** Puts a field in place of the text. What is typed is kept as a draft of its own. */
   edit() {
     const { node, does } = this;
     if (this.element.querySelector("form")) return;
-    const field = make("textarea", { "aria-label": this.isAnswer ? "Answer" : "Message", rows: "3" });
+    const field = make("textarea", {
+      "aria-label": this.isAnswer ? "Answer" : "Message",
+      rows: "3",
+    });
     field.value = does.draft(node) || node.text;
     const end = () => {
       does.keepDraft(node, "");
@@ -190,9 +234,18 @@ export class Turn {
       this.element.classList.remove("edited");
       this.element.querySelector(".edit")?.focus();
     };
-    const save = make("button", { type: "submit", class: "main", text: this.isAnswer ? "Keep" : "Send" });
+    const save = make("button", {
+      type: "submit",
+      class: "main",
+      text: this.isAnswer ? "Keep" : "Send",
+    });
     const leave = make("button", { type: "button", text: "Cancel", onclick: end });
-    const form = make("form", { class: "editor" }, field, make("div", { class: "row" }, leave, save));
+    const form = make(
+      "form",
+      { class: "editor" },
+      field,
+      make("div", { class: "row" }, leave, save),
+    );
     form.addEventListener("submit", (event) => {
       event.preventDefault();
       const text = field.value.trim();
@@ -202,14 +255,20 @@ export class Turn {
     });
     form.addEventListener("keydown", (event) => {
       if (event.key === "Escape") end();
-      const sends = event.key === "Enter" && !event.shiftKey && !event.isComposing && (!this.isAnswer || event.ctrlKey);
+      const sends =
+        event.key === "Enter" &&
+        !event.shiftKey &&
+        !event.isComposing &&
+        (!this.isAnswer || event.ctrlKey);
       if (sends) form.requestSubmit();
       if (sends || event.key === "Escape") {
         event.preventDefault();
         event.stopPropagation();
       }
     });
-    field.addEventListener("input", () => does.keepDraft(node, field.value === node.text ? "" : field.value));
+    field.addEventListener("input", () =>
+      does.keepDraft(node, field.value === node.text ? "" : field.value),
+    );
     this.element.classList.add("edited");
     this.view.body.before(form);
     field.focus();
