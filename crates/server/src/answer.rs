@@ -1,6 +1,6 @@
 //! One answer on its way: first a prompt that is read chunk by chunk, then tokens that become text.
 
-use crate::job::{Event, Finish, News, Outcome, Report, Said, SpecReport, Ticket, Timing};
+use crate::job::{Event, Finish, News, Origin, Outcome, Progress, Report, Said, SpecReport, Ticket, Timing};
 use engine::sampling::Likelihood;
 use engine::{Generation, Round, Sequence};
 use std::sync::Arc;
@@ -71,6 +71,17 @@ impl Reading {
         let read = self.sequence.committed();
         let mark = self.marks.iter().copied().find(|m| *m > read);
         (read + limit).min(mark.unwrap_or(usize::MAX)).min(self.ticket.job.prompt.len())
+    }
+
+    /// Tells how far it has come, to those who asked to be told.
+    pub(crate) fn tell(&self) {
+        let job = &self.ticket.job;
+        if job.progress {
+            let (read, of, cached) = (self.sequence.committed(), job.prompt.len(), self.cached);
+            let ms = self.began.elapsed().as_millis() as u64;
+            let news = News::Read(Progress { read, of, cached, ms });
+            let _ = self.ticket.events.send(Event { choice: job.first_choice + self.choice, news });
+        }
     }
 
     /// Whether the state is one worth keeping.
@@ -193,17 +204,23 @@ impl Answer {
     /// Takes the token that was drawn when the prompt ended; whether the answer has ended with it.
     pub(crate) fn take_first(&mut self, likelihood: Option<Likelihood>) -> bool {
         let anchor = self.generation.anchor();
-        self.take(&[anchor], 0, likelihood.as_slice())
+        self.take(&[anchor], 0, None, likelihood.as_slice())
     }
 
     /// Takes what a round emitted; whether the answer has ended with it.
     pub(crate) fn take_round(&mut self, round: &Round) -> bool {
         self.report.add(round);
-        self.take(&round.emitted, round.stood, &round.likelihoods)
+        self.take(&round.emitted, round.stood, Some(round.drafted), &round.likelihoods)
     }
 
-    /// The first `stood` of the tokens were drafted.
-    fn take(&mut self, emitted: &[u32], stood: usize, likelihoods: &[Likelihood]) -> bool {
+    /// The first `stood` of the tokens were drafted, of `proposed` in a round.
+    fn take(
+        &mut self,
+        emitted: &[u32],
+        stood: usize,
+        proposed: Option<usize>,
+        likelihoods: &[Likelihood],
+    ) -> bool {
         let before = self.written;
         self.tokens.extend(emitted);
         let mut ended = false;
@@ -214,7 +231,8 @@ impl Answer {
             let piece = if is_told { self.stream.push(token) } else { String::new() };
             self.untold.text.push_str(&piece);
             if self.ticket.job.origins {
-                self.untold.origins.push((piece.len(), i < stood));
+                let proposed = proposed.filter(|_| i == 0);
+                self.untold.origins.push(Origin { bytes: piece.len(), drafted: i < stood, proposed });
             }
             if self.stream.stopped().is_some() || is_end {
                 self.finish = Finish::Stop;

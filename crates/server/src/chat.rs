@@ -2,7 +2,7 @@
 
 use crate::error::ApiError;
 use crate::fields::Fields;
-use crate::job::{Job, Outcome, Said};
+use crate::job::{Job, Origin, Outcome, Progress, Said};
 use crate::router::{Body, Shared, unix_time};
 use crate::settings::{Settings, random};
 use crate::shape::{self, Tools};
@@ -175,10 +175,10 @@ impl ChatChunks {
 
 impl ChatChunks {
     /// A chunk for each token, with its text, as far as that is certain, and where the token came from.
-    fn told_by_token(&mut self, choice: usize, text: &str, origins: &[(usize, bool)]) -> Vec<Value> {
+    fn told_by_token(&mut self, choice: usize, text: &str, origins: &[Origin]) -> Vec<Value> {
         let mut chunks = Vec::with_capacity(origins.len());
         let mut start = 0;
-        for (bytes, drafted) in origins {
+        for Origin { bytes, drafted, proposed } in origins {
             let parts = self.speeches[choice].push(&text[start..start + bytes]);
             start += bytes;
             let mut deltas: Vec<Value> = parts.into_iter().map(delta).collect();
@@ -188,6 +188,9 @@ impl ChatChunks {
             let first = chunks.len();
             chunks.extend(deltas.into_iter().map(|delta| self.delta(choice, delta)));
             chunks[first]["forerun"] = json!({"drafted": drafted});
+            if let Some(proposed) = proposed {
+                chunks[first]["forerun"]["round"] = json!({"drafted": proposed});
+            }
         }
         chunks
     }
@@ -199,10 +202,20 @@ impl Chunks for ChatChunks {
         (0..self.speeches.len()).map(|index| self.delta(index, first.clone())).collect()
     }
 
+    fn read(&mut self, progress: Progress) -> Vec<Value> {
+        let mut chunk = self.chunk(json!([]));
+        chunk["forerun"] = json!({"prefill": progress});
+        // The same in llama.cpp's words.
+        let Progress { read, of, cached, ms } = progress;
+        let same = json!({"total": of, "cache": cached, "processed": read, "time_ms": ms});
+        chunk["prompt_progress"] = same;
+        vec![chunk]
+    }
+
     fn text(&mut self, choice: usize, said: &Said) -> Vec<Value> {
         let Said { text, likelihoods, origins, .. } = said;
         let mut chunks = self.told_by_token(choice, text, origins);
-        let rest = &text[origins.iter().map(|(bytes, _)| bytes).sum()..];
+        let rest = &text[origins.iter().map(|origin| origin.bytes).sum()..];
         let parts = self.speeches[choice].push(rest);
         chunks.extend(parts.into_iter().map(|part| self.delta(choice, delta(part))));
         if !likelihoods.is_empty() {

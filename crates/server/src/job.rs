@@ -36,6 +36,8 @@ pub(crate) struct Job {
     pub(crate) stream: bool,
     /// Whether to tell which tokens were drafted.
     pub(crate) origins: bool,
+    /// Whether to tell how much of the prompt has been read.
+    pub(crate) progress: bool,
     /// What answers are held to, at their beginning.
     pub(crate) held: Held,
 }
@@ -65,12 +67,35 @@ pub(crate) struct Event {
 /// What happened.
 #[derive(Debug)]
 pub(crate) enum News {
+    /// More of the prompt has been read.
+    Read(Progress),
     /// More text.
     Text(Said),
     /// The answer is whole.
     Done(Box<Outcome>),
     /// There will be no more of it.
     Failed(ApiError),
+}
+
+/// How far the reading of a prompt has come, in tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Progress {
+    pub(crate) read: usize,
+    pub(crate) of: usize,
+    /// Of those read, how many were known already.
+    pub(crate) cached: usize,
+    /// Milliseconds it has taken so far.
+    pub(crate) ms: u64,
+}
+
+/// Where a token came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Origin {
+    /// Bytes of the text that came with it.
+    pub(crate) bytes: usize,
+    pub(crate) drafted: bool,
+    /// With the first token of a round: how many tokens were proposed in it.
+    pub(crate) proposed: Option<usize>,
 }
 
 /// Text of an answer and what is told about its tokens, where that is wanted; not all of it is empty. Text may come
@@ -81,8 +106,8 @@ pub(crate) struct Said {
     pub(crate) likelihoods: Vec<Likelihood>,
     /// How likely the tokens of the prompt were, from its second on: told once, before anything else.
     pub(crate) scores: Vec<Likelihood>,
-    /// For each token how many bytes of the text came with it, and whether it was drafted.
-    pub(crate) origins: Vec<(usize, bool)>,
+    /// One for each token.
+    pub(crate) origins: Vec<Origin>,
 }
 
 impl Said {

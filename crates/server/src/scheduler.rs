@@ -159,6 +159,7 @@ impl Scheduler {
             }
             let opening = self.tokenizer.special("<|im_start|>");
             let reading = Reading::new(ticket, choice, sequence, cached, opening);
+            reading.tell();
             admit_siblings(&reading, &mut work.waiting);
             work.reading.push_back(reading);
         }
@@ -206,13 +207,15 @@ impl Scheduler {
                         reading.scores.extend(self.engine.read_scored(sequence, tokens, following, top)?);
                     }
                 }
-                if is_alone { Ok(()) } else { Ok(self.engine.backend().finish()?) }
+                // A device may still be at it; who is told of progress is told what has been read indeed.
+                if is_alone && !ticket.job.progress { Ok(()) } else { Ok(self.engine.backend().finish()?) }
             });
             match read {
                 Ok(()) => {
                     if !is_alone && scores.is_none() {
                         self.chunk.add(end - from, start.elapsed().as_secs_f64());
                     }
+                    reading.tell();
                     self.keep(&reading);
                     if reading.is_at_last() {
                         reading.tell_scores();

@@ -55,6 +55,8 @@ pub(crate) struct Settings {
     pub(crate) include_usage: bool,
     /// Whether to tell which tokens were drafted.
     pub(crate) origins: bool,
+    /// Whether to tell how much of the prompt has been read.
+    pub(crate) progress: bool,
 }
 
 /// What the loaded model allows and recommends.
@@ -118,10 +120,14 @@ impl Settings {
         let ignore_eos = fields.bool("ignore_eos")?.unwrap_or(false);
         let legacy = fields.get("functions").is_some();
         let likelihoods = read_likelihoods(fields)?;
-        let origins = match fields.object("forerun")? {
-            Some(own) => own.bool("origins")?.unwrap_or(false),
-            None => false,
+        let own = fields.object("forerun")?;
+        let wanted = |name| match &own {
+            Some(own) => Ok::<_, ApiError>(own.bool(name)?.unwrap_or(false)),
+            None => Ok(false),
         };
+        // The second name is llama.cpp's.
+        let progress = wanted("progress")? | fields.bool("return_progress")?.unwrap_or(false);
+        let (origins, progress) = (wanted("origins")?, progress && stream);
         Ok(Self {
             sampling,
             stops,
@@ -136,6 +142,7 @@ impl Settings {
             stream,
             include_usage,
             origins,
+            progress,
         })
     }
 
@@ -176,6 +183,7 @@ impl Settings {
             tells_ends: false,
             stream: self.stream,
             origins: self.origins,
+            progress: self.progress,
             held: Held::default(),
         })
     }
@@ -336,6 +344,8 @@ mod tests {
             (json!({"user": 1}), "user"),
             (json!({"forerun": 1}), "forerun"),
             (json!({"forerun": {"origins": 1}}), "forerun.origins"),
+            (json!({"forerun": {"progress": 1}}), "forerun.progress"),
+            (json!({"return_progress": 1}), "return_progress"),
             (json!({"model": {}}), "model"),
             (json!({"stop_token_ids": [100]}), "stop_token_ids[0]"),
             (json!({"stop_token_ids": 3}), "stop_token_ids"),
