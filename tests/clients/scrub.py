@@ -1,0 +1,1 @@
+def record(*a): pass
