@@ -1,6 +1,6 @@
 """Coding agents against a running `forerun serve`, each with one task that takes a tool.
 
-    python3 tests/clients/agents.py URL FOLDER [--record FOLDER] [--full] [--keep] [NAME...]
+    python3 tests/clients/coding_agents.py URL FOLDER [--record FOLDER] [--full] [--keep] [NAME...]
 
 FOLDER holds what `scripts/test-agents` installed. Each agent has a scratch home and a scratch project, is told to stay
 at home, and talks to the server through `proxy.py`, which is also what it finds where the way to the network would be.
@@ -210,7 +210,7 @@ def try_agent(name, options):
         found = list(faults(run, proxy, ended))
         title = f"{name} {version(run.command, environment)}"
         if options.record and not found:
-            scrub.record(options.record / f"{name}.json", title, proxy.exchanges, scratch)
+            scrub.record(options.record / f"{name}.json", title, proxy.exchanges, run.steps.tool, scratch)
         print(f"{title}: {len(proxy.exchanges)} requests, {took:.0f} s, {'; '.join(found) or 'content'}", flush=True)
     if found:
         print(f"{ended.stdout[-2000:]}\n{ended.stderr[-2000:]}", file=sys.stderr)
