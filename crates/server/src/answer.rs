@@ -1,6 +1,7 @@
 //! One answer on its way: first a prompt that is read chunk by chunk, then tokens that become text.
 
 use crate::job::{Event, Finish, News, Outcome, Report, Said, SpecReport, Ticket, Timing};
+use crate::speech::Speech;
 use engine::sampling::Likelihood;
 use engine::{Generation, Round, Sequence};
 use std::sync::Arc;
@@ -101,6 +102,7 @@ pub(crate) struct Answer {
     pub(crate) choice: usize,
     generation: Generation,
     stream: Stream<Arc<Tokenizer>>,
+    listener: Option<Speech>,
     tokenizer: Arc<Tokenizer>,
     /// The prompt and everything the engine has emitted.
     tokens: Vec<u32>,
@@ -119,13 +121,14 @@ impl Answer {
         let Begun { ticket, choice, mut report, began } = begun;
         report.timing.prefill_s = began.elapsed().as_secs_f64();
         let stream = Stream::new(Arc::clone(&tokenizer), Controls::Hide, ticket.job.stops.iter().cloned());
-        let tokens = ticket.job.prompt.clone();
+        let (tokens, listener) = (ticket.job.prompt.clone(), ticket.job.listener.clone());
         let (finish, first_token) = (Finish::Length, Instant::now());
         Self {
             ticket,
             choice,
             generation,
             stream,
+            listener,
             tokenizer,
             tokens,
             written: 0,
@@ -180,10 +183,13 @@ impl Answer {
             self.written += 1;
             let piece = self.stream.push(token);
             self.untold.text.push_str(&piece);
+            if let Some(listener) = &mut self.listener {
+                listener.push(&piece);
+            }
             if self.ticket.job.origins {
                 self.untold.origins.push((piece.len(), i < stood));
             }
-            if self.stream.stopped().is_some() || self.tokenizer.is_end(token) {
+            if self.stopped().is_some() || self.tokenizer.is_end(token) {
                 self.finish = Finish::Stop;
                 ended = true;
                 break;
@@ -194,7 +200,15 @@ impl Answer {
             }
         }
         if ended {
-            self.untold.text.push_str(&self.stream.finish());
+            let rest = self.stream.finish();
+            if let Some(listener) = &mut self.listener {
+                listener.push(&rest);
+                listener.finish();
+            }
+            self.untold.text.push_str(&rest);
+            if self.stopped().is_some() {
+                self.finish = Finish::Stop;
+            }
         }
         let taken = likelihoods.iter().take(self.written - before);
         self.untold.likelihoods.extend(taken.filter(|l| !self.tokenizer.is_end(l.token)).cloned());
@@ -203,6 +217,11 @@ impl Answer {
             self.tell_text();
         }
         ended
+    }
+
+    /// The stop string that has occurred.
+    fn stopped(&self) -> Option<usize> {
+        self.stream.stopped().or_else(|| self.listener.as_ref()?.stopped())
     }
 
     fn tell_text(&mut self) {
@@ -228,7 +247,7 @@ impl Answer {
         report.spec.fallback = self.generation.fallback();
         Outcome {
             finish: self.finish,
-            stop: self.stream.stopped(),
+            stop: self.stopped(),
             prompt_tokens: self.ticket.job.prompt.len(),
             completion_tokens: self.written,
             cached_tokens: report.cached_tokens,

@@ -1,6 +1,7 @@
 //! What the HTTP side asks of the engine's thread, and what it hears back.
 
 use crate::error::ApiError;
+use crate::speech::Speech;
 use engine::Round;
 use engine::sampling::{Likelihood, Sampling};
 use serde::Serialize;
@@ -20,8 +21,10 @@ pub(crate) struct Job {
     pub(crate) first_choice: usize,
     /// Tokens of an answer at most, at least 1 and within the context.
     pub(crate) room: usize,
-    /// Texts that end an answer.
+    /// Texts that end an answer wherever they occur.
     pub(crate) stops: Vec<String>,
+    /// Hears an answer and knows when one of its own stop strings has ended it.
+    pub(crate) listener: Option<Speech>,
     /// Likeliest tokens to tell beside each one written, where likelihoods are wanted.
     pub(crate) likelihoods: Option<usize>,
     /// Whether text is wanted as it comes.

@@ -16,6 +16,7 @@
 
 mod answer;
 mod anthropic;
+mod arguments;
 mod chat;
 mod chunk;
 mod completions;
@@ -23,6 +24,7 @@ mod connections;
 mod constraint;
 mod error;
 mod fields;
+mod fold;
 mod guard;
 mod handle;
 mod hosts;
@@ -32,7 +34,9 @@ mod logprobs;
 mod messages;
 mod metrics;
 mod page;
+mod parts;
 mod prefix;
+mod prompt;
 mod reader;
 mod responses;
 mod router;
@@ -72,8 +76,8 @@ pub struct Served {
     pub mode: &'static str,
     /// Text to tokens and back.
     pub tokenizer: Tokenizer,
-    /// Messages to text; without it only `/v1/completions` works.
-    pub template: Option<ChatTemplate>,
+    /// Messages to text, or why there is no template; then only `/v1/completions` works.
+    pub template: Result<ChatTemplate, String>,
     /// What holds where a request does not say.
     pub sampling: Sampling,
     /// Tokens of prompt and answer together.

@@ -112,6 +112,7 @@ impl Settings {
             first_choice,
             room,
             stops,
+            listener: None,
             likelihoods,
             stream: self.stream,
             origins: self.origins,
