@@ -1,6 +1,7 @@
 //! One answer on its way: first a prompt that is read chunk by chunk, then tokens that become text.
 
 use crate::job::{Event, Finish, News, Origin, Outcome, Progress, Report, Said, SpecReport, Ticket, Timing};
+use crate::speech::Speech;
 use engine::sampling::Likelihood;
 use engine::{Generation, Round, Sequence};
 use std::sync::Arc;
@@ -145,6 +146,7 @@ pub(crate) struct Answer {
     pub(crate) choice: usize,
     generation: Generation,
     stream: Stream<Arc<Tokenizer>>,
+    listener: Option<Speech>,
     /// The prompt and everything the engine has emitted.
     tokens: Vec<u32>,
     /// Tokens of the answer.
@@ -162,13 +164,14 @@ impl Answer {
         let Begun { ticket, choice, mut report, began } = begun;
         report.timing.prefill_s = began.elapsed().as_secs_f64();
         let stream = Stream::new(tokenizer, Controls::Hide, ticket.job.stops.iter().cloned());
-        let tokens = ticket.job.prompt.clone();
+        let (tokens, listener) = (ticket.job.prompt.clone(), ticket.job.listener.clone());
         let (finish, first_token) = (Finish::Length, Instant::now());
         Self {
             ticket,
             choice,
             generation,
             stream,
+            listener,
             tokens,
             written: 0,
             finish,
@@ -230,11 +233,14 @@ impl Answer {
             let is_told = !is_end || self.ticket.job.include_stop;
             let piece = if is_told { self.stream.push(token) } else { String::new() };
             self.untold.text.push_str(&piece);
+            if let Some(listener) = &mut self.listener {
+                listener.push(&piece);
+            }
             if self.ticket.job.origins {
                 let proposed = proposed.filter(|_| i == 0);
                 self.untold.origins.push(Origin { bytes: piece.len(), drafted: i < stood, proposed });
             }
-            if self.stream.stopped().is_some() || is_end {
+            if self.stopped().is_some() || is_end {
                 self.finish = Finish::Stop;
                 ended = true;
                 break;
@@ -245,9 +251,17 @@ impl Answer {
             }
         }
         if ended {
-            self.untold.text.push_str(&self.stream.finish());
+            let rest = self.stream.finish();
+            if let Some(listener) = &mut self.listener {
+                listener.push(&rest);
+                listener.finish();
+            }
+            self.untold.text.push_str(&rest);
             let stop = self.stream.stopped().filter(|_| self.ticket.job.include_stop);
             self.untold.text.push_str(stop.map_or("", |stop| &self.ticket.job.stops[stop]));
+            if self.stopped().is_some() {
+                self.finish = Finish::Stop;
+            }
         }
         let taken = likelihoods.iter().take(self.written - before);
         let job = &self.ticket.job;
@@ -258,6 +272,11 @@ impl Answer {
             self.tell_text();
         }
         ended
+    }
+
+    /// The stop string that has occurred.
+    fn stopped(&self) -> Option<usize> {
+        self.stream.stopped().or_else(|| self.listener.as_ref()?.stopped())
     }
 
     fn tell_text(&mut self) {
@@ -283,7 +302,7 @@ impl Answer {
         report.spec.fallback = self.generation.fallback();
         Outcome {
             finish: self.finish,
-            stop: self.stream.stopped(),
+            stop: self.stopped(),
             prompt_tokens: self.ticket.job.prompt.len(),
             completion_tokens: self.written,
             cached_tokens: report.cached_tokens,

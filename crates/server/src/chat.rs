@@ -3,30 +3,33 @@
 use crate::error::ApiError;
 use crate::fields::Fields;
 use crate::job::{Job, Origin, Outcome, Progress, Said};
+pub(crate) use crate::prompt::render;
 use crate::router::{Body, Shared, unix_time};
 use crate::settings::{Settings, random};
 use crate::shape::{self, Tools};
 use crate::speech::{Message, Speech, delta};
 use crate::sse::{self, Chunks, Whole};
 use crate::totals::Totals;
-use crate::{guard, legacy, logprobs, messages};
+use crate::{legacy, logprobs};
 use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
-use text::{Prompt, Specials, TemplateError, Tokenizer};
+use text::Tokenizer;
 
 /// A request that was understood.
 pub(crate) struct Chat {
     pub(crate) settings: Settings,
     pub(crate) job: Job,
     pub(crate) speech: Speech,
+    /// What the request asks for and does not get, each by its path: `tools[3]: web_search`.
+    pub(crate) ignored: Vec<String>,
 }
 
 /// Answers a chat.
 pub(crate) async fn complete(State(shared): State<Arc<Shared>>, body: Body) -> Result<Response, ApiError> {
-    let Chat { settings, job, speech } = body.read(&shared, read).await?;
+    let Chat { settings, job, speech, .. } = body.read(&shared, read).await?;
     let answers = settings.choices;
     let (prompt_logprobs, first) = (job.scores, job.prompt[0]);
     let news = shared.handle.submit(vec![job])?;
@@ -80,67 +83,26 @@ pub(crate) fn read(body: &Map<String, Value>, shared: &Shared) -> Result<Chat, A
     let settings = Settings::read(&fields, &shared.limits)?;
     let tools = Tools::read(&fields)?;
     let prompt = render(&fields, &tools.offered, shared)?;
-    let speech = Speech::new(&prompt.text, &tools.offered, tools.parallel);
+    let mut speech = Speech::new(&prompt.text, &tools.offered, tools.parallel);
+    if let Some(thinking) = prompt.goes_on {
+        speech.goes_on(thinking);
+    }
     let mut job = settings.job(prompt.tokens(shared), "messages", 0, &shared.limits)?;
     job.scores = logprobs::read_prompt_top(&fields, settings.stream)?;
     if let Some(top) = job.scores {
         logprobs::check_size("prompt_logprobs", job.prompt.len() * settings.choices, top)?;
     }
     job.held = shape::held(&fields, &tools, speech.is_thinking(), &settings, shared)?;
-    Ok(Chat { settings, job, speech })
-}
-
-/// The text that the model goes on from.
-pub(crate) struct Rendered {
-    text: String,
-    /// Stands inside what looks like a control token in the messages and is none.
-    mark: Option<char>,
-}
-
-impl Rendered {
-    pub(crate) fn tokens(&self, shared: &Shared) -> Vec<u32> {
-        match self.mark {
-            Some(mark) => shared.tokenizer.encode_marked(&self.text, mark),
-            None => shared.tokenizer.encode(&self.text, Specials::Parse),
-        }
+    if job.held.grammar.is_some() && prompt.goes_on == Some(false) {
+        let message = "an answer that goes on in the middle cannot be held to a form: leave out \
+            `continue_final_message` (or the assistant's last message), or what asks for the form";
+        return Err(ApiError::field("continue_final_message", message));
     }
-}
-
-/// Renders the messages of a request, with `tools` on offer.
-pub(crate) fn render(fields: &Fields<'_>, tools: &[Value], shared: &Shared) -> Result<Rendered, ApiError> {
-    let Some(template) = &shared.template else {
-        let message = "the model has no chat template: use /v1/completions";
-        return Err(ApiError::field("messages", message));
-    };
-    let messages = messages::read(fields)?;
-    let mut extra = Map::new();
-    let mut thinking = match fields.string("reasoning_effort")? {
-        None => None,
-        Some("none" | "minimal") => Some(false),
-        Some("low" | "medium" | "high" | "xhigh") => Some(true),
-        Some(_) => {
-            let efforts = "`none`, `minimal`, `low`, `medium`, `high` or `xhigh`";
-            return Err(fields.wrong("reasoning_effort", efforts));
-        }
-    };
-    if let Some(variables) = fields.object("chat_template_kwargs")? {
-        thinking = variables.bool("enable_thinking")?.or(thinking);
-        // What the request says elsewhere is not said again here.
-        let own = ["messages", "tools", "documents", "add_generation_prompt", "enable_thinking"];
-        let others = variables.entries().filter(|(name, _)| !own.contains(&name.as_str()));
-        extra.extend(others.map(|(name, value)| (name.clone(), value.clone())));
+    if !job.stops.is_empty() {
+        speech.stop_at(std::mem::take(&mut job.stops), settings.include_stop);
+        job.listener = Some(speech.clone());
     }
-    let mut said = json!([messages, tools, extra]);
-    let mark = guard::mark(&mut said, &shared.tokenizer)?;
-    let part = |i: usize| said[i].as_array().map(Vec::as_slice).unwrap_or_default();
-    let extra = said[2].as_object().cloned().unwrap_or_default();
-    let (messages, tools) = (part(0), part(1));
-    let prompt = Prompt { messages, tools, enable_thinking: thinking, extra, ..Prompt::default() };
-    let text = template.render(&prompt).map_err(|error| match error {
-        TemplateError::Thread(_) => ApiError::Internal(error.to_string()),
-        error => ApiError::field("messages", error.to_string()),
-    })?;
-    Ok(Rendered { text, mark })
+    Ok(Chat { settings, job, speech, ignored: prompt.ignored })
 }
 
 /// Chunks of a streamed chat.

@@ -118,6 +118,8 @@ impl ApiError {
     /// A response with this body, and the status and headers that the error asks for.
     pub(crate) fn respond(&self, body: Value) -> Response {
         let mut response = (self.status(), Json(body)).into_response();
+        // For whoever says it in other words.
+        response.extensions_mut().insert(self.clone());
         let headers = response.headers_mut();
         match self {
             Self::Busy { .. } | Self::Crowded(_) | Self::Closing => {

@@ -2,6 +2,7 @@
 
 use crate::constraint::Held;
 use crate::error::ApiError;
+use crate::speech::Speech;
 use engine::Round;
 use engine::sampling::{Likelihood, Sampling};
 use serde::Serialize;
@@ -20,12 +21,14 @@ pub(crate) struct Job {
     pub(crate) first_choice: usize,
     /// Tokens of an answer at most, within the context; where it is 0 the prompt is read and nothing is written.
     pub(crate) room: usize,
-    /// Texts that end an answer.
+    /// Texts that end an answer wherever they occur.
     pub(crate) stops: Vec<String>,
     /// Tokens that do.
     pub(crate) ends: Vec<u32>,
     /// Whether an answer ends with what ended it.
     pub(crate) include_stop: bool,
+    /// Hears an answer and knows when one of its own stop strings has ended it.
+    pub(crate) listener: Option<Speech>,
     /// Likeliest tokens to tell beside each one written, where likelihoods are wanted.
     pub(crate) likelihoods: Option<usize>,
     /// The same beside each token of the prompt.

@@ -16,6 +16,7 @@
 
 mod answer;
 mod anthropic;
+mod arguments;
 mod chat;
 mod chunk;
 mod completions;
@@ -23,6 +24,7 @@ mod connections;
 mod constraint;
 mod error;
 mod fields;
+mod fold;
 mod framing;
 mod guard;
 mod handle;
@@ -34,7 +36,9 @@ mod logprobs;
 mod messages;
 mod metrics;
 mod page;
+mod parts;
 mod prefix;
+mod prompt;
 mod reader;
 mod responses;
 mod router;
@@ -75,8 +79,8 @@ pub struct Served {
     pub mode: &'static str,
     /// Text to tokens and back.
     pub tokenizer: Tokenizer,
-    /// Messages to text; without it only `/v1/completions` works.
-    pub template: Option<ChatTemplate>,
+    /// Messages to text, or why there is no template; then only `/v1/completions` works.
+    pub template: Result<ChatTemplate, String>,
     /// What holds where a request does not say.
     pub sampling: Sampling,
     /// Tokens of prompt and answer together.

@@ -12,7 +12,7 @@ use std::sync::{Arc, OnceLock, mpsc};
 use text::{ChatTemplate, Tokenizer};
 
 /// Reads bodies as a server with this tokenizer and template would.
-pub struct Reader(Shared);
+pub struct Reader(pub(crate) Shared);
 
 impl Reader {
     /// A reader for a context of 4096 tokens.
@@ -27,7 +27,7 @@ impl Reader {
             name: "none".to_owned(),
             created: 0,
             tokenizer: Arc::new(tokenizer),
-            template: Some(template),
+            template: Ok(template),
             grammars: OnceLock::new(),
             limits,
             keys: None,

@@ -178,6 +178,7 @@ impl Settings {
             stops,
             ends: self.ends(limits),
             include_stop: self.include_stop,
+            listener: None,
             likelihoods,
             scores: None,
             tells_ends: false,
