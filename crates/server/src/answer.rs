@@ -1,6 +1,7 @@
 //! One answer on its way: first a prompt that is read chunk by chunk, then tokens that become text.
 
-use crate::job::{Event, Finish, News, Outcome, Report, Said, SpecReport, Ticket, Timing};
+use crate::job::{Event, Finish, News, Origin, Outcome, Progress, Report, Said, SpecReport, Ticket, Timing};
+use crate::speech::Speech;
 use engine::sampling::Likelihood;
 use engine::{Generation, Round, Sequence};
 use std::sync::Arc;
@@ -73,6 +74,17 @@ impl Reading {
         (read + limit).min(mark.unwrap_or(usize::MAX)).min(self.ticket.job.prompt.len())
     }
 
+    /// Tells how far it has come, to those who asked to be told.
+    pub(crate) fn tell(&self) {
+        let job = &self.ticket.job;
+        if job.progress {
+            let (read, of, cached) = (self.sequence.committed(), job.prompt.len(), self.cached);
+            let ms = self.began.elapsed().as_millis() as u64;
+            let news = News::Read(Progress { read, of, cached, ms });
+            let _ = self.ticket.events.send(Event { choice: job.first_choice + self.choice, news });
+        }
+    }
+
     /// Whether the state is one worth keeping.
     pub(crate) fn at_mark(&self) -> bool {
         self.marks.contains(&self.sequence.committed())
@@ -134,7 +146,7 @@ pub(crate) struct Answer {
     pub(crate) choice: usize,
     generation: Generation,
     stream: Stream<Arc<Tokenizer>>,
-    tokenizer: Arc<Tokenizer>,
+    listener: Option<Speech>,
     /// The prompt and everything the engine has emitted.
     tokens: Vec<u32>,
     /// Tokens of the answer.
@@ -151,15 +163,15 @@ impl Answer {
     pub(crate) fn new(begun: Begun, generation: Generation, tokenizer: Arc<Tokenizer>) -> Self {
         let Begun { ticket, choice, mut report, began } = begun;
         report.timing.prefill_s = began.elapsed().as_secs_f64();
-        let stream = Stream::new(Arc::clone(&tokenizer), Controls::Hide, ticket.job.stops.iter().cloned());
-        let tokens = ticket.job.prompt.clone();
+        let stream = Stream::new(tokenizer, Controls::Hide, ticket.job.stops.iter().cloned());
+        let (tokens, listener) = (ticket.job.prompt.clone(), ticket.job.listener.clone());
         let (finish, first_token) = (Finish::Length, Instant::now());
         Self {
             ticket,
             choice,
             generation,
             stream,
-            tokenizer,
+            listener,
             tokens,
             written: 0,
             finish,
@@ -195,28 +207,40 @@ impl Answer {
     /// Takes the token that was drawn when the prompt ended; whether the answer has ended with it.
     pub(crate) fn take_first(&mut self, likelihood: Option<Likelihood>) -> bool {
         let anchor = self.generation.anchor();
-        self.take(&[anchor], 0, likelihood.as_slice())
+        self.take(&[anchor], 0, None, likelihood.as_slice())
     }
 
     /// Takes what a round emitted; whether the answer has ended with it.
     pub(crate) fn take_round(&mut self, round: &Round) -> bool {
         self.report.add(round);
-        self.take(&round.emitted, round.stood, &round.likelihoods)
+        self.take(&round.emitted, round.stood, Some(round.drafted), &round.likelihoods)
     }
 
-    /// The first `stood` of the tokens were drafted.
-    fn take(&mut self, emitted: &[u32], stood: usize, likelihoods: &[Likelihood]) -> bool {
+    /// The first `stood` of the tokens were drafted, of `proposed` in a round.
+    fn take(
+        &mut self,
+        emitted: &[u32],
+        stood: usize,
+        proposed: Option<usize>,
+        likelihoods: &[Likelihood],
+    ) -> bool {
         let before = self.written;
         self.tokens.extend(emitted);
         let mut ended = false;
         for (i, &token) in emitted.iter().enumerate() {
             self.written += 1;
-            let piece = self.stream.push(token);
+            let is_end = self.ticket.job.ends.contains(&token);
+            let is_told = !is_end || self.ticket.job.include_stop;
+            let piece = if is_told { self.stream.push(token) } else { String::new() };
             self.untold.text.push_str(&piece);
-            if self.ticket.job.origins {
-                self.untold.origins.push((piece.len(), i < stood));
+            if let Some(listener) = &mut self.listener {
+                listener.push(&piece);
             }
-            if self.stream.stopped().is_some() || self.tokenizer.is_end(token) {
+            if self.ticket.job.origins {
+                let proposed = proposed.filter(|_| i == 0);
+                self.untold.origins.push(Origin { bytes: piece.len(), drafted: i < stood, proposed });
+            }
+            if self.stopped().is_some() || is_end {
                 self.finish = Finish::Stop;
                 ended = true;
                 break;
@@ -227,16 +251,32 @@ impl Answer {
             }
         }
         if ended {
-            self.untold.text.push_str(&self.stream.finish());
+            let rest = self.stream.finish();
+            if let Some(listener) = &mut self.listener {
+                listener.push(&rest);
+                listener.finish();
+            }
+            self.untold.text.push_str(&rest);
+            let stop = self.stream.stopped().filter(|_| self.ticket.job.include_stop);
+            self.untold.text.push_str(stop.map_or("", |stop| &self.ticket.job.stops[stop]));
+            if self.stopped().is_some() {
+                self.finish = Finish::Stop;
+            }
         }
         let taken = likelihoods.iter().take(self.written - before);
-        let told = |l: &&Likelihood| self.ticket.job.tells_ends || !self.tokenizer.is_end(l.token);
+        let job = &self.ticket.job;
+        let told = |l: &&Likelihood| job.tells_ends || !job.ends.contains(&l.token);
         self.untold.likelihoods.extend(taken.filter(told).cloned());
         let due = self.ticket.job.stream && self.told.is_none_or(|told| told.elapsed() >= PACE);
         if ended || due {
             self.tell_text();
         }
         ended
+    }
+
+    /// The stop string that has occurred.
+    fn stopped(&self) -> Option<usize> {
+        self.stream.stopped().or_else(|| self.listener.as_ref()?.stopped())
     }
 
     fn tell_text(&mut self) {
@@ -262,7 +302,7 @@ impl Answer {
         report.spec.fallback = self.generation.fallback();
         Outcome {
             finish: self.finish,
-            stop: self.stream.stopped(),
+            stop: self.stopped(),
             prompt_tokens: self.ticket.job.prompt.len(),
             completion_tokens: self.written,
             cached_tokens: report.cached_tokens,

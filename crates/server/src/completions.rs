@@ -6,6 +6,7 @@ use crate::job::{Finish, Job, Outcome, Said};
 use crate::logprobs;
 use crate::router::{Body, Shared, unix_time};
 use crate::settings::{Settings, random};
+use crate::shape::{self, Tools};
 use crate::sse::{self, Chunks, Whole};
 use crate::totals::Totals;
 use axum::Json;
@@ -143,6 +144,7 @@ fn read(body: &Map<String, Value>, shared: &Shared) -> Result<Completion, ApiErr
         let field = if prompt_logprobs.is_some() { "prompt_logprobs" } else { "logprobs" };
         logprobs::check_size(field, tokens, top)?;
     }
+    let held = shape::held(&fields, &Tools::none(), false, &settings, shared)?;
     let mut jobs = Vec::with_capacity(prompts.len());
     let mut heads = Vec::with_capacity(prompts.len());
     for (i, (text, tokens)) in prompts.into_iter().enumerate() {
@@ -153,7 +155,7 @@ fn read(body: &Map<String, Value>, shared: &Shared) -> Result<Completion, ApiErr
         };
         let first = tokens.first().copied().unwrap_or_default();
         let job = settings.job(tokens, "prompt", i * choices, &shared.limits)?;
-        jobs.push(Job { scores, tells_ends: true, ..job });
+        jobs.push(Job { scores, tells_ends: true, held: held.clone(), ..job });
         heads.push(Head { text, first });
     }
     let tokenizer = Arc::clone(&shared.tokenizer);

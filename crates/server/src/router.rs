@@ -43,7 +43,8 @@ pub(crate) struct Shared {
     /// When the server began, in seconds since 1970.
     pub(crate) created: u64,
     pub(crate) tokenizer: Arc<Tokenizer>,
-    pub(crate) template: Option<ChatTemplate>,
+    /// Or why there is none.
+    pub(crate) template: Result<ChatTemplate, String>,
     /// Made when the first is asked for.
     pub(crate) grammars: OnceLock<Result<Grammars, GrammarError>>,
     pub(crate) limits: Limits,
@@ -89,7 +90,8 @@ pub(crate) fn router(shared: Arc<Shared>, cors: &[HeaderValue], loopback: bool) 
         origins if origins.iter().any(|origin| origin == "*") => app.layer(shares().allow_origin(Any)),
         origins => app.layer(shares().allow_origin(origins.to_vec())),
     };
-    if loopback { app.layer(middleware::from_fn(check_host)) } else { app }
+    let app = if loopback { app.layer(middleware::from_fn(check_host)) } else { app };
+    app.layer(middleware::from_fn(anthropic::own_errors))
 }
 
 /// What pages of other origins may send.

@@ -4,7 +4,6 @@
 
 use crate::answer::{Answer, Begun, Reading};
 use crate::chunk::Chunk;
-use crate::constraint::Held;
 use crate::error::ApiError;
 use crate::job::{Event, News, Ticket};
 use crate::metrics::Metrics;
@@ -160,6 +159,7 @@ impl Scheduler {
             }
             let opening = self.tokenizer.special("<|im_start|>");
             let reading = Reading::new(ticket, choice, sequence, cached, opening);
+            reading.tell();
             admit_siblings(&reading, &mut work.waiting);
             work.reading.push_back(reading);
         }
@@ -207,13 +207,15 @@ impl Scheduler {
                         reading.scores.extend(self.engine.read_scored(sequence, tokens, following, top)?);
                     }
                 }
-                if is_alone { Ok(()) } else { Ok(self.engine.backend().finish()?) }
+                // A device may still be at it; who is told of progress is told what has been read indeed.
+                if is_alone && !ticket.job.progress { Ok(()) } else { Ok(self.engine.backend().finish()?) }
             });
             match read {
                 Ok(()) => {
                     if !is_alone && scores.is_none() {
                         self.chunk.add(end - from, start.elapsed().as_secs_f64());
                     }
+                    reading.tell();
                     self.keep(&reading);
                     if reading.is_at_last() {
                         reading.tell_scores();
@@ -226,7 +228,7 @@ impl Scheduler {
             return;
         }
         let begun = Begun::of(&reading, self.mode, self.load_s);
-        match guarded(|| self.begin(reading)) {
+        match guarded_for(&ticket, || self.begin(reading)) {
             Ok(mut generation) => {
                 let likelihood = ticket.job.likelihoods.map(|top| {
                     generation.tell_likelihoods(top);
@@ -259,9 +261,9 @@ impl Scheduler {
         let prompt = &ticket.job.prompt;
         let unread = &prompt[sequence.committed()..];
         let sampling = ticket.job.choices[choice].clone();
-        let grammar = ticket.job.grammar.clone();
-        let constraint = grammar.map(|grammar| Box::new(Held(grammar)) as Box<dyn Constraint>);
-        let ends = self.tokenizer.ends().to_vec();
+        let held = Some(ticket.job.held.clone()).filter(|held| !held.is_free());
+        let constraint = held.map(|held| Box::new(held) as Box<dyn Constraint>);
+        let ends = ticket.job.ends.clone();
         self.engine.begin_within(constraint, sequence, unread, prompt, sampling, ends, |_| ())
     }
 
@@ -297,7 +299,7 @@ impl Scheduler {
             let round = match round {
                 Ok(round) => round,
                 Err(error) => {
-                    fail(&answer.ticket, answer.choice, ApiError::Internal(error.to_string()));
+                    fail(&answer.ticket, answer.choice, told(&answer.ticket, error));
                     continue;
                 }
             };
@@ -345,6 +347,19 @@ fn admit_siblings(reading: &Reading, waiting: &mut VecDeque<Waiting>) {
 fn fail(ticket: &Ticket, choice: usize, error: ApiError) {
     let choice = ticket.job.first_choice + choice;
     let _ = ticket.events.send(Event { choice, news: News::Failed(error) });
+}
+
+/// What a client is told of an error: one of what the answer is held to is about the request, and its own.
+fn told(ticket: &Ticket, error: &engine::Error) -> ApiError {
+    match error {
+        engine::Error::Constraint { reason, .. } => ticket.job.held.error(reason),
+        error => ApiError::Internal(error.to_string()),
+    }
+}
+
+/// Runs a part of the engine for one answer.
+fn guarded_for<T>(ticket: &Ticket, work: impl FnOnce() -> Result<T, engine::Error>) -> Result<T, ApiError> {
+    guarded(|| Ok(work().map_err(|error| told(ticket, &error))))?
 }
 
 /// Runs a part of the engine; a panic becomes an error. Passes only read committed state, and a commit that was cut

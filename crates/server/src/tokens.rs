@@ -77,7 +77,7 @@ pub(crate) async fn info(State(shared): State<Arc<Shared>>) -> Json<Value> {
         "eos_token": name(tokenizer.eos().or_else(|| tokenizer.ends().first().copied())),
         "pad_token": name(tokenizer.pad()),
         "added_tokens_decoder": added.collect::<Map<_, _>>(),
-        "chat_template": shared.template.as_ref().and_then(|template| template.source()),
+        "chat_template": shared.template.as_ref().ok().and_then(|template| template.source()),
     }))
 }
 

@@ -6,7 +6,7 @@ use std::collections::{HashMap, HashSet};
 
 use serde_json::{Map, Value};
 
-use crate::stream::overlap;
+use crate::stops::overlap;
 
 const OPEN: &str = "<tool_call>";
 const CLOSE: &str = "</tool_call>";
