@@ -147,12 +147,12 @@ def compare(result, reference, activations):
     for task, sample, told in responses(result):
         expected = []
         if task == "own_choice":
-            # lm-eval cuts the tokens of the whole where those of the question end.
+            # lm-eval puts behind the question's tokens those of the whole from their number on.
             question = sample["doc"]["question"]
             context = reference.tokens(question)
             for choice in sample["doc"]["choices"]:
                 whole = reference.tokens(question + choice)
-                expected.append(reference.score(whole[: len(context)], whole[len(context) :]))
+                expected.append(reference.score(context, whole[len(context) :]))
         else:
             first = reference.tokens(reference.ask("/tokenizer_info")["eos_token"])
             expected.append(reference.score(first, reference.tokens(sample["doc"]["text"])))
