@@ -5,7 +5,7 @@ use engine::sampling::Likelihood;
 use engine::{Generation, Round, Sequence};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use text::{Controls, Stream, Tokenizer};
+use text::{Stream, Tokenizer};
 
 /// A state is kept each time so many tokens of a prompt have been read.
 const KEEP_EVERY: usize = 4096;
@@ -89,6 +89,7 @@ impl Begun {
             cached_tokens: reading.cached,
             spec: SpecReport { mode, ..SpecReport::default() },
             timing: Timing { load_s, queue_s, ..Timing::default() },
+            ignored: ticket.job.ignored.clone(),
         };
         Self { ticket, choice: reading.choice, report, began: reading.began }
     }
@@ -118,7 +119,8 @@ impl Answer {
     pub(crate) fn new(begun: Begun, generation: Generation, tokenizer: Arc<Tokenizer>) -> Self {
         let Begun { ticket, choice, mut report, began } = begun;
         report.timing.prefill_s = began.elapsed().as_secs_f64();
-        let stream = Stream::new(Arc::clone(&tokenizer), Controls::Hide, ticket.job.stops.iter().cloned());
+        let stream =
+            Stream::new(Arc::clone(&tokenizer), ticket.job.controls, ticket.job.stops.iter().cloned());
         let tokens = ticket.job.prompt.clone();
         let (finish, first_token) = (Finish::Length, Instant::now());
         Self {
@@ -178,12 +180,13 @@ impl Answer {
         let mut ended = false;
         for (i, &token) in emitted.iter().enumerate() {
             self.written += 1;
-            let piece = self.stream.push(token);
+            let ends = self.tokenizer.is_end(token);
+            let piece = if ends { String::new() } else { self.stream.push(token) };
             self.untold.text.push_str(&piece);
             if self.ticket.job.origins {
                 self.untold.origins.push((piece.len(), i < stood));
             }
-            if self.stream.stopped().is_some() || self.tokenizer.is_end(token) {
+            if self.stream.stopped().is_some() || ends {
                 self.finish = Finish::Stop;
                 ended = true;
                 break;

@@ -5,6 +5,7 @@ use crate::chat::{self, Chat};
 use crate::error::ApiError;
 use crate::fields::{Fields, wrong};
 use crate::job::{Finish, Outcome, Said};
+use crate::known;
 use crate::router::{Body, Shared};
 use crate::settings::random;
 use crate::speech::{Message, Part, Speech};
@@ -49,14 +50,15 @@ pub(crate) async fn messages(
     State(shared): State<Arc<Shared>>,
     body: Body,
 ) -> Result<Response, AnthropicError> {
-    let Chat { settings, job, mut speech } = body.read(&shared, read).await?;
+    let Chat { settings, mut job, mut speech, ignored } = body.read(&shared, read).await?;
+    job.ignored.clone_from(&ignored);
     let (id, model) = (format!("msg_{:016x}", random()), shared.name.clone());
     let prompt_tokens = job.prompt.len();
     let stops = settings.stops;
     let news = shared.handle.submit(vec![job])?;
     if settings.stream {
         let chunks = BlockChunks { id, model, prompt_tokens, speech, stops, open: None, blocks: 0 };
-        return Ok(sse::stream(news, chunks, 1));
+        return Ok(known::tell(sse::stream(news, chunks, 1), &ignored));
     }
     let Some(Whole { said, outcome }) = sse::collect(news, 1).await?.pop() else {
         return Err(ApiError::Internal("the answer was lost".to_owned()).into());
@@ -65,23 +67,24 @@ pub(crate) async fn messages(
     let parts = speech.push(&said.text);
     parts.into_iter().chain(speech.finish()).for_each(|part| message.add(part));
     let (stop_reason, stop_sequence) = reason(&speech, &outcome, &stops);
-    Ok(Json(json!({"id": id, "type": "message", "role": "assistant", "model": model,
+    let answer = Json(json!({"id": id, "type": "message", "role": "assistant", "model": model,
         "content": blocks(&message), "stop_reason": stop_reason, "stop_sequence": stop_sequence,
-        "usage": usage(&outcome), "forerun": outcome.report}))
-    .into_response())
+        "usage": usage(&outcome), "forerun": outcome.report}));
+    Ok(known::tell(answer.into_response(), &ignored))
 }
 
 /// How many tokens a chat would have.
 pub(crate) async fn count_tokens(
     State(shared): State<Arc<Shared>>,
     body: Body,
-) -> Result<Json<Value>, AnthropicError> {
+) -> Result<Response, AnthropicError> {
     let chat = body.read(&shared, |body, shared| {
         let mut body = body.clone();
         body.entry("max_tokens").or_insert(json!(1));
         read(&body, shared)
     });
-    Ok(Json(json!({"input_tokens": chat.await?.job.prompt.len()})))
+    let Chat { job, ignored, .. } = chat.await?;
+    Ok(known::tell(Json(json!({"input_tokens": job.prompt.len()})).into_response(), &ignored))
 }
 
 fn usage(outcome: &Outcome) -> Value {
@@ -120,13 +123,16 @@ fn blocks(message: &Message) -> Vec<Value> {
 
 /// Reads a request.
 pub(crate) fn read(body: &Map<String, Value>, shared: &Shared) -> Result<Chat, ApiError> {
-    chat::read(&translate(&Fields::of(body))?, shared)
+    let ignored = known::check(known::MESSAGES, body)?;
+    let mut chat = chat::read(&translate(&Fields::of(body))?, shared)?;
+    chat.ignored.extend(ignored);
+    Ok(chat)
 }
 
 /// The same request in OpenAI's form. Fields that both know under one name are checked there.
 fn translate(fields: &Fields<'_>) -> Result<Map<String, Value>, ApiError> {
     let mut body = Map::new();
-    for name in ["model", "max_tokens", "temperature", "top_p", "top_k", "seed", "stream"] {
+    for name in ["model", "max_tokens", "temperature", "top_p", "stream"].into_iter().chain(known::PASSED) {
         if let Some(value) = fields.get(name) {
             body.insert(name.into(), value.clone());
         }
@@ -143,7 +149,10 @@ fn translate(fields: &Fields<'_>) -> Result<Map<String, Value>, ApiError> {
             _ => return Err(thinking.wrong("type", "`enabled`, `adaptive` or `disabled`")),
         },
     };
-    body.insert("chat_template_kwargs".into(), json!({"enable_thinking": thinking}));
+    let variables = body.entry("chat_template_kwargs").or_insert(json!({}));
+    if let Some(variables) = variables.as_object_mut() {
+        variables.entry("enable_thinking").or_insert(json!(thinking));
+    }
     let mut messages = Vec::new();
     if let Some(system) = fields.get("system") {
         messages.push(json!({"role": "system", "content": text_of(system, "system")?}));

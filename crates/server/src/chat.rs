@@ -9,7 +9,7 @@ use crate::shape::{self, Tools};
 use crate::speech::{Message, Speech, delta};
 use crate::sse::{self, Chunks, Whole};
 use crate::totals::Totals;
-use crate::{guard, logprobs, messages};
+use crate::{aliases, guard, known, logprobs, messages};
 use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
@@ -22,11 +22,14 @@ pub(crate) struct Chat {
     pub(crate) settings: Settings,
     pub(crate) job: Job,
     pub(crate) speech: Speech,
+    /// Fields and parts of the request that were passed over, to be told with the answer.
+    pub(crate) ignored: Vec<String>,
 }
 
 /// Answers a chat.
 pub(crate) async fn complete(State(shared): State<Arc<Shared>>, body: Body) -> Result<Response, ApiError> {
-    let Chat { settings, job, speech } = body.read(&shared, read).await?;
+    let Chat { settings, mut job, speech, ignored } = body.read(&shared, read).await?;
+    job.ignored.clone_from(&ignored);
     let answers = settings.choices;
     let news = shared.handle.submit(vec![job])?;
     let id = format!("chatcmpl-{:016x}", random());
@@ -37,7 +40,7 @@ pub(crate) async fn complete(State(shared): State<Arc<Shared>>, body: Body) -> R
         let include_usage = settings.include_usage;
         let tokenizer = Arc::clone(&shared.tokenizer);
         let chunks = ChatChunks { id, created, model, speeches, totals, include_usage, tokenizer };
-        return Ok(sse::stream(news, chunks, answers));
+        return Ok(known::tell(sse::stream(news, chunks, answers), &ignored));
     }
     let mut totals = totals;
     let mut choices = Vec::with_capacity(answers);
@@ -56,21 +59,24 @@ pub(crate) async fn complete(State(shared): State<Arc<Shared>>, body: Body) -> R
     }
     let object = "chat.completion";
     let (usage, forerun) = (totals.usage(), totals.forerun());
-    Ok(Json(json!({"id": id, "object": object, "created": created, "model": model, "choices": choices,
-        "usage": usage, "forerun": forerun}))
-    .into_response())
+    let answer =
+        Json(json!({"id": id, "object": object, "created": created, "model": model, "choices": choices,
+        "usage": usage, "forerun": forerun}));
+    Ok(known::tell(answer.into_response(), &ignored))
 }
 
 /// Reads a request.
 pub(crate) fn read(body: &Map<String, Value>, shared: &Shared) -> Result<Chat, ApiError> {
-    let fields = Fields::of(body);
+    let ignored = known::check(known::CHAT, body)?;
+    let body = aliases::settle(body)?;
+    let fields = Fields::of(&body);
     let settings = Settings::read(&fields, &shared.limits)?;
     let tools = Tools::read(&fields)?;
     let prompt = render(&fields, tools.offered, shared)?;
     let speech = Speech::new(&prompt.text, tools.offered, tools.parallel);
     let mut job = settings.job(prompt.tokens(shared), "messages", 0, &shared.limits)?;
     job.grammar = shape::grammar(&fields, &tools, speech.is_thinking(), shared)?;
-    Ok(Chat { settings, job, speech })
+    Ok(Chat { settings, job, speech, ignored })
 }
 
 /// The text that the model goes on from.
@@ -103,7 +109,7 @@ pub(crate) fn render(fields: &Fields<'_>, tools: &[Value], shared: &Shared) -> R
         Some("low" | "medium" | "high" | "xhigh") => Some(true),
         Some(_) => {
             let efforts = "`none`, `minimal`, `low`, `medium`, `high` or `xhigh`";
-            return Err(fields.wrong("reasoning_effort", efforts));
+            return Err(fields.unlisted("reasoning_effort", efforts));
         }
     };
     if let Some(variables) = fields.object("chat_template_kwargs")? {

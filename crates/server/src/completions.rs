@@ -3,11 +3,11 @@
 use crate::error::ApiError;
 use crate::fields::{Fields, wrong};
 use crate::job::{Finish, Job, Outcome, Said};
-use crate::logprobs;
 use crate::router::{Body, Shared, unix_time};
 use crate::settings::{Settings, random};
 use crate::sse::{self, Chunks, Whole};
 use crate::totals::Totals;
+use crate::{known, logprobs};
 use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
@@ -24,11 +24,14 @@ struct Completion {
     jobs: Vec<Job>,
     /// What comes before each answer: the prompt, where the request wants it back.
     echoes: Vec<String>,
+    /// Fields of the request that were passed over, to be told with the answer.
+    ignored: Vec<String>,
 }
 
 /// Continues prompts.
 pub(crate) async fn complete(State(shared): State<Arc<Shared>>, body: Body) -> Result<Response, ApiError> {
-    let Completion { settings, jobs, echoes } = body.read(&shared, read).await?;
+    let Completion { settings, mut jobs, echoes, ignored } = body.read(&shared, read).await?;
+    jobs.iter_mut().for_each(|job| job.ignored.clone_from(&ignored));
     let answers = jobs.len() * settings.choices;
     let news = shared.handle.submit(jobs)?;
     let id = format!("cmpl-{:016x}", random());
@@ -39,7 +42,7 @@ pub(crate) async fn complete(State(shared): State<Arc<Shared>>, body: Body) -> R
         let offsets = echoes.iter().map(|echo| echo.chars().count()).collect();
         let tokenizer = Arc::clone(&shared.tokenizer);
         let chunks = TextChunks { id, created, model, echoes, totals, include_usage, tokenizer, offsets };
-        return Ok(sse::stream(news, chunks, answers));
+        return Ok(known::tell(sse::stream(news, chunks, answers), &ignored));
     }
     let mut choices = Vec::with_capacity(answers);
     for (index, whole) in sse::collect(news, answers).await?.into_iter().enumerate() {
@@ -54,9 +57,9 @@ pub(crate) async fn complete(State(shared): State<Arc<Shared>>, body: Body) -> R
         totals.add(index, outcome);
     }
     let (usage, forerun) = (totals.usage(), totals.forerun());
-    Ok(Json(json!({"id": id, "object": "text_completion", "created": created, "model": model,
-        "choices": choices, "usage": usage, "forerun": forerun}))
-    .into_response())
+    let answer = Json(json!({"id": id, "object": "text_completion", "created": created, "model": model,
+        "choices": choices, "usage": usage, "forerun": forerun}));
+    Ok(known::tell(answer.into_response(), &ignored))
 }
 
 fn choice(index: usize, text: &str, finish: Option<Finish>) -> Value {
@@ -68,6 +71,7 @@ fn choice(index: usize, text: &str, finish: Option<Finish>) -> Value {
 }
 
 fn read(body: &Map<String, Value>, shared: &Shared) -> Result<Completion, ApiError> {
+    let ignored = known::check(known::COMPLETIONS, body)?;
     let fields = Fields::of(body);
     let mut settings = Settings::read(&fields, &shared.limits)?;
     settings.max_tokens.get_or_insert(DEFAULT_MAX_TOKENS);
@@ -90,7 +94,7 @@ fn read(body: &Map<String, Value>, shared: &Shared) -> Result<Completion, ApiErr
         echoes.extend(std::iter::repeat_n(text, settings.choices));
         jobs.push(settings.job(prompt, "prompt", i * settings.choices, &shared.limits)?);
     }
-    Ok(Completion { settings, jobs, echoes })
+    Ok(Completion { settings, jobs, echoes, ignored })
 }
 
 /// A text, several texts, tokens, or several lists of tokens.

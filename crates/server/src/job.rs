@@ -5,7 +5,7 @@ use engine::Round;
 use engine::sampling::{Likelihood, Sampling};
 use serde::Serialize;
 use std::time::Instant;
-use text::Grammar;
+use text::{Controls, Grammar};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::mpsc::UnboundedSender;
 
@@ -28,8 +28,12 @@ pub(crate) struct Job {
     pub(crate) stream: bool,
     /// Whether to tell which tokens were drafted.
     pub(crate) origins: bool,
+    /// Whether control tokens are part of an answer's text; the one that ends it never is.
+    pub(crate) controls: Controls,
     /// What answers are held to, at their beginning.
     pub(crate) grammar: Option<Grammar>,
+    /// Fields of the request that were ignored, to be told with the answer.
+    pub(crate) ignored: Vec<String>,
 }
 
 /// A job on its way through the scheduler.
@@ -108,6 +112,9 @@ pub(crate) struct Report {
     pub(crate) cached_tokens: usize,
     pub(crate) spec: SpecReport,
     pub(crate) timing: Timing,
+    /// Fields of the request that were ignored.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) ignored: Vec<String>,
 }
 
 /// How speculation went.

@@ -14,6 +14,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod aliases;
 mod answer;
 mod anthropic;
 mod chat;
@@ -28,6 +29,7 @@ mod handle;
 mod hosts;
 mod job;
 mod keys;
+pub mod known;
 mod logprobs;
 mod messages;
 mod metrics;

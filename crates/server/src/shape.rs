@@ -43,12 +43,12 @@ impl<'a> Tools<'a> {
                     Err(ApiError::field("tool_choice", message))
                 }
                 "required" => Ok(Self { forced: tools, ..all }),
-                _ => Err(fields.wrong("tool_choice", "`none`, `auto`, `required` or a function")),
+                _ => Err(fields.unlisted("tool_choice", "`none`, `auto`, `required` or a function")),
             },
             Some(Value::Object(_)) => {
                 let Some(choice) = fields.object("tool_choice")? else { return Ok(all) };
                 if choice.string("type")? != Some("function") {
-                    return Err(choice.wrong("type", "`function`"));
+                    return Err(choice.unlisted("type", "`function`"));
                 }
                 choice.required("function")?;
                 let Some(function) = choice.object("function")? else { return Ok(all) };
@@ -68,7 +68,7 @@ impl<'a> Tools<'a> {
 fn check_tool(tool: &Fields<'_>) -> Result<(), ApiError> {
     tool.required("type")?;
     if tool.string("type")? != Some("function") {
-        return Err(tool.wrong("type", "`function`"));
+        return Err(tool.unlisted("type", "`function`"));
     }
     tool.required("function")?;
     let Some(function) = tool.object("function")? else { return Ok(()) };
@@ -121,6 +121,6 @@ fn read_format<'a>(fields: &Fields<'a>, object: &'a Value) -> Result<Option<&'a 
                 _ => Err(described.wrong("schema", "a JSON schema")),
             }
         }
-        _ => Err(format.wrong("type", "`text`, `json_object` or `json_schema`")),
+        _ => Err(format.unlisted("type", "`text`, `json_object` or `json_schema`")),
     }
 }

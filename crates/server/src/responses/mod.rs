@@ -7,6 +7,7 @@ mod input;
 use crate::chat::{self, Chat};
 use crate::error::ApiError;
 use crate::fields::Fields;
+use crate::known;
 use crate::router::{Body, Shared, unix_time};
 use crate::settings::random;
 use crate::sse::{self, Chunks, Whole};
@@ -19,14 +20,15 @@ use std::sync::Arc;
 
 /// Answers a request.
 pub(crate) async fn respond(State(shared): State<Arc<Shared>>, body: Body) -> Result<Response, ApiError> {
-    let (Chat { settings, job, speech }, mut head) = body.read(&shared, read).await?;
+    let (Chat { settings, mut job, speech, ignored }, mut head) = body.read(&shared, read).await?;
+    job.ignored.clone_from(&ignored);
     head["model"] = json!(shared.name);
     head["temperature"] = json!(settings.sampling.temperature);
     head["top_p"] = json!(settings.sampling.top_p);
     let news = shared.handle.submit(vec![job])?;
     let mut chunks = ItemChunks::new(head, speech, Arc::clone(&shared.tokenizer));
     if settings.stream {
-        return Ok(sse::stream(news, chunks, 1));
+        return Ok(known::tell(sse::stream(news, chunks, 1), &ignored));
     }
     let Some(Whole { said, outcome }) = sse::collect(news, 1).await?.pop() else {
         return Err(ApiError::Internal("the answer was lost".to_owned()));
@@ -35,14 +37,17 @@ pub(crate) async fn respond(State(shared): State<Arc<Shared>>, body: Body) -> Re
     chunks.open();
     chunks.text(0, &said);
     let last = chunks.done(0, outcome).pop();
-    Ok(Json(last.map(|mut event| event["response"].take())).into_response())
+    let answer = Json(last.map(|mut event| event["response"].take()));
+    Ok(known::tell(answer.into_response(), &ignored))
 }
 
 /// Reads a request; also tells what a response repeats of it.
 pub(crate) fn read(body: &Map<String, Value>, shared: &Shared) -> Result<(Chat, Value), ApiError> {
     let fields = Fields::of(body);
+    let ignored = known::check(known::RESPONSES, body)?;
     let chat = input::translate(&fields)?;
-    let chat = chat::read(&chat, shared).map_err(renamed)?;
+    let mut chat = chat::read(&chat, shared).map_err(renamed)?;
+    chat.ignored.extend(ignored);
     let repeated = |name: &str, absent: Value| fields.get(name).cloned().unwrap_or(absent);
     let head = json!({
         "id": format!("resp_{:016x}", random()), "object": "response", "created_at": unix_time(),
