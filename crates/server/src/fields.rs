@@ -59,6 +59,11 @@ impl<'a> Fields<'a> {
         ApiError::field(path.clone(), format!("`{path}` is `{word}`, {expected} was expected"))
     }
 
+    /// The name of this object itself.
+    pub(crate) fn whole_path(&self) -> String {
+        self.path.clone()
+    }
+
     fn read<T>(
         &self,
         name: &str,

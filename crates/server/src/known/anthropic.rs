@@ -19,6 +19,7 @@ pub(super) const MESSAGES: &[Field] = &[
     ),
     kinds("tools", &[("", TOOL), ("custom", TOOL)], "what can be called"),
     within("tool_choice", CHOICE, "what is to be called"),
+    kinds("output_format", &[("json_schema", FORMAT)], "what shape an answer has, as a beta called it"),
     within("output_config", OUTPUT, "how much is thought, and what shape an answer has"),
     refused("container", &[], "running code"),
     refused("mcp_servers", &["[]"], "tools that the server calls"),

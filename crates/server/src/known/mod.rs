@@ -21,6 +21,7 @@ pub const CHAT: Tables = &[
     openai::SAMPLING,
     peers::CHAT,
     peers::SAMPLING,
+    peers::EXTENSIONS,
     peers::OURS,
     peers::REFUSED,
     peers::IGNORED,
@@ -32,17 +33,30 @@ pub const COMPLETIONS: Tables = &[
     openai::SAMPLING,
     peers::COMPLETIONS,
     peers::SAMPLING,
+    peers::EXTENSIONS,
     peers::OURS,
     peers::REFUSED,
     peers::IGNORED,
     peers::HARMLESS,
 ];
 /// Responses.
-pub const RESPONSES: Tables =
-    &[openai::RESPONSES, peers::TRANSLATED, peers::REFUSED, peers::IGNORED, peers::HARMLESS];
+pub const RESPONSES: Tables = &[
+    openai::RESPONSES,
+    peers::TRANSLATED,
+    peers::EXTENSIONS,
+    peers::REFUSED,
+    peers::IGNORED,
+    peers::HARMLESS,
+];
 /// Anthropic's Messages, and counting their tokens.
-pub const MESSAGES: Tables =
-    &[anthropic::MESSAGES, peers::TRANSLATED, peers::REFUSED, peers::IGNORED, peers::HARMLESS];
+pub const MESSAGES: Tables = &[
+    anthropic::MESSAGES,
+    peers::TRANSLATED,
+    peers::EXTENSIONS,
+    peers::REFUSED,
+    peers::IGNORED,
+    peers::HARMLESS,
+];
 /// `/tokenize`.
 pub const TOKENIZE: Tables = &[peers::TOKENIZE];
 /// `/detokenize`.

@@ -38,7 +38,13 @@ pub(super) const CHAT: &[Field] = &[
     within("function_call", &[done("name", "the function to call")], "a choice of tool under its first name"),
     kinds(
         "response_format",
-        &[("text", TYPE), ("json_object", TYPE), ("json_schema", FORMAT)],
+        &[
+            ("text", TYPE),
+            ("json_object", FORMAT),
+            ("json_schema", FORMAT),
+            ("regex", FORMAT),
+            ("grammar", FORMAT),
+        ],
         "what shape an answer has",
     ),
     done("reasoning_effort", "how much is thought"),
@@ -135,6 +141,10 @@ const ALLOWED: &[Field] =
 
 const FORMAT: &[Field] = &[
     done("type", "what it is"),
+    done("schema", "the schema, where others have it"),
+    done("pattern", "the pattern of a `regex`"),
+    done("grammar", "the grammar of a `grammar`"),
+    done("value", "either, where others have it"),
     within(
         "json_schema",
         &[
@@ -155,10 +165,14 @@ pub(super) const RESPONSES: &[Field] = &[
     done("max_output_tokens", "the most tokens of an answer"),
     done("temperature", "how freely tokens are drawn"),
     done("top_p", "drawing from the likeliest part"),
-    done("top_logprobs", "how many other tokens are told"),
+    refused("top_logprobs", &["0"], "telling how likely tokens were"),
     done("stream", "an answer as it is written"),
     within("stream_options", STREAM, "what a stream tells"),
-    kinds("tools", &[("function", RESPONSES_TOOL), ("custom", RESPONSES_TOOL)], "what can be called"),
+    kinds(
+        "tools",
+        &[("function", RESPONSES_TOOL), ("custom", RESPONSES_TOOL), ("namespace", NAMESPACE)],
+        "what can be called",
+    ),
     kinds(
         "tool_choice",
         &[("function", RESPONSES_NAMED), ("custom", RESPONSES_NAMED), ("allowed_tools", RESPONSES_ALLOWED)],
@@ -199,7 +213,7 @@ const CACHE: &[Field] = &[
 const REASONING: &[Field] = &[
     done("effort", "how much is thought"),
     done("summary", "thoughts told in short"),
-    ignored("generate_summary", &[], "thoughts told in short, under its first name"),
+    done("generate_summary", "thoughts told in short, under its first name"),
     ignored("context", &["\"auto\""], "which earlier thoughts are shown to the model; its template decides"),
     refused("mode", &["\"standard\""], "thinking in another way"),
 ];
@@ -234,7 +248,15 @@ const RESPONSES_TOOL: &[Field] = &[
     ignored("defer_loading", &["false"], "a tool that is looked up; here all are on offer"),
 ];
 
-const RESPONSES_NAMED: &[Field] = &[done("type", "what it is"), done("name", "which function")];
+const NAMESPACE: &[Field] = &[
+    done("type", "what it is"),
+    done("name", "the group's name"),
+    done("description", "what its tools do"),
+    kinds("tools", &[("function", RESPONSES_TOOL), ("custom", RESPONSES_TOOL)], "what can be called"),
+];
+
+const RESPONSES_NAMED: &[Field] =
+    &[done("type", "what it is"), done("name", "which function"), done("namespace", "the group of the tool")];
 
 const RESPONSES_ALLOWED: &[Field] = &[
     done("type", "what it is"),
@@ -276,7 +298,7 @@ const ITEM_CALL: &[Field] = &[
     harmless("status", "whether it is whole"),
     harmless("async", "whether it was waited for"),
     harmless("caller", "who called"),
-    harmless("namespace", "the group of the tool"),
+    done("namespace", "the group of the tool"),
 ];
 
 const ITEM_THOUGHT: &[Field] = &[

@@ -15,6 +15,40 @@ pub(crate) const PASSED: [&str; 8] = [
     "chat_template_kwargs",
 ];
 
+/// What an answer is and what ends it, in any of the APIs.
+pub(super) const EXTENSIONS: &[Field] = &[
+    done("min_tokens", "the least tokens of an answer"),
+    done("min_new_tokens", "the same as SGLang calls it"),
+    done("ignore_eos", "no end before the limit"),
+    done("stop_token_ids", "tokens that end an answer"),
+    done("include_stop_str_in_output", "the stop as part of the answer"),
+    done("bad_words", "words that are not said"),
+    done("allowed_token_ids", "the only tokens that are said"),
+    done("guided_json", "an answer that fits a schema"),
+    done("guided_json_object", "an answer that is an object"),
+    done("guided_regex", "an answer that fits a pattern"),
+    done("guided_choice", "an answer out of a list"),
+    done("guided_grammar", "an answer that fits a grammar"),
+    within("structured_outputs", STRUCTURED, "any of these"),
+    done("json_schema", "an answer that fits a schema"),
+    done("regex", "an answer that fits a pattern"),
+    done("ebnf", "an answer that fits a grammar"),
+    done("grammar", "an answer that fits a grammar"),
+];
+
+const STRUCTURED: &[Field] = &[
+    done("json", "an answer that fits a schema"),
+    done("json_object", "an answer that is an object"),
+    done("regex", "an answer that fits a pattern"),
+    done("choice", "an answer out of a list"),
+    done("grammar", "an answer that fits a grammar"),
+    refused("structural_tag", &[], "shapes between tags"),
+    refused("whitespace_pattern", &[], "white space as a pattern says"),
+    refused("disable_additional_properties", &["false"], "schemas read more strictly than they are written"),
+    refused("disable_any_whitespace", &["true"], "white space anywhere; JSON has one spacing here"),
+    harmless("disable_fallback", "there is one library that holds an answer to its shape"),
+];
+
 /// The same as a table, for the translated APIs.
 pub(super) const TRANSLATED: &[Field] = &[
     done("top_k", "drawing from so many of the likeliest"),
@@ -41,25 +75,11 @@ pub(super) const SAMPLING: &[Field] = &[
     done("repetition_penalty", "a factor against what was said"),
     done("repeat_penalty", "the same as llama.cpp calls it"),
     done("n_predict", "the most tokens of an answer, as llama.cpp calls it"),
-    done("min_tokens", "the least tokens of an answer"),
-    done("ignore_eos", "no end before the limit"),
-    done("stop_token_ids", "tokens that end an answer"),
-    done("include_stop_str_in_output", "the stop as part of the answer"),
-    done("bad_words", "words that are not said"),
-    done("allowed_token_ids", "the only tokens that are said"),
+    done("return_progress", "how much of the prompt has been read, as llama.cpp calls it"),
     done("prompt_logprobs", "how likely the prompt was"),
     done("add_special_tokens", "the token that begins a text"),
     done("truncate_prompt_tokens", "the end of a prompt that is too long"),
     done("skip_special_tokens", "control tokens as part of the answer"),
-    done("guided_json", "an answer that fits a schema"),
-    done("guided_regex", "an answer that fits a pattern"),
-    done("guided_choice", "an answer out of a list"),
-    done("guided_grammar", "an answer that fits a grammar"),
-    done("structured_outputs", "any of the four"),
-    done("json_schema", "an answer that fits a schema"),
-    done("regex", "an answer that fits a pattern"),
-    done("ebnf", "an answer that fits a grammar"),
-    done("grammar", "an answer that fits a grammar"),
     harmless("guided_decoding_backend", "which library holds an answer to its shape"),
     harmless("spaces_between_special_tokens", "these tokenizers put none there"),
 ];
@@ -177,7 +197,6 @@ pub(super) const REFUSED: &[Field] = &[
 pub(super) const IGNORED: &[Field] = &[
     ignored("samplers", &[], "the order in which candidates are left out"),
     ignored("repeat_last_n", &["-1"], "how far back a penalty looks; here over the whole text"),
-    ignored("return_progress", &["false"], "how much of the prompt has been read (`forerun.progress` tells)"),
     ignored("timings_per_token", &["false"], "times with every chunk"),
     ignored("models", &["[]"], "other models to try"),
     ignored("fallbacks", &["[]"], "other models to try"),
@@ -238,7 +257,7 @@ pub(super) const TOKENIZE: &[Field] = &[
     done("add_generation_prompt", "whether the model's turn is begun"),
     done("continue_final_message", "going on from the last message"),
     refused("chat_template", &[], "a template of the request's own"),
-    refused("return_token_strs", &["false"], "the text of each token"),
+    done("return_token_strs", "the text of each token"),
     refused("with_pieces", &["false"], "the text of each token"),
     refused("parse_special", &["true"], "control tokens read as text"),
     harmless("model", "which model; there is one"),

@@ -3,6 +3,8 @@
 
 mod events;
 mod input;
+mod plain;
+mod tools;
 
 use crate::chat::{self, Chat};
 use crate::error::ApiError;
@@ -17,16 +19,17 @@ use axum::response::{IntoResponse, Response};
 use events::ItemChunks;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
+use tools::{Forms, Offer};
 
 /// Answers a request.
 pub(crate) async fn respond(State(shared): State<Arc<Shared>>, body: Body) -> Result<Response, ApiError> {
-    let (Chat { settings, mut job, speech, ignored }, mut head) = body.read(&shared, read).await?;
+    let (Chat { settings, mut job, speech, ignored }, mut head, forms) = body.read(&shared, read).await?;
     job.ignored.clone_from(&ignored);
     head["model"] = json!(shared.name);
     head["temperature"] = json!(settings.sampling.temperature);
     head["top_p"] = json!(settings.sampling.top_p);
     let news = shared.handle.submit(vec![job])?;
-    let mut chunks = ItemChunks::new(head, speech, Arc::clone(&shared.tokenizer));
+    let mut chunks = ItemChunks::new(head, speech, forms, Arc::clone(&shared.tokenizer));
     if settings.stream {
         return Ok(known::tell(sse::stream(news, chunks, 1), &ignored));
     }
@@ -41,13 +44,13 @@ pub(crate) async fn respond(State(shared): State<Arc<Shared>>, body: Body) -> Re
     Ok(known::tell(answer.into_response(), &ignored))
 }
 
-/// Reads a request; also tells what a response repeats of it.
-pub(crate) fn read(body: &Map<String, Value>, shared: &Shared) -> Result<(Chat, Value), ApiError> {
+/// Reads a request; also tells what a response repeats of it, and what calls come back as.
+pub(crate) fn read(body: &Map<String, Value>, shared: &Shared) -> Result<(Chat, Value, Forms), ApiError> {
+    let unknown = known::check(known::RESPONSES, body)?;
     let fields = Fields::of(body);
-    let ignored = known::check(known::RESPONSES, body)?;
-    let chat = input::translate(&fields)?;
-    let mut chat = chat::read(&chat, shared).map_err(renamed)?;
-    chat.ignored.extend(ignored);
+    let (chat, Offer { forms, ignored, .. }) = input::translate(&fields)?;
+    let mut chat = chat::read_known(&chat, shared).map_err(renamed)?;
+    chat.ignored.splice(..0, unknown.into_iter().chain(ignored));
     let repeated = |name: &str, absent: Value| fields.get(name).cloned().unwrap_or(absent);
     let head = json!({
         "id": format!("resp_{:016x}", random()), "object": "response", "created_at": unix_time(),
@@ -60,7 +63,7 @@ pub(crate) fn read(body: &Map<String, Value>, shared: &Shared) -> Result<(Chat, 
         "top_p": null, "truncation": "disabled", "usage": null, "user": fields.get("user"),
         "metadata": repeated("metadata", json!({})),
     });
-    Ok((chat, head))
+    Ok((chat, head, forms))
 }
 
 /// Errors name the fields of this API.
