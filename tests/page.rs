@@ -114,7 +114,8 @@ fn an_answer_can_be_stopped() {
         assert_eq!(browser.value("document.activeElement.id"), "prompt");
     }
     // The server has let go: its slot is free.
-    let idle = |page: &str| page.lines().any(|line| line == "vllm:num_requests_running 0");
+    let idle =
+        |page: &str| page.lines().any(|line| line == "vllm:num_requests_running{model_name=\"embedded\"} 0");
     let freed = (0..200).any(|_| {
         std::thread::sleep(std::time::Duration::from_millis(50));
         idle(&server.get("/metrics", "").body)

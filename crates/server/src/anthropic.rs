@@ -50,7 +50,8 @@ pub(crate) async fn messages(
     body: Body,
 ) -> Result<Response, AnthropicError> {
     let Chat { settings, job, mut speech } = body.read(&shared, read).await?;
-    let (id, model) = (format!("msg_{:016x}", random()), shared.name.clone());
+    let id = format!("msg_{:016x}", random());
+    let model = shared.about.called(settings.model.as_deref()).to_owned();
     let prompt_tokens = job.prompt.len();
     let stops = settings.stops;
     let news = shared.handle.submit(vec![job])?;

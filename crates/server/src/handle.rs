@@ -2,10 +2,11 @@
 
 use crate::error::ApiError;
 use crate::job::{Event, Job, Ticket};
+use crate::log;
 use crate::metrics::Metrics;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use tokio::sync::Semaphore;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
@@ -18,6 +19,8 @@ pub(crate) struct Handle {
     permits: Arc<Semaphore>,
     capacity: usize,
     timeout: Option<Duration>,
+    /// Nobody holds it any more when the engine's thread has ended.
+    life: Weak<()>,
     closing: AtomicBool,
     abandon: Arc<AtomicBool>,
     metrics: Arc<Metrics>,
@@ -31,9 +34,11 @@ impl Handle {
         timeout: Option<Duration>,
         abandon: Arc<AtomicBool>,
         metrics: Arc<Metrics>,
+        life: Weak<()>,
     ) -> Self {
         let permits = Arc::new(Semaphore::new(capacity));
-        Self { jobs, permits, capacity, timeout, closing: AtomicBool::new(false), abandon, metrics }
+        let closing = AtomicBool::new(false);
+        Self { jobs, permits, capacity, timeout, life, closing, abandon, metrics }
     }
 
     /// Sends the jobs of one request. Dropping the receiver cancels them.
@@ -48,14 +53,22 @@ impl Handle {
         })?;
         let permit = Arc::new(permit);
         let (events, receiver) = unbounded_channel();
-        let arrived = Instant::now();
+        let (arrived, record) = (Instant::now(), log::current());
         let deadline = self.timeout.map(|timeout| arrived + timeout);
         for job in jobs {
-            let (events, _permit) = (events.clone(), Arc::clone(&permit));
-            let ticket = Arc::new(Ticket { job, events, arrived, deadline, _permit });
+            let (record, events, _permit) = (record.clone(), events.clone(), Arc::clone(&permit));
+            if let Some(record) = &record {
+                record.add_prompt(job.prompt.len());
+            }
+            let ticket = Arc::new(Ticket { job, record, events, arrived, deadline, _permit });
             self.jobs.send(ticket).map_err(|_| ApiError::Internal("the engine has ended".to_owned()))?;
         }
         Ok(receiver)
+    }
+
+    /// Whether the engine's thread runs.
+    pub(crate) fn is_alive(&self) -> bool {
+        self.life.strong_count() > 0
     }
 
     /// Whether new requests are turned away.
@@ -66,8 +79,12 @@ impl Handle {
     /// Turns new requests away and waits for those under way, at most `limit`; then they are given up.
     pub(crate) async fn drain(&self, limit: Duration) {
         self.closing.store(true, Ordering::Relaxed);
+        let answers = self.capacity - self.permits.available_permits();
+        tracing::info!(answers, limit_s = limit.as_secs(), "draining");
         let all = self.permits.acquire_many(self.capacity as u32);
         if tokio::time::timeout(limit, all).await.is_err() {
+            let answers = self.capacity - self.permits.available_permits();
+            tracing::warn!(answers, "given up");
             self.abandon.store(true, Ordering::Relaxed);
         }
     }

@@ -1,9 +1,11 @@
 //! What the HTTP side asks of the engine's thread, and what it hears back.
 
 use crate::error::ApiError;
+use crate::log::Record;
 use engine::Round;
 use engine::sampling::{Likelihood, Sampling};
 use serde::Serialize;
+use std::sync::Arc;
 use std::time::Instant;
 use text::Grammar;
 use tokio::sync::OwnedSemaphorePermit;
@@ -36,12 +38,14 @@ pub(crate) struct Job {
 #[derive(Debug)]
 pub(crate) struct Ticket {
     pub(crate) job: Job,
+    /// What the log is told, where the request has a line there.
+    pub(crate) record: Option<Arc<Record>>,
     /// Closed when the client has gone away.
     pub(crate) events: UnboundedSender<Event>,
     pub(crate) arrived: Instant,
     pub(crate) deadline: Option<Instant>,
     /// Given back when all jobs of the request are done.
-    pub(crate) _permit: std::sync::Arc<OwnedSemaphorePermit>,
+    pub(crate) _permit: Arc<OwnedSemaphorePermit>,
 }
 
 /// News of one answer.

@@ -20,6 +20,8 @@ const MAX_BIASES: usize = 1024;
 /// How to answer.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Settings {
+    /// The name that the model was asked for by.
+    pub(crate) model: Option<String>,
     pub(crate) sampling: Sampling,
     pub(crate) stops: Vec<String>,
     pub(crate) max_tokens: Option<usize>,
@@ -77,7 +79,7 @@ impl Settings {
         let max_tokens = fields.integer("max_tokens", 1..=i64::MAX)?;
         let max_tokens = fields.integer("max_completion_tokens", 1..=i64::MAX)?.or(max_tokens);
         fields.string("user")?;
-        fields.string("model")?;
+        let model = fields.string("model")?.map(str::to_owned);
         let stops = read_stops(fields)?;
         let max_tokens = max_tokens.map(|n| n as usize);
         let likelihoods = read_likelihoods(fields)?;
@@ -85,7 +87,7 @@ impl Settings {
             Some(own) => own.bool("origins")?.unwrap_or(false),
             None => false,
         };
-        Ok(Self { sampling, stops, max_tokens, choices, likelihoods, stream, include_usage, origins })
+        Ok(Self { model, sampling, stops, max_tokens, choices, likelihoods, stream, include_usage, origins })
     }
 
     /// The job of answering `prompt`, which came in `field`.

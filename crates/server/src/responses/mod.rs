@@ -20,7 +20,7 @@ use std::sync::Arc;
 /// Answers a request.
 pub(crate) async fn respond(State(shared): State<Arc<Shared>>, body: Body) -> Result<Response, ApiError> {
     let (Chat { settings, job, speech }, mut head) = body.read(&shared, read).await?;
-    head["model"] = json!(shared.name);
+    head["model"] = json!(shared.about.called(settings.model.as_deref()));
     head["temperature"] = json!(settings.sampling.temperature);
     head["top_p"] = json!(settings.sampling.top_p);
     let news = shared.handle.submit(vec![job])?;
