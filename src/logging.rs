@@ -4,13 +4,13 @@ use anyhow::{Context, Result};
 use clap::ValueEnum;
 use server::Collector;
 use std::io::stderr;
-use tracing_subscriber::filter::Targets;
+use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, fmt, registry};
 
 /// What the log says where nobody asks for more or less.
-const DEFAULT_LEVEL: &str = "info";
+const DEFAULT_LEVEL: LevelFilter = LevelFilter::INFO;
 
 /// How the log is written.
 #[derive(clap::Args, Clone, Debug)]
@@ -43,7 +43,11 @@ impl LogFlags {
                 json.with_span_list(false).with_target(false).with_writer(stderr).boxed()
             }
         };
-        registry().with(layer.with_filter(self.levels()?)).try_init()?;
+        let (levels, complaint) = self.levels()?;
+        registry().with(layer.with_filter(levels)).try_init()?;
+        if let Some(complaint) = complaint {
+            tracing::warn!(cause = complaint, "`RUST_LOG` is not understood");
+        }
         server::log_panics();
         Ok(())
     }
@@ -57,12 +61,22 @@ impl LogFlags {
         collector.transpose().context("`--otlp-endpoint`")
     }
 
-    fn levels(&self) -> Result<Targets> {
-        let (text, whence) = match (&self.log_level, std::env::var("RUST_LOG")) {
-            (Some(text), _) => (text.clone(), "--log-level"),
-            (None, Ok(text)) if !text.is_empty() => (text, "RUST_LOG"),
-            (None, _) => (DEFAULT_LEVEL.to_owned(), "--log-level"),
-        };
-        text.parse().with_context(|| format!("`{whence}` is `{text}`"))
+    /// What is said from which level on, and what was wrong with `RUST_LOG`, which may be meant for somebody else.
+    fn levels(&self) -> Result<(Targets, Option<String>)> {
+        if let Some(text) = &self.log_level {
+            // A lone word that is no level would be taken for a part of the program.
+            let is_level = |part: &str| part.contains('=') || part.trim().parse::<LevelFilter>().is_ok();
+            let known = Some(text).filter(|text| text.split(',').all(is_level));
+            let levels = known.and_then(|text| text.parse().ok());
+            let wanted = "error, warn, info, debug, trace or off was expected";
+            return Ok((levels.with_context(|| format!("`--log-level` is `{text}`, {wanted}"))?, None));
+        }
+        let text = std::env::var("RUST_LOG").ok().filter(|text| !text.is_empty());
+        let default = || Targets::new().with_default(DEFAULT_LEVEL);
+        Ok(match text.map(|text| text.parse()) {
+            None => (default(), None),
+            Some(Ok(levels)) => (levels, None),
+            Some(Err(error)) => (default(), Some(error.to_string())),
+        })
     }
 }

@@ -9,6 +9,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Metric, Registry};
+use std::collections::HashSet;
 use std::sync::atomic::AtomicU64;
 
 /// Why requests ended.
@@ -127,7 +128,7 @@ impl Metrics {
         let mean = "Decoding by token, of an answer";
         let per_token = b.seconds("vllm:request_time_per_output_token_seconds", mean);
         b.add("vllm:time_per_output_token_seconds", mean, per_token.clone());
-        Self {
+        let metrics = Self {
             running: b.new("vllm:num_requests_running", "Answers being read or written"),
             waiting: b.new("vllm:num_requests_waiting", "Answers that wait for a slot"),
             prompt_tokens: b.new("vllm:prompt_tokens", "Tokens of prompts"),
@@ -168,7 +169,14 @@ impl Metrics {
             ended: b.new("vllm:request_success", "Answers that ended"),
             errors: b.new("forerun_request_errors", "Requests that failed, by what went wrong"),
             registry: b.0,
+        };
+        // What has not happened yet is 0 and not absent.
+        for finished_reason in ["stop", "length", "abort"] {
+            metrics.ended.get_or_create(&Ended { finished_reason });
         }
+        metrics.accepted_at.get_or_create(&Position { position: 0 });
+        metrics.errors.get_or_create(&Kind { kind: "internal" });
+        metrics
     }
 
     /// Tells once how states are kept.
@@ -222,11 +230,26 @@ impl Metrics {
         self.errors.get_or_create(&Kind { kind }).inc();
     }
 
-    /// The page of `/metrics`.
-    pub(crate) fn page(&self) -> String {
+    /// The page of `/metrics`, in OpenMetrics' form or in Prometheus' older one, where a counter's family is called as
+    /// its samples are.
+    pub(crate) fn page(&self, is_open: bool) -> String {
         let mut page = String::new();
         // Writing to a string cannot fail; a page cut short is still better than no page.
         let _ = encode(&mut page, &self.registry);
-        page
+        if is_open {
+            return page;
+        }
+        let counters = page.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.strip_suffix(" counter"));
+        let counters: HashSet<&str> = counters.collect();
+        let older = |line: &str| {
+            let mut words = line.splitn(4, ' ');
+            match (words.next(), words.next(), words.next(), words.next()) {
+                (Some("#"), Some(what), Some(name), Some(rest)) if counters.contains(name) => {
+                    format!("# {what} {name}_total {rest}\n")
+                }
+                _ => format!("{line}\n"),
+            }
+        };
+        page.lines().filter(|line| *line != "# EOF").map(older).collect()
     }
 }

@@ -11,7 +11,7 @@ use crate::{anthropic, chat, completions, hosts, page, responses, tokens};
 use axum::body::Bytes;
 use axum::extract::rejection::BytesRejection;
 use axum::extract::{DefaultBodyLimit, FromRequest, Request, State};
-use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
@@ -131,9 +131,14 @@ async fn version() -> Json<Value> {
     Json(json!({"version": env!("CARGO_PKG_VERSION")}))
 }
 
-async fn metrics(State(shared): State<Arc<Shared>>) -> Response {
-    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-    ([(header::CONTENT_TYPE, kind)], shared.metrics.page()).into_response()
+async fn metrics(State(shared): State<Arc<Shared>>, headers: HeaderMap) -> Response {
+    let accepted = headers.get(header::ACCEPT).and_then(|kinds| kinds.to_str().ok());
+    let is_open = accepted.is_some_and(|kinds| kinds.contains("application/openmetrics-text"));
+    let kind = match is_open {
+        true => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+        false => "text/plain; version=0.0.4; charset=utf-8",
+    };
+    ([(header::CONTENT_TYPE, kind)], shared.metrics.page(is_open)).into_response()
 }
 
 async fn no_such_path(uri: Uri) -> ApiError {
