@@ -16,6 +16,7 @@
 
 mod answer;
 mod anthropic;
+mod arguments;
 mod chat;
 mod chunk;
 mod completions;
@@ -23,11 +24,14 @@ mod connections;
 mod constraint;
 mod error;
 mod fields;
+mod fold;
+mod framing;
 mod guard;
 mod handle;
 mod hosts;
 mod job;
 mod keys;
+mod legacy;
 mod log;
 mod logprobs;
 mod messages;
@@ -35,7 +39,9 @@ mod metrics;
 mod models;
 mod otlp;
 mod page;
+mod parts;
 mod prefix;
+mod prompt;
 mod protobuf;
 mod reader;
 mod responses;
@@ -45,6 +51,7 @@ mod settings;
 mod shape;
 mod speech;
 mod sse;
+mod structured;
 mod tls;
 mod tokens;
 mod totals;
@@ -80,8 +87,8 @@ pub struct Served {
     pub mode: &'static str,
     /// Text to tokens and back.
     pub tokenizer: Tokenizer,
-    /// Messages to text; without it only `/v1/completions` works.
-    pub template: Option<ChatTemplate>,
+    /// Messages to text, or why there is no template; then only `/v1/completions` works.
+    pub template: Result<ChatTemplate, String>,
     /// What holds where a request does not say.
     pub sampling: Sampling,
     /// Tokens of prompt and answer together.
@@ -137,6 +144,9 @@ impl Default for Options {
 /// After an answer's end its connection has this long to take it.
 const LAST_WORDS: Duration = Duration::from_secs(5);
 
+/// Bytes of the engine's stack: it follows grammars that clients send.
+const ENGINE_STACK: usize = 64 << 20;
+
 /// Serves until `stop` is ready, then lets answers under way finish.
 pub async fn serve(
     listener: TcpListener,
@@ -150,7 +160,8 @@ pub async fn serve(
     let slots = slots.clamp(1, MAX_SLOTS);
     let capacity = slots + queue;
     let config = engine.model().config();
-    let limits = settings::Limits { sampling, vocab: config.vocab, context, capacity };
+    let ends = tokenizer.ends().to_vec();
+    let limits = settings::Limits { sampling, vocab: config.vocab, context, capacity, ends };
     let about = models::About {
         names,
         created: router::unix_time(),
@@ -159,7 +170,7 @@ pub async fn serve(
         parameters,
         vocab: config.vocab,
         hidden: config.hidden,
-        can: models::Abilities::of(template.as_ref()),
+        can: models::Abilities::of(template.as_ref().ok()),
     };
     let mut metrics = metrics::Metrics::new(about.called(None), context);
     metrics.tell_cache(metrics::CacheConfig {
@@ -187,14 +198,15 @@ pub async fn serve(
         mode,
         load_s,
     };
-    let thread = std::thread::Builder::new().name("engine".to_owned());
+    let thread = std::thread::Builder::new().name("engine".to_owned()).stack_size(ENGINE_STACK);
     let alive = Arc::new(());
     let life = Arc::downgrade(&alive);
     let thread = thread.spawn(move || {
         scheduler.run(&jobs);
         drop(alive);
     })?;
-    let handle = handle::Handle::new(sender, capacity, timeout, abandon, Arc::clone(&metrics), life);
+    let handle =
+        handle::Handle::new(sender, capacity, 2 * slots, timeout, abandon, Arc::clone(&metrics), life);
     let grammars = std::sync::OnceLock::new();
     tracing::info!(%address, model = about.called(None), context, slots, queue, mode, "listening");
     let shared = router::Shared { handle, about, tokenizer, template, grammars, limits, keys, metrics };

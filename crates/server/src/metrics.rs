@@ -60,6 +60,8 @@ pub(crate) struct Metrics {
     /// Answers that wait for a slot.
     pub(crate) waiting: Gauge,
     pub(crate) prompt_tokens: Counter,
+    /// Of the prompts' tokens, those that passes have read.
+    pub(crate) prefill_tokens: Counter,
     pub(crate) generation_tokens: Counter,
     pub(crate) cached_queries: Counter,
     pub(crate) cached_hits: Counter,
@@ -132,6 +134,7 @@ impl Metrics {
             running: b.new("vllm:num_requests_running", "Answers being read or written"),
             waiting: b.new("vllm:num_requests_waiting", "Answers that wait for a slot"),
             prompt_tokens: b.new("vllm:prompt_tokens", "Tokens of prompts"),
+            prefill_tokens: b.new("forerun_prefill_tokens", "Prompt tokens read"),
             generation_tokens: b.new("vllm:generation_tokens", "Tokens of answers"),
             cached_queries: b.new("vllm:prefix_cache_queries", "Prompt tokens looked up"),
             cached_hits: b.new("vllm:prefix_cache_hits", "Prompt tokens found"),
@@ -172,10 +175,10 @@ impl Metrics {
         };
         // What has not happened yet is 0 and not absent.
         for finished_reason in ["stop", "length", "abort"] {
-            metrics.ended.get_or_create(&Ended { finished_reason });
+            metrics.ended.get_or_create(&Ended { finished_reason }).inc_by(0);
         }
-        metrics.accepted_at.get_or_create(&Position { position: 0 });
-        metrics.errors.get_or_create(&Kind { kind: "internal" });
+        metrics.accepted_at.get_or_create(&Position { position: 0 }).inc_by(0);
+        metrics.errors.get_or_create(&Kind { kind: "internal" }).inc_by(0);
         metrics
     }
 

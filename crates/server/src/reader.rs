@@ -13,7 +13,7 @@ use std::sync::{Arc, OnceLock, Weak, mpsc};
 use text::{ChatTemplate, Tokenizer};
 
 /// Reads bodies as a server with this tokenizer and template would.
-pub struct Reader(Shared);
+pub struct Reader(pub(crate) Shared);
 
 impl Reader {
     /// A reader for a context of 4096 tokens.
@@ -21,7 +21,7 @@ impl Reader {
         let metrics = Arc::new(Metrics::new("none", 4096));
         let (jobs, _) = mpsc::channel();
         let abandon = Arc::new(AtomicBool::new(false));
-        let handle = Handle::new(jobs, 8, None, abandon, Arc::clone(&metrics), Weak::new());
+        let handle = Handle::new(jobs, 8, 8, None, abandon, Arc::clone(&metrics), Weak::new());
         let about = About {
             names: vec!["none".to_owned()],
             created: 0,
@@ -32,13 +32,13 @@ impl Reader {
             hidden: 0,
             can: Abilities::of(Some(&template)),
         };
-        let limits =
-            Limits { sampling: Sampling::default(), vocab: tokenizer.len(), context: 4096, capacity: 8 };
+        let (vocab, ends) = (tokenizer.len(), tokenizer.ends().to_vec());
+        let limits = Limits { sampling: Sampling::default(), vocab, context: 4096, capacity: 8, ends };
         Self(Shared {
             handle,
             about,
             tokenizer: Arc::new(tokenizer),
-            template: Some(template),
+            template: Ok(template),
             grammars: OnceLock::new(),
             limits,
             keys: None,
