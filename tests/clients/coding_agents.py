@@ -189,7 +189,8 @@ def try_agent(name, options):
     project.mkdir()
     (project / "hello.txt").write_text(HELLO)
     server = urllib.parse.urlsplit(options.url).netloc
-    with Proxy(server, Steps()) as proxy:
+    scrubber = scrub.Scrubber(scratch) if options.record else None
+    with Proxy(server, Steps(), scrubber) as proxy:
         place = Place(options.folder.resolve(), home, project, proxy.url, options.full)
         run = AGENTS[name](place)
         if not os.path.exists(run.command[0]):
@@ -210,7 +211,7 @@ def try_agent(name, options):
         found = list(faults(run, proxy, ended))
         title = f"{name} {version(run.command, environment)}"
         if options.record and not found:
-            scrub.record(options.record / f"{name}.json", title, proxy.exchanges, run.steps.tool, scratch)
+            scrub.write(options.record / f"{name}.json", title, run.steps.tool, proxy.exchanges)
         print(f"{title}: {len(proxy.exchanges)} requests, {took:.0f} s, {'; '.join(found) or 'content'}", flush=True)
     if found:
         print(f"{ended.stdout[-2000:]}\n{ended.stderr[-2000:]}", file=sys.stderr)

@@ -6,9 +6,12 @@ agent's long prompts, so the proxy asks for it in the words of the API: the firs
 gets a `tool_choice` of that tool, whose schema leaves only the wanted arguments; others may not call a tool, and a
 schema leaves only the wanted answer. What is kept is what the client sent.
 
+With a `scrubber` requests become fixtures on their way (see `scrub.py`), so what is kept is what was answered.
+
 As `HTTPS_PROXY` it refuses every other address and says which one was asked for.
 """
 
+import copy
 import dataclasses
 import http.client
 import http.server
@@ -109,9 +112,9 @@ class Proxy(http.server.ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, server, steps):
+    def __init__(self, server, steps, scrubber=None):
         super().__init__(("127.0.0.1", 0), Handler)
-        self.server, self.steps, self.exchanges = server, steps, []
+        self.server, self.steps, self.scrubber, self.exchanges = server, steps, scrubber, []
         self.lock = threading.Lock()
         self.url = f"http://127.0.0.1:{self.server_address[1]}"
 
@@ -153,7 +156,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
             proxy.exchanges.append(exchange)
             if raw:
                 exchange.body = json.loads(raw)
-                changed = json.loads(raw)
+                if proxy.scrubber:
+                    exchange.body = proxy.scrubber.body(exchange.body)
+                changed = copy.deepcopy(exchange.body)
                 exchange.forced = proxy.steps.change(self.path.partition("?")[0], changed)
                 raw = json.dumps(changed).encode()
         self.pass_on(raw, exchange)
