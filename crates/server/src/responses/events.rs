@@ -1,5 +1,7 @@
 //! An answer as items and the events that build them: thoughts, a message, calls of functions.
 
+use super::plain::PlainText;
+use super::tools::{Form, Forms, action};
 use crate::error::ApiError;
 use crate::job::{Finish, Outcome, Said};
 use crate::settings::random;
@@ -14,6 +16,7 @@ pub(super) struct ItemChunks {
     /// The response so far; whole items are in its `output`.
     response: Value,
     speech: Speech,
+    forms: Forms,
     tokenizer: Arc<Tokenizer>,
     open: Option<Item>,
     /// Tokens of thoughts, as far as they are told.
@@ -27,13 +30,15 @@ struct Item {
     kind: Kind,
     id: String,
     text: String,
+    /// Takes the text out of the arguments of a custom tool.
+    plain: PlainText,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 enum Kind {
     Reasoning,
     Message,
-    Call { call_id: String, name: String },
+    Call { call_id: String, form: Form },
 }
 
 impl Item {
@@ -50,8 +55,32 @@ impl Item {
                 let content: Vec<Value> = begun.then(|| self.part()).into_iter().collect();
                 json!({"type": "message", "id": id, "status": status, "role": "assistant", "content": content})
             }
-            Kind::Call { call_id, name } => json!({"type": "function_call", "id": id, "call_id": call_id,
-                "name": name, "arguments": text, "status": status}),
+            Kind::Call { call_id, form } => {
+                let kind = match form {
+                    Form::Function { .. } => "function_call",
+                    Form::Custom { .. } => "custom_tool_call",
+                    Form::LocalShell => "local_shell_call",
+                    Form::Shell => "shell_call",
+                    Form::ApplyPatch => "apply_patch_call",
+                };
+                let mut call = json!({"type": kind, "id": id, "call_id": call_id, "status": status});
+                match form {
+                    Form::Function { name, namespace } | Form::Custom { name, namespace } => {
+                        call["name"] = json!(name);
+                        if let Some(namespace) = namespace {
+                            call["namespace"] = json!(namespace);
+                        }
+                        call[form.text_name()] = json!(text);
+                    }
+                    Form::LocalShell => call["action"] = action(form, text),
+                    Form::Shell => {
+                        call["action"] = action(form, text);
+                        call["environment"] = json!({"type": "local"});
+                    }
+                    Form::ApplyPatch => call["operation"] = action(form, text),
+                }
+                call
+            }
         }
     }
 
@@ -64,9 +93,24 @@ impl Item {
     }
 }
 
+impl Form {
+    /// What the text of a call is called.
+    fn text_name(&self) -> &'static str {
+        if matches!(self, Self::Custom { .. }) { "input" } else { "arguments" }
+    }
+
+    /// What the events that bring it are called.
+    fn event_name(&self) -> &'static str {
+        match self {
+            Self::Custom { .. } => "response.custom_tool_call_input",
+            _ => "response.function_call_arguments",
+        }
+    }
+}
+
 impl ItemChunks {
-    pub(super) fn new(response: Value, speech: Speech, tokenizer: Arc<Tokenizer>) -> Self {
-        Self { response, speech, tokenizer, open: None, thought: String::new(), sequence: 0 }
+    pub(super) fn new(response: Value, speech: Speech, forms: Forms, tokenizer: Arc<Tokenizer>) -> Self {
+        Self { response, speech, forms, tokenizer, open: None, thought: String::new(), sequence: 0 }
     }
 
     fn event(&mut self, kind: &str, mut event: Value) -> Value {
@@ -95,9 +139,11 @@ impl ItemChunks {
         let prefix = match kind {
             Kind::Reasoning => "rs",
             Kind::Message => "msg",
-            Kind::Call { .. } => "fc",
+            Kind::Call { form: Form::Function { .. }, .. } => "fc",
+            Kind::Call { .. } => "ctc",
         };
-        let item = Item { kind, id: format!("{prefix}_{:016x}", random()), text: String::new() };
+        let id = format!("{prefix}_{:016x}", random());
+        let item = Item { kind, id, text: String::new(), plain: PlainText::default() };
         let output_index = self.index();
         let added = json!({"output_index": output_index, "item": item.object("in_progress")});
         events.push(self.event("response.output_item.added", added));
@@ -109,6 +155,8 @@ impl ItemChunks {
     }
 
     fn end(&mut self, status: &str, events: &mut Vec<Value>) {
+        let rest = self.open.as_mut().map(|item| item.plain.finish()).unwrap_or_default();
+        self.add_text(&rest, events);
         let Some(item) = self.open.take() else { return };
         let (id, text, output_index) = (&item.id, &item.text, self.index());
         let at = json!({"item_id": id, "output_index": output_index, "content_index": 0});
@@ -129,11 +177,15 @@ impl ItemChunks {
                 events.push(self.event("response.output_text.done", done));
                 events.push(self.event("response.content_part.done", with("part", item.part())));
             }
-            Kind::Call { name, .. } => {
-                let done =
-                    json!({"item_id": id, "output_index": output_index, "name": name, "arguments": text});
-                events.push(self.event("response.function_call_arguments.done", done));
+            Kind::Call { form: form @ (Form::Function { name, .. } | Form::Custom { name, .. }), .. } => {
+                let mut done = json!({"item_id": id, "output_index": output_index});
+                done[form.text_name()] = json!(text);
+                if matches!(form, Form::Function { .. }) {
+                    done["name"] = json!(name);
+                }
+                events.push(self.event(&format!("{}.done", form.event_name()), done));
             }
+            Kind::Call { .. } => {}
         }
         let object = item.object(status);
         if let Some(output) = self.response["output"].as_array_mut() {
@@ -154,17 +206,35 @@ impl ItemChunks {
                 self.begin(Kind::Message, events);
                 text
             }
-            Part::CallBegins { id, name, .. } => return self.begin(Kind::Call { call_id: id, name }, events),
-            Part::CallArguments { text, .. } => text,
+            Part::CallBegins { id, name, .. } => {
+                let form = self.forms.get(&name).cloned();
+                let form = form.unwrap_or(Form::Function { name, namespace: None });
+                return self.begin(Kind::Call { call_id: id, form }, events);
+            }
+            Part::CallArguments { text, .. } => match &mut self.open {
+                Some(Item { kind: Kind::Call { form: Form::Custom { .. }, .. }, plain, .. }) => {
+                    plain.push(&text)
+                }
+                _ => text,
+            },
         };
+        self.add_text(&text, events);
+    }
+
+    /// More text of the item that is open.
+    fn add_text(&mut self, text: &str, events: &mut Vec<Value>) {
         let output_index = self.index();
-        let Some(item) = &mut self.open else { return };
-        item.text += &text;
+        let Some(item) = self.open.as_mut().filter(|_| !text.is_empty()) else { return };
+        item.text += text;
         let mut delta = json!({"item_id": item.id, "output_index": output_index, "delta": text});
-        let kind = match item.kind {
-            Kind::Reasoning => "response.reasoning_text.delta",
-            Kind::Message => "response.output_text.delta",
-            Kind::Call { .. } => "response.function_call_arguments.delta",
+        let kind = match &item.kind {
+            Kind::Reasoning => "response.reasoning_text.delta".to_owned(),
+            Kind::Message => "response.output_text.delta".to_owned(),
+            Kind::Call { form: form @ (Form::Function { .. } | Form::Custom { .. }), .. } => {
+                format!("{}.delta", form.event_name())
+            }
+            // Their actions come whole, at the end.
+            Kind::Call { .. } => return,
         };
         if !matches!(item.kind, Kind::Call { .. }) {
             delta["content_index"] = json!(0);
@@ -172,7 +242,7 @@ impl ItemChunks {
         if item.kind == Kind::Message {
             delta["logprobs"] = json!([]);
         }
-        events.push(self.event(kind, delta));
+        events.push(self.event(&kind, delta));
     }
 
     fn usage(&self, outcome: &Outcome) -> Value {

@@ -3,6 +3,8 @@
 
 mod events;
 mod input;
+mod plain;
+mod tools;
 
 use crate::chat::{self, Chat};
 use crate::error::ApiError;
@@ -16,15 +18,16 @@ use axum::response::{IntoResponse, Response};
 use events::ItemChunks;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
+use tools::{Forms, Offer};
 
 /// Answers a request.
 pub(crate) async fn respond(State(shared): State<Arc<Shared>>, body: Body) -> Result<Response, ApiError> {
-    let (Chat { settings, job, speech }, mut head) = body.read(&shared, read).await?;
+    let (Chat { settings, job, speech, .. }, mut head, forms) = body.read(&shared, read).await?;
     head["model"] = json!(shared.name);
     head["temperature"] = json!(settings.sampling.temperature);
     head["top_p"] = json!(settings.sampling.top_p);
     let news = shared.handle.submit(vec![job])?;
-    let mut chunks = ItemChunks::new(head, speech, Arc::clone(&shared.tokenizer));
+    let mut chunks = ItemChunks::new(head, speech, forms, Arc::clone(&shared.tokenizer));
     if settings.stream {
         return Ok(sse::stream(news, chunks, 1));
     }
@@ -38,11 +41,12 @@ pub(crate) async fn respond(State(shared): State<Arc<Shared>>, body: Body) -> Re
     Ok(Json(last.map(|mut event| event["response"].take())).into_response())
 }
 
-/// Reads a request; also tells what a response repeats of it.
-pub(crate) fn read(body: &Map<String, Value>, shared: &Shared) -> Result<(Chat, Value), ApiError> {
+/// Reads a request; also tells what a response repeats of it, and what calls come back as.
+pub(crate) fn read(body: &Map<String, Value>, shared: &Shared) -> Result<(Chat, Value, Forms), ApiError> {
     let fields = Fields::of(body);
-    let chat = input::translate(&fields)?;
-    let chat = chat::read(&chat, shared).map_err(renamed)?;
+    let (chat, Offer { forms, ignored, .. }) = input::translate(&fields)?;
+    let mut chat = chat::read(&chat, shared).map_err(renamed)?;
+    chat.ignored.extend(ignored);
     let repeated = |name: &str, absent: Value| fields.get(name).cloned().unwrap_or(absent);
     let head = json!({
         "id": format!("resp_{:016x}", random()), "object": "response", "created_at": unix_time(),
@@ -55,7 +59,7 @@ pub(crate) fn read(body: &Map<String, Value>, shared: &Shared) -> Result<(Chat, 
         "top_p": null, "truncation": "disabled", "usage": null, "user": fields.get("user"),
         "metadata": repeated("metadata", json!({})),
     });
-    Ok((chat, head))
+    Ok((chat, head, forms))
 }
 
 /// Errors name the fields of this API.
