@@ -1,15 +1,20 @@
-"""Turns what a client sent into a fixture: its structure as it was, without its texts and without what tells of a
-machine, a person or a day.
+"""Turns what a client sent into a fixture: its structure as it was, without its texts and without
+what tells of a machine, a person or a day.
 
-Names, roles, types, schemas and numbers stay. Prose is another's work and long, so it becomes a sentence that says how
-long it was; ids are numbered; other names that a client has for itself become `none`.
+Names, roles, types, schemas and numbers stay. Prose is another's work and long, so it becomes a
+sentence that says how long it was; ids are numbered; other names that a client has for itself
+become `none`.
 """
 
 import json
 import re
 
 # What the tests themselves say to a client or have it read stays readable.
-OURS = ("Read the file hello.txt and tell me what it says.", "Good morning from a small file.")
+OURS = (
+    "Read the file hello.txt and tell me what it says.",
+    "Let hello.txt say good evening.",
+    "Good morning from a small file.",
+)
 # Numbers of sessions, devices and calls.
 ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|[0-9a-f]{16,}")
 # Parts of a schema that are not prose, however long.
@@ -68,7 +73,13 @@ def nobody(value):
 def write(path, client, forced, exchanges):
     """Writes a fixture; `forced` is the tool that the proxy asked for, if it did."""
     requests = [
-        {"method": each.method, "path": each.path, "headers": each.headers, "forced": each.forced, "body": each.body}
+        {
+            "method": each.method,
+            "path": each.path,
+            "headers": each.headers,
+            "forced": each.forced,
+            "body": each.body,
+        }
         for each in exchanges
     ]
     path.parent.mkdir(parents=True, exist_ok=True)
