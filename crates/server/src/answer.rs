@@ -6,7 +6,7 @@ use engine::sampling::Likelihood;
 use engine::{Generation, Round, Sequence};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use text::{Controls, Stream, Tokenizer};
+use text::{Stream, Tokenizer};
 
 /// A state is kept each time so many tokens of a prompt have been read.
 const KEEP_EVERY: usize = 4096;
@@ -125,6 +125,7 @@ impl Begun {
             cached_tokens: reading.cached,
             spec: SpecReport { mode, ..SpecReport::default() },
             timing: Timing { load_s, queue_s, ..Timing::default() },
+            ignored: ticket.job.ignored.clone(),
         };
         Self { ticket, choice: reading.choice, report, began: reading.began }
     }
@@ -165,7 +166,7 @@ impl Answer {
     pub(crate) fn new(begun: Begun, generation: Generation, tokenizer: Arc<Tokenizer>) -> Self {
         let Begun { ticket, choice, mut report, began } = begun;
         report.timing.prefill_s = began.elapsed().as_secs_f64();
-        let stream = Stream::new(tokenizer, Controls::Hide, ticket.job.stops.iter().cloned());
+        let stream = Stream::new(tokenizer, ticket.job.controls, ticket.job.stops.iter().cloned());
         let (tokens, listener) = (ticket.job.prompt.clone(), ticket.job.listener.clone());
         let (finish, first_token) = (Finish::Length, Instant::now());
         Self {

@@ -9,6 +9,7 @@ use engine::sampling::{Likelihood, Sampling};
 use serde::Serialize;
 use std::sync::Arc;
 use std::time::Instant;
+use text::Controls;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::mpsc::UnboundedSender;
 
@@ -43,6 +44,10 @@ pub(crate) struct Job {
     pub(crate) origins: bool,
     /// Whether to tell how much of the prompt has been read.
     pub(crate) progress: bool,
+    /// Whether control tokens are part of an answer's text.
+    pub(crate) controls: Controls,
+    /// Fields of the request that were ignored, to be told with the answer.
+    pub(crate) ignored: Vec<String>,
     /// What answers are held to, at their beginning.
     pub(crate) held: Held,
 }
@@ -153,6 +158,9 @@ pub(crate) struct Report {
     pub(crate) cached_tokens: usize,
     pub(crate) spec: SpecReport,
     pub(crate) timing: Timing,
+    /// Fields of the request that were ignored.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) ignored: Vec<String>,
 }
 
 /// How speculation went.

@@ -14,6 +14,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod aliases;
 mod answer;
 mod anthropic;
 mod arguments;
@@ -31,6 +32,7 @@ mod handle;
 mod hosts;
 mod job;
 mod keys;
+pub mod known;
 mod legacy;
 mod log;
 mod logprobs;
