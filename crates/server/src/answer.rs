@@ -6,7 +6,7 @@ use engine::sampling::Likelihood;
 use engine::{Generation, Round, Sequence};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use text::{Controls, Stream, Tokenizer};
+use text::{Stream, Tokenizer};
 
 /// A state is kept each time so many tokens of a prompt have been read.
 const KEEP_EVERY: usize = 4096;
@@ -125,6 +125,7 @@ impl Begun {
             cached_tokens: reading.cached,
             spec: SpecReport { mode, ..SpecReport::default() },
             timing: Timing { load_s, queue_s, ..Timing::default() },
+            ignored: ticket.job.ignored.clone(),
         };
         Self { ticket, choice: reading.choice, report, began: reading.began }
     }
@@ -154,6 +155,8 @@ pub(crate) struct Answer {
     finish: Finish,
     report: Report,
     first_token: Instant,
+    /// When the last tokens came.
+    last_tokens: Instant,
     /// What was written and not told yet, and when something was told last.
     untold: Said,
     told: Option<Instant>,
@@ -163,7 +166,7 @@ impl Answer {
     pub(crate) fn new(begun: Begun, generation: Generation, tokenizer: Arc<Tokenizer>) -> Self {
         let Begun { ticket, choice, mut report, began } = begun;
         report.timing.prefill_s = began.elapsed().as_secs_f64();
-        let stream = Stream::new(tokenizer, Controls::Hide, ticket.job.stops.iter().cloned());
+        let stream = Stream::new(tokenizer, ticket.job.controls, ticket.job.stops.iter().cloned());
         let (tokens, listener) = (ticket.job.prompt.clone(), ticket.job.listener.clone());
         let (finish, first_token) = (Finish::Length, Instant::now());
         Self {
@@ -177,6 +180,7 @@ impl Answer {
             finish,
             report,
             first_token,
+            last_tokens: first_token,
             untold: Said::default(),
             told: None,
         }
@@ -185,6 +189,19 @@ impl Answer {
     /// Tokens of the prompt and the answer that the state holds.
     pub(crate) fn held_tokens(&self) -> usize {
         self.generation.sequence().committed()
+    }
+
+    /// Seconds since its last tokens came; now others have.
+    pub(crate) fn since_last(&mut self) -> f64 {
+        let now = Instant::now();
+        now.duration_since(std::mem::replace(&mut self.last_tokens, now)).as_secs_f64()
+    }
+
+    /// Tells the log what it took so far.
+    pub(crate) fn record(&self, outcome: &Outcome) {
+        if let Some(record) = &self.ticket.record {
+            record.add_answer(outcome, self.choice == 0);
+        }
     }
 
     /// The text and the room it has, for a round.

@@ -3,12 +3,12 @@
 use crate::error::ApiError;
 use crate::fields::{Fields, wrong};
 use crate::job::{Finish, Job, Outcome, Said};
-use crate::logprobs;
 use crate::router::{Body, Shared, unix_time};
 use crate::settings::{Settings, random};
 use crate::shape::{self, Tools};
 use crate::sse::{self, Chunks, Whole};
 use crate::totals::Totals;
+use crate::{known, logprobs};
 use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
@@ -28,6 +28,8 @@ struct Completion {
     settings: Settings,
     jobs: Vec<Job>,
     form: Form,
+    /// What the request asks for and does not get, each by its path. Told with the answer.
+    ignored: Vec<String>,
 }
 
 /// What answers are to look like.
@@ -55,17 +57,18 @@ struct Head {
 
 /// Continues prompts.
 pub(crate) async fn complete(State(shared): State<Arc<Shared>>, body: Body) -> Result<Response, ApiError> {
-    let Completion { settings, jobs, form } = body.read(&shared, read).await?;
+    let Completion { settings, mut jobs, form, ignored } = body.read(&shared, read).await?;
+    jobs.iter_mut().for_each(|job| job.ignored.clone_from(&ignored));
     let answers = jobs.len() * settings.choices;
     let news = shared.handle.submit(jobs)?;
     let id = format!("cmpl-{:016x}", random());
-    let (created, model) = (unix_time(), shared.name.clone());
+    let (created, model) = (unix_time(), shared.about.called(settings.model.as_deref()).to_owned());
     let totals = Totals::new(settings.choices);
     if settings.stream {
         let include_usage = settings.include_usage;
         let begun = vec![None; answers];
         let chunks = TextChunks { id, created, model, form, totals, include_usage, begun };
-        return Ok(sse::stream(news, chunks, answers));
+        return Ok(known::tell(sse::stream(news, chunks, answers), &ignored));
     }
     let wholes = sse::collect(news, answers).await?;
     let compose = move || {
@@ -77,7 +80,8 @@ pub(crate) async fn complete(State(shared): State<Arc<Shared>>, body: Body) -> R
     };
     // What is told about long prompts is long itself.
     let composed = tokio::task::spawn_blocking(compose).await;
-    composed.map_err(|_| ApiError::Internal("a panic while telling the answer".to_owned()))
+    let composed = composed.map_err(|_| ApiError::Internal("a panic while telling the answer".to_owned()))?;
+    Ok(known::tell(composed, &ignored))
 }
 
 impl Form {
@@ -124,9 +128,13 @@ fn choice(index: usize, text: &str, finish: Option<Finish>) -> Value {
 }
 
 fn read(body: &Map<String, Value>, shared: &Shared) -> Result<Completion, ApiError> {
+    let ignored = known::check(known::COMPLETIONS, body)?;
     let fields = Fields::of(body);
     let mut settings = Settings::read_from(&fields, &shared.limits, 0)?;
-    settings.max_tokens.get_or_insert(DEFAULT_MAX_TOKENS);
+    // Who says -1 wants no limit, who says nothing takes the usual one.
+    if ["max_tokens", "max_completion_tokens", "n_predict"].iter().all(|name| fields.get(name).is_none()) {
+        settings.max_tokens = Some(DEFAULT_MAX_TOKENS);
+    }
     let choices = settings.choices;
     let echo = fields.bool("echo")?.unwrap_or(false);
     if fields.string("suffix")?.is_some_and(|suffix| !suffix.is_empty()) {
@@ -148,10 +156,12 @@ fn read(body: &Map<String, Value>, shared: &Shared) -> Result<Completion, ApiErr
     let mut jobs = Vec::with_capacity(prompts.len());
     let mut heads = Vec::with_capacity(prompts.len());
     for (i, (text, tokens)) in prompts.into_iter().enumerate() {
+        let whole = tokens.len();
+        let tokens = settings.kept(tokens, &shared.limits);
         let text = match text {
             _ if !echo => String::new(),
-            Some(text) => text.to_owned(),
-            None => shared.tokenizer.decode(&tokens, Controls::Show),
+            Some(text) if tokens.len() == whole => text.to_owned(),
+            _ => shared.tokenizer.decode(&tokens, Controls::Show),
         };
         let first = tokens.first().copied().unwrap_or_default();
         let job = settings.job(tokens, "prompt", i * choices, &shared.limits)?;
@@ -160,7 +170,7 @@ fn read(body: &Map<String, Value>, shared: &Shared) -> Result<Completion, ApiErr
     }
     let tokenizer = Arc::clone(&shared.tokenizer);
     let form = Form { heads, choices, echo, logprobs, prompt_logprobs, tokenizer };
-    Ok(Completion { settings, jobs, form })
+    Ok(Completion { settings, jobs, form, ignored })
 }
 
 /// A text, several texts, tokens, or several lists of tokens: each with its tokens, and its text where it was one.

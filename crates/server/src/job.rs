@@ -2,11 +2,14 @@
 
 use crate::constraint::Held;
 use crate::error::ApiError;
+use crate::log::Record;
 use crate::speech::Speech;
 use engine::Round;
 use engine::sampling::{Likelihood, Sampling};
 use serde::Serialize;
+use std::sync::Arc;
 use std::time::Instant;
+use text::Controls;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::mpsc::UnboundedSender;
 
@@ -41,6 +44,10 @@ pub(crate) struct Job {
     pub(crate) origins: bool,
     /// Whether to tell how much of the prompt has been read.
     pub(crate) progress: bool,
+    /// Whether control tokens are part of an answer's text.
+    pub(crate) controls: Controls,
+    /// Fields of the request that were ignored, to be told with the answer.
+    pub(crate) ignored: Vec<String>,
     /// What answers are held to, at their beginning.
     pub(crate) held: Held,
 }
@@ -49,6 +56,8 @@ pub(crate) struct Job {
 #[derive(Debug)]
 pub(crate) struct Ticket {
     pub(crate) job: Job,
+    /// What the log is told, where the request has a line there.
+    pub(crate) record: Option<Arc<Record>>,
     /// Closed when the client has gone away.
     pub(crate) events: UnboundedSender<Event>,
     pub(crate) arrived: Instant,
@@ -56,7 +65,7 @@ pub(crate) struct Ticket {
     /// Its places in the request's share, given back when it is done.
     pub(crate) _place: OwnedSemaphorePermit,
     /// The share itself, given back when all jobs of the request are.
-    pub(crate) _share: std::sync::Arc<OwnedSemaphorePermit>,
+    pub(crate) _share: Arc<OwnedSemaphorePermit>,
 }
 
 /// News of one answer.
@@ -149,6 +158,9 @@ pub(crate) struct Report {
     pub(crate) cached_tokens: usize,
     pub(crate) spec: SpecReport,
     pub(crate) timing: Timing,
+    /// Fields of the request that were ignored.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) ignored: Vec<String>,
 }
 
 /// How speculation went.

@@ -1,31 +1,44 @@
 //! `POST /tokenize` and `/detokenize`: what the server makes of a text, and of tokens. `GET /tokenizer_info`: what else
 //! a client must know to count them.
 
-use crate::chat;
 use crate::completions::{encode, read_ids};
 use crate::error::ApiError;
 use crate::fields::Fields;
 use crate::router::{Body, Shared};
+use crate::{aliases, chat, known};
 use axum::Json;
 use axum::extract::State;
+use axum::http::header;
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 use text::{Controls, Kind, Specials};
 
-/// Tokens of `prompt` (or `content`), or of `messages` as the chat template renders them.
-pub(crate) async fn tokenize(State(shared): State<Arc<Shared>>, body: Body) -> Result<Json<Value>, ApiError> {
-    let (tokens, names) = body.read(&shared, read_text).await?;
-    let max_model_len = shared.limits.context;
-    let (count, names) = (tokens.len(), json!(names));
-    Ok(Json(json!({"tokens": tokens, "count": count, "max_model_len": max_model_len, "token_strs": names})))
+/// What a text is made of.
+#[derive(Serialize)]
+struct Tokenized {
+    tokens: Vec<u32>,
+    count: usize,
+    max_model_len: usize,
+    /// Their names, where those are wanted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    token_strs: Option<Vec<String>>,
 }
 
-/// The tokens, and their names where those are wanted.
-fn read_text(
-    body: &Map<String, Value>,
-    shared: &Shared,
-) -> Result<(Vec<u32>, Option<Vec<String>>), ApiError> {
-    let fields = Fields::of(body);
+/// Tokens of `prompt` (or `content`), or of `messages` as the chat template renders them.
+pub(crate) async fn tokenize(State(shared): State<Arc<Shared>>, body: Body) -> Result<Response, ApiError> {
+    let (told, ignored) = body.read(&shared, read_text).await?;
+    let answer = ([(header::CONTENT_TYPE, "application/json")], told).into_response();
+    Ok(known::tell(answer, &ignored))
+}
+
+/// The answer as it is sent, and what was ignored: of a long text the answer is long itself, and written where the
+/// text is read.
+fn read_text(body: &Map<String, Value>, shared: &Shared) -> Result<(String, Vec<String>), ApiError> {
+    let ignored = known::check(known::TOKENIZE, body)?;
+    let body = aliases::settle(body)?;
+    let fields = Fields::of(&body);
     let tokens = if fields.get("messages").is_some() {
         let tools = fields.array("tools")?.unwrap_or_default();
         chat::render(&fields, tools, shared)?.tokens(shared)
@@ -40,8 +53,11 @@ fn read_text(
     };
     let named = fields.bool("return_token_strs")?.unwrap_or(false);
     let name = |token: &u32| shared.tokenizer.decode(&[*token], Controls::Show);
-    let names = named.then(|| tokens.iter().map(name).collect());
-    Ok((tokens, names))
+    let token_strs = named.then(|| tokens.iter().map(name).collect());
+    let max_model_len = shared.limits.context;
+    let told = Tokenized { count: tokens.len(), max_model_len, tokens, token_strs };
+    let told = serde_json::to_string(&told).map_err(|error| ApiError::Internal(error.to_string()))?;
+    Ok((told, ignored))
 }
 
 /// The tokenizer as `tokenizer_config.json` describes it; evaluators ask before they send tokens.
@@ -66,22 +82,20 @@ pub(crate) async fn info(State(shared): State<Arc<Shared>>) -> Json<Value> {
         "eos_token": name(tokenizer.eos().or_else(|| tokenizer.ends().first().copied())),
         "pad_token": name(tokenizer.pad()),
         "added_tokens_decoder": added.collect::<Map<_, _>>(),
-        "chat_template": shared.template.as_ref().and_then(|template| template.source()),
+        "chat_template": shared.template.as_ref().ok().and_then(|template| template.source()),
     }))
 }
 
 /// The text of `tokens`, control tokens included.
-pub(crate) async fn detokenize(
-    State(shared): State<Arc<Shared>>,
-    body: Body,
-) -> Result<Json<Value>, ApiError> {
-    let text = body.read(&shared, read_tokens).await?;
-    Ok(Json(json!({"prompt": text, "content": text})))
+pub(crate) async fn detokenize(State(shared): State<Arc<Shared>>, body: Body) -> Result<Response, ApiError> {
+    let (text, ignored) = body.read(&shared, read_tokens).await?;
+    Ok(known::tell(Json(json!({"prompt": text, "content": text})).into_response(), &ignored))
 }
 
-fn read_tokens(body: &Map<String, Value>, shared: &Shared) -> Result<String, ApiError> {
+fn read_tokens(body: &Map<String, Value>, shared: &Shared) -> Result<(String, Vec<String>), ApiError> {
+    let ignored = known::check(known::DETOKENIZE, body)?;
     let fields = Fields::of(body);
     fields.required("tokens")?;
     let ids = read_ids(fields.array("tokens")?.unwrap_or_default(), "tokens", shared.limits.vocab)?;
-    Ok(shared.tokenizer.decode(&ids, Controls::Show))
+    Ok((shared.tokenizer.decode(&ids, Controls::Show), ignored))
 }

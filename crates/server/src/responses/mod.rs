@@ -9,6 +9,7 @@ mod tools;
 use crate::chat::{self, Chat};
 use crate::error::ApiError;
 use crate::fields::Fields;
+use crate::known;
 use crate::router::{Body, Shared, unix_time};
 use crate::settings::random;
 use crate::sse::{self, Chunks, Whole};
@@ -22,14 +23,15 @@ use tools::{Forms, Offer};
 
 /// Answers a request.
 pub(crate) async fn respond(State(shared): State<Arc<Shared>>, body: Body) -> Result<Response, ApiError> {
-    let (Chat { settings, job, speech, .. }, mut head, forms) = body.read(&shared, read).await?;
-    head["model"] = json!(shared.name);
+    let (Chat { settings, mut job, speech, ignored }, mut head, forms) = body.read(&shared, read).await?;
+    job.ignored.clone_from(&ignored);
+    head["model"] = json!(shared.about.called(settings.model.as_deref()));
     head["temperature"] = json!(settings.sampling.temperature);
     head["top_p"] = json!(settings.sampling.top_p);
     let news = shared.handle.submit(vec![job])?;
     let mut chunks = ItemChunks::new(head, speech, forms, Arc::clone(&shared.tokenizer));
     if settings.stream {
-        return Ok(sse::stream(news, chunks, 1));
+        return Ok(known::tell(sse::stream(news, chunks, 1), &ignored));
     }
     let Some(Whole { said, outcome }) = sse::collect(news, 1).await?.pop() else {
         return Err(ApiError::Internal("the answer was lost".to_owned()));
@@ -38,15 +40,17 @@ pub(crate) async fn respond(State(shared): State<Arc<Shared>>, body: Body) -> Re
     chunks.open();
     chunks.text(0, &said);
     let last = chunks.done(0, outcome).pop();
-    Ok(Json(last.map(|mut event| event["response"].take())).into_response())
+    let answer = Json(last.map(|mut event| event["response"].take()));
+    Ok(known::tell(answer.into_response(), &ignored))
 }
 
 /// Reads a request; also tells what a response repeats of it, and what calls come back as.
 pub(crate) fn read(body: &Map<String, Value>, shared: &Shared) -> Result<(Chat, Value, Forms), ApiError> {
+    let unknown = known::check(known::RESPONSES, body)?;
     let fields = Fields::of(body);
     let (chat, Offer { forms, ignored, .. }) = input::translate(&fields)?;
-    let mut chat = chat::read(&chat, shared).map_err(renamed)?;
-    chat.ignored.extend(ignored);
+    let mut chat = chat::read_known(&chat, shared).map_err(renamed)?;
+    chat.ignored.splice(..0, unknown.into_iter().chain(ignored));
     let repeated = |name: &str, absent: Value| fields.get(name).cloned().unwrap_or(absent);
     let head = json!({
         "id": format!("resp_{:016x}", random()), "object": "response", "created_at": unix_time(),
