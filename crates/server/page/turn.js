@@ -124,6 +124,7 @@ class Reply {
     this.problem.hidden =
       node.state === "done" || (isCut && kind === undefined && node.text !== "");
     this.problem.classList.toggle("mild", isCut);
+    if (this.problem.hidden) return this.problem.replaceChildren();
     const said =
       node.problem && !["offline", "lost"].includes(kind)
         ? make("small", { text: node.problem.message })
@@ -186,15 +187,15 @@ export class Turn {
       copyText(node.text);
       showDone(copy);
     });
-    if (node.text !== "") tools.push(copy);
     const edit = this.isAnswer ? "Edit the answer" : "Edit the message";
-    tools.push(iconButton("pencil", edit, () => this.edit(), { class: "quiet edit" }));
-    if (this.isAnswer) {
-      tools.push(
-        iconButton("again", "Answer again", () => does.retry(node), { class: "quiet again" }),
-      );
-      if (node.state === "stopped" && node.text !== "")
-        tools.push(make("span", { class: "mark", text: "stopped" }));
+    const pencil = iconButton("pencil", edit, () => this.edit(), { class: "quiet edit" });
+    const retry = () => does.retry(node);
+    const again = iconButton("again", "Answer again", retry, { class: "quiet again" });
+    // An answer without a word has nothing but its problem, which offers to try again.
+    if (node.text !== "") tools.push(copy, pencil);
+    if (this.isAnswer && (node.text !== "" || node.state === "done")) tools.push(again);
+    if (node.text !== "" && node.state === "stopped") {
+      tools.push(make("span", { class: "mark", text: "stopped" }));
     }
     this.tools.hidden = false;
     this.tools.replaceChildren(...tools);

@@ -155,6 +155,8 @@ pub(crate) struct Answer {
     finish: Finish,
     report: Report,
     first_token: Instant,
+    /// When the last tokens came.
+    last_tokens: Instant,
     /// What was written and not told yet, and when something was told last.
     untold: Said,
     told: Option<Instant>,
@@ -178,6 +180,7 @@ impl Answer {
             finish,
             report,
             first_token,
+            last_tokens: first_token,
             untold: Said::default(),
             told: None,
         }
@@ -186,6 +189,19 @@ impl Answer {
     /// Tokens of the prompt and the answer that the state holds.
     pub(crate) fn held_tokens(&self) -> usize {
         self.generation.sequence().committed()
+    }
+
+    /// Seconds since its last tokens came; now others have.
+    pub(crate) fn since_last(&mut self) -> f64 {
+        let now = Instant::now();
+        now.duration_since(std::mem::replace(&mut self.last_tokens, now)).as_secs_f64()
+    }
+
+    /// Tells the log what it took so far.
+    pub(crate) fn record(&self, outcome: &Outcome) {
+        if let Some(record) = &self.ticket.record {
+            record.add_answer(outcome, self.choice == 0);
+        }
     }
 
     /// The text and the room it has, for a round.

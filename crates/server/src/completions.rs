@@ -62,7 +62,7 @@ pub(crate) async fn complete(State(shared): State<Arc<Shared>>, body: Body) -> R
     let answers = jobs.len() * settings.choices;
     let news = shared.handle.submit(jobs)?;
     let id = format!("cmpl-{:016x}", random());
-    let (created, model) = (unix_time(), shared.name.clone());
+    let (created, model) = (unix_time(), shared.about.called(settings.model.as_deref()).to_owned());
     let totals = Totals::new(settings.choices);
     if settings.stream {
         let include_usage = settings.include_usage;

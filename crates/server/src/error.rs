@@ -81,6 +81,35 @@ impl ApiError {
         }
     }
 
+    /// The kind of error in a word, for the log and for `/metrics`.
+    pub(crate) fn kind(&self) -> &'static str {
+        match self {
+            Self::Field { .. } => "field",
+            Self::Body(_) => "body",
+            Self::TooLarge { .. } => "too_large",
+            Self::Slow { .. } => "slow",
+            Self::ContentType { .. } => "content_type",
+            Self::TooLong { .. } => "too_long",
+            Self::Key => "key",
+            Self::Host => "host",
+            Self::NotFound(_) => "not_found",
+            Self::Method(_) => "method",
+            Self::Busy { .. } | Self::Crowded(_) => "busy",
+            Self::Closing => "closing",
+            Self::Deadline { .. } => "deadline",
+            Self::Internal(_) => "internal",
+        }
+    }
+
+    /// The field that is to blame.
+    pub(crate) fn field_name(&self) -> Option<&str> {
+        match self {
+            Self::Field { field, .. } => Some(field),
+            Self::TooLong { field, .. } => Some(field),
+            _ => None,
+        }
+    }
+
     /// The field that is named, for tests.
     #[cfg(test)]
     pub(crate) fn named(self) -> String {
@@ -89,11 +118,7 @@ impl ApiError {
 
     /// OpenAI's error object.
     pub(crate) fn object(&self) -> Value {
-        let param = match self {
-            Self::Field { field, .. } => Some(field.as_str()),
-            Self::TooLong { field, .. } => Some(*field),
-            _ => None,
-        };
+        let param = self.field_name();
         let (kind, code) = match self {
             Self::TooLong { .. } => ("invalid_request_error", Some("context_length_exceeded")),
             Self::Key => ("invalid_request_error", Some("invalid_api_key")),
@@ -118,7 +143,7 @@ impl ApiError {
     /// A response with this body, and the status and headers that the error asks for.
     pub(crate) fn respond(&self, body: Value) -> Response {
         let mut response = (self.status(), Json(body)).into_response();
-        // For whoever says it in other words.
+        // For the log, and for whoever says it in other words.
         response.extensions_mut().insert(self.clone());
         let headers = response.headers_mut();
         match self {

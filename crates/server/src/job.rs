@@ -2,10 +2,12 @@
 
 use crate::constraint::Held;
 use crate::error::ApiError;
+use crate::log::Record;
 use crate::speech::Speech;
 use engine::Round;
 use engine::sampling::{Likelihood, Sampling};
 use serde::Serialize;
+use std::sync::Arc;
 use std::time::Instant;
 use text::Controls;
 use tokio::sync::OwnedSemaphorePermit;
@@ -54,6 +56,8 @@ pub(crate) struct Job {
 #[derive(Debug)]
 pub(crate) struct Ticket {
     pub(crate) job: Job,
+    /// What the log is told, where the request has a line there.
+    pub(crate) record: Option<Arc<Record>>,
     /// Closed when the client has gone away.
     pub(crate) events: UnboundedSender<Event>,
     pub(crate) arrived: Instant,
@@ -61,7 +65,7 @@ pub(crate) struct Ticket {
     /// Its places in the request's share, given back when it is done.
     pub(crate) _place: OwnedSemaphorePermit,
     /// The share itself, given back when all jobs of the request are.
-    pub(crate) _share: std::sync::Arc<OwnedSemaphorePermit>,
+    pub(crate) _share: Arc<OwnedSemaphorePermit>,
 }
 
 /// News of one answer.

@@ -39,6 +39,8 @@ pub(crate) const EXTENSIONS: [&str; 7] = [
 /// How to answer.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Settings {
+    /// The name that the model was asked for by.
+    pub(crate) model: Option<String>,
     pub(crate) sampling: Sampling,
     pub(crate) stops: Vec<String>,
     /// Tokens that end an answer, beside the model's own.
@@ -126,7 +128,7 @@ impl Settings {
         let max_tokens = fields.limit("max_tokens", least)?.or(fields.limit("n_predict", least)?);
         let max_tokens = fields.limit("max_completion_tokens", least)?.or(max_tokens);
         fields.string("user")?;
-        fields.string("model")?;
+        let model = fields.string("model")?.map(str::to_owned);
         let stops = read_stops(fields)?;
         let stop_tokens = read_stop_tokens(fields, limits.vocab)?;
         let min_tokens = read_least(fields, max_tokens)?;
@@ -147,6 +149,7 @@ impl Settings {
             _ => Controls::Hide,
         };
         Ok(Self {
+            model,
             sampling,
             stops,
             stop_tokens,

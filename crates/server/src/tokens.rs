@@ -8,25 +8,34 @@ use crate::router::{Body, Shared};
 use crate::{aliases, chat, known};
 use axum::Json;
 use axum::extract::State;
+use axum::http::header;
 use axum::response::{IntoResponse, Response};
+use serde::Serialize;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 use text::{Controls, Kind, Specials};
 
-/// Tokens of `prompt` (or `content`), or of `messages` as the chat template renders them.
-pub(crate) async fn tokenize(State(shared): State<Arc<Shared>>, body: Body) -> Result<Response, ApiError> {
-    let (tokens, names, ignored) = body.read(&shared, read_text).await?;
-    let max_model_len = shared.limits.context;
-    let (count, names) = (tokens.len(), json!(names));
-    let answer =
-        Json(json!({"tokens": tokens, "count": count, "max_model_len": max_model_len, "token_strs": names}));
-    Ok(known::tell(answer.into_response(), &ignored))
+/// What a text is made of.
+#[derive(Serialize)]
+struct Tokenized {
+    tokens: Vec<u32>,
+    count: usize,
+    max_model_len: usize,
+    /// Their names, where those are wanted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    token_strs: Option<Vec<String>>,
 }
 
-/// Tokens, their names where those are wanted, and what was ignored.
-type Told = (Vec<u32>, Option<Vec<String>>, Vec<String>);
+/// Tokens of `prompt` (or `content`), or of `messages` as the chat template renders them.
+pub(crate) async fn tokenize(State(shared): State<Arc<Shared>>, body: Body) -> Result<Response, ApiError> {
+    let (told, ignored) = body.read(&shared, read_text).await?;
+    let answer = ([(header::CONTENT_TYPE, "application/json")], told).into_response();
+    Ok(known::tell(answer, &ignored))
+}
 
-fn read_text(body: &Map<String, Value>, shared: &Shared) -> Result<Told, ApiError> {
+/// The answer as it is sent, and what was ignored: of a long text the answer is long itself, and written where the
+/// text is read.
+fn read_text(body: &Map<String, Value>, shared: &Shared) -> Result<(String, Vec<String>), ApiError> {
     let ignored = known::check(known::TOKENIZE, body)?;
     let body = aliases::settle(body)?;
     let fields = Fields::of(&body);
@@ -44,8 +53,11 @@ fn read_text(body: &Map<String, Value>, shared: &Shared) -> Result<Told, ApiErro
     };
     let named = fields.bool("return_token_strs")?.unwrap_or(false);
     let name = |token: &u32| shared.tokenizer.decode(&[*token], Controls::Show);
-    let names = named.then(|| tokens.iter().map(name).collect());
-    Ok((tokens, names, ignored))
+    let token_strs = named.then(|| tokens.iter().map(name).collect());
+    let max_model_len = shared.limits.context;
+    let told = Tokenized { count: tokens.len(), max_model_len, tokens, token_strs };
+    let told = serde_json::to_string(&told).map_err(|error| ApiError::Internal(error.to_string()))?;
+    Ok((told, ignored))
 }
 
 /// The tokenizer as `tokenizer_config.json` describes it; evaluators ask before they send tokens.
