@@ -27,9 +27,13 @@ fn ignored(response: &Response) -> Vec<String> {
 
 /// Whether the answer refuses a request and names this field, perhaps by a path that leads there or on from there.
 fn refuses(response: &Response, name: &str) -> bool {
-    let message = response.json()["error"]["message"].as_str().unwrap_or_default().to_owned();
-    let words = message.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
-    response.status == 400 && words.into_iter().any(|word| word == name)
+    // llama.cpp has names with a point inside.
+    let name = name.rsplit('.').next().unwrap_or_default();
+    let is_named = || {
+        let error = response.json()["error"]["message"].to_string();
+        error.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).any(|word| word == name)
+    };
+    response.status == 400 && is_named()
 }
 
 /// What is wrong with the fate of a field, if anything.
