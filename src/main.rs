@@ -12,6 +12,7 @@ mod doctor;
 mod draft_flags;
 mod embedded;
 mod explain;
+mod facts;
 mod inspect;
 mod loading;
 mod model_flags;

@@ -1,4 +1,4 @@
-//! `forerun serve`: the model behind OpenAI's and Anthropic's APIs.
+//! `forerun serve`: the model behind OpenAI's, Anthropic's and Ollama's APIs.
 
 use crate::model_flags::{ModelFlags, Running};
 use anyhow::{Context, Result, bail};
@@ -67,9 +67,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         );
     }
     let start = Instant::now();
-    let Running { name, mut engine, mode, text, context } = args.model.load()?;
+    let Running { name, mut engine, mode, text, context, mut facts } = args.model.load()?;
     let load_s = start.elapsed().as_secs_f64();
     let spills = engine.backend().has_own_memory();
+    facts.device_bytes = if spills { facts.bytes } else { 0 };
     let host_cache = args.prefix_cache_host.unwrap_or(if spills { DEFAULT_HOST_CACHE } else { 0 });
     let served = Served {
         name,
@@ -80,6 +81,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         sampling: text.sampling,
         context,
         load_s,
+        facts,
     };
     let options = Options {
         slots: usize::from(args.slots),

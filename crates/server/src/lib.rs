@@ -31,6 +31,7 @@ mod keys;
 mod logprobs;
 mod messages;
 mod metrics;
+mod ollama;
 mod page;
 mod prefix;
 mod reader;
@@ -48,6 +49,7 @@ mod turns;
 pub use axum::http::HeaderValue;
 pub use error::ApiError;
 pub use keys::{KeyError, Keys};
+pub use ollama::Facts;
 pub use reader::Reader;
 pub use scheduler::MAX_SLOTS;
 
@@ -80,6 +82,8 @@ pub struct Served {
     pub context: usize,
     /// Seconds it took to load.
     pub load_s: f64,
+    /// What is told of the weights.
+    pub facts: Facts,
 }
 
 /// How it is served.
@@ -122,7 +126,7 @@ pub async fn serve(
     options: Options,
     stop: impl Future<Output = ()> + Send + 'static,
 ) -> io::Result<()> {
-    let Served { name, engine, mode, tokenizer, template, sampling, context, load_s } = served;
+    let Served { name, engine, mode, tokenizer, template, sampling, context, load_s, facts } = served;
     let Options { slots, queue, keys, cache_bytes, host_cache_bytes, timeout, drain, cors } = options;
     let loopback = listener.local_addr()?.ip().is_loopback();
     let slots = slots.clamp(1, MAX_SLOTS);
@@ -149,8 +153,9 @@ pub async fn serve(
     let handle = handle::Handle::new(sender, capacity, timeout, abandon, Arc::clone(&metrics));
     let created = router::unix_time();
     let grammars = std::sync::OnceLock::new();
+    let about = ollama::About::new(facts, template.as_ref().map_or_else(String::new, ChatTemplate::source));
     let shared =
-        router::Shared { handle, name, created, tokenizer, template, grammars, limits, keys, metrics };
+        router::Shared { handle, name, created, tokenizer, template, grammars, limits, keys, metrics, about };
     let shared = Arc::new(shared);
 
     let (close, closed) = tokio::sync::oneshot::channel::<()>();

@@ -5,7 +5,7 @@ use crate::handle::Handle;
 use crate::metrics::Metrics;
 use crate::router::Shared;
 use crate::settings::Limits;
-use crate::{anthropic, chat, responses};
+use crate::{anthropic, chat, ollama, responses};
 use engine::sampling::Sampling;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock, mpsc};
@@ -32,6 +32,7 @@ impl Reader {
             limits,
             keys: None,
             metrics,
+            about: ollama::About::default(),
         })
     }
 

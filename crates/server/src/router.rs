@@ -5,7 +5,7 @@ use crate::handle::Handle;
 use crate::keys::Keys;
 use crate::metrics::Metrics;
 use crate::settings::Limits;
-use crate::{anthropic, chat, completions, hosts, page, responses, tokens};
+use crate::{anthropic, chat, completions, hosts, ollama, page, responses, tokens};
 use axum::body::Bytes;
 use axum::extract::rejection::BytesRejection;
 use axum::extract::{DefaultBodyLimit, FromRequest, Request, State};
@@ -41,6 +41,8 @@ pub(crate) struct Shared {
     pub(crate) limits: Limits,
     pub(crate) keys: Option<Keys>,
     pub(crate) metrics: Arc<Metrics>,
+    /// What Ollama's clients are told of the model.
+    pub(crate) about: ollama::About,
 }
 
 impl Shared {
@@ -67,6 +69,7 @@ pub(crate) fn router(shared: Arc<Shared>, cors: &[HeaderValue], loopback: bool) 
         .route("/metrics", get(metrics))
         .route_layer(middleware::from_fn_with_state(Arc::clone(&shared), check_key))
         .route("/health", get(health))
+        .nest("/api", ollama::routes(&shared))
         .merge(page::routes())
         .method_not_allowed_fallback(no_such_method)
         .fallback(no_such_path)

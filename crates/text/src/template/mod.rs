@@ -102,6 +102,11 @@ impl ChatTemplate {
         })
     }
 
+    /// What it was parsed from.
+    pub fn source(&self) -> String {
+        self.environment.get_template("chat").map_or_else(|_| String::new(), |chat| chat.source().to_owned())
+    }
+
     /// The text of a conversation.
     pub fn render(&self, prompt: &Prompt) -> Result<String, TemplateError> {
         let Prompt { messages, tools, add_generation_prompt, enable_thinking, extra } = prompt;
