@@ -45,6 +45,9 @@ pub(crate) struct Args {
     /// Host memory for states that the former has no room for, in MiB; 0 for none [default: 4096 on a GPU, else 0]
     #[arg(long, value_name = "MIB")]
     prefix_cache_host: Option<usize>,
+    /// Memory for responses that later requests may go on from (`store`, `previous_response_id`), in MiB; 0 for none
+    #[arg(long, value_name = "MIB", default_value_t = 0)]
+    store_responses: usize,
     /// Seconds a request may take; no limit unless given
     #[arg(long, value_name = "S", value_parser = clap::value_parser!(u64).range(1..))]
     timeout: Option<u64>,
@@ -89,6 +92,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         keys,
         cache_bytes: args.prefix_cache.saturating_mul(1 << 20),
         host_cache_bytes: host_cache.saturating_mul(1 << 20),
+        store_bytes: args.store_responses.saturating_mul(1 << 20),
         timeout: args.timeout.map(Duration::from_secs),
         drain: Duration::from_secs(args.drain),
         cors: args.cors.clone(),

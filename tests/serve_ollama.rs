@@ -89,24 +89,44 @@ fn shapes_and_calls_are_whole_objects() {
     let raw = server.ask("/api/generate", &raw);
     assert!(serde_json::from_str::<Value>(raw["response"].as_str().unwrap()).unwrap()["a"].is_i64());
 
-    // An earlier call goes into the prompt, with arguments that are an object and a result that names its tool.
-    let tools = json!([{"function": {"name": "weather", "parameters": {"type": "object",
-        "properties": {"city": {"type": "string"}}, "required": ["city"]}}}]);
-    let call = json!({"function": {"name": "weather", "arguments": {"city": "Paris"}}});
-    let history = json!({"tools": tools, "stream": false, "messages": [
-        {"role": "user", "content": "How is the weather in Paris?"},
-        {"role": "assistant", "content": "", "thinking": "I look.", "tool_calls": [call]},
-        {"role": "tool", "tool_name": "weather", "content": "20 degrees"}]});
-    let longer = server.ask("/api/chat", &with(chat(""), history.clone()));
-    let mut shorter = history;
-    shorter["messages"].as_array_mut().unwrap().truncate(1);
-    let shorter = server.ask("/api/chat", &with(chat(""), shorter));
-    assert!(longer["prompt_eval_count"].as_u64() > shorter["prompt_eval_count"].as_u64());
-    for answer in [&longer, &shorter] {
-        for call in answer["message"]["tool_calls"].as_array().into_iter().flatten() {
-            assert!(call["function"]["arguments"].is_object(), "{call}");
-        }
+    let agent: Value = serde_json::from_str(include_str!("serve/agent.json")).unwrap();
+    let (mut tools, turn) = (agent["tools"].clone(), &agent["turns"][0]);
+    tools[0].as_object_mut().unwrap().remove("type");
+    let asked = with(chat(turn["user"].as_str().unwrap()), json!({"think": true, "tools": tools}));
+    let streamed = lines(&server.post("/api/chat", &asked));
+    let whole = server.ask("/api/chat", &with(asked.clone(), json!({"stream": false})));
+    let arguments: Value = serde_json::from_str(turn["call"]["arguments"].as_str().unwrap()).unwrap();
+    let function = json!({"index": 0, "name": turn["call"]["name"], "arguments": arguments});
+    let calling: Vec<&Value> =
+        streamed.iter().filter(|line| line.pointer("/message/tool_calls").is_some()).collect();
+    assert_eq!(calling.len(), 1, "{streamed:?}");
+    for message in [&calling[0]["message"], &whole["message"]] {
+        assert_eq!(message["tool_calls"][0]["function"], function);
     }
+    assert_eq!(whole["done_reason"], "stop");
+    // A call that the limit cuts has no arguments and is not told.
+    let tokens = whole["eval_count"].as_u64().unwrap();
+    for missing in 6..20 {
+        let options = json!({"options": {"num_predict": tokens - missing, "temperature": 0}});
+        let cut = lines(&server.post("/api/chat", &with(asked.clone(), options.clone())));
+        let object = server.ask("/api/chat", &with(with(asked.clone(), options), json!({"stream": false})));
+        for line in cut.iter().chain([&object]) {
+            assert_eq!(line["message"].get("tool_calls"), None, "{line}");
+        }
+        assert_eq!(
+            (&object["done_reason"], &cut.last().unwrap()["done_reason"]),
+            (&json!("length"), &json!("length"))
+        );
+    }
+
+    // The call goes into the next prompt, with its result that names the tool.
+    let mut next = asked;
+    let history = next["messages"].as_array_mut().unwrap();
+    history.push(whole["message"].clone());
+    history.push(json!({"role": "tool", "tool_name": "get_weather", "content": turn["result"]}));
+    let next = server.ask("/api/chat", &with(next, json!({"stream": false})));
+    assert!(next["prompt_eval_count"].as_u64() > whole["prompt_eval_count"].as_u64());
+    assert_eq!(next["message"]["content"], turn["answer"]);
 
     let told = json!({"logprobs": true, "top_logprobs": 2, "stream": false, "options": {"num_predict": 3}});
     let told = server.ask("/api/chat", &with(chat(QUESTION), told));
@@ -162,8 +182,8 @@ fn refusals_have_ollama_s_shape_and_name_what_is_wrong() {
         ("/api/chat", with(chat("x"), json!({"format": "xml"})), 400, "`format`"),
         ("/api/chat", with(chat("x"), json!({"format": {"type": 3}})), 400, "`format`"),
         ("/api/chat", with(chat("x"), json!({"think": 3})), 400, "`think`"),
-        ("/api/chat", chat(&"word ".repeat(600)), 400, "`messages`"),
-        ("/api/generate", json!({"prompt": "word ".repeat(600)}), 400, "`prompt`"),
+        ("/api/chat", chat(&"word ".repeat(600)), 400, "context of 512"),
+        ("/api/generate", json!({"prompt": "word ".repeat(600)}), 400, "context of 512"),
         ("/api/generate", json!({"prompt": "x", "suffix": "y"}), 400, "`suffix`"),
         ("/api/generate", json!({"prompt": "x", "template": "{{ .Prompt }}"}), 400, "`template`"),
         ("/api/generate", json!({"prompt": "x", "context": [1, 2]}), 400, "`context`"),

@@ -1,6 +1,7 @@
 //! One answer on its way: first a prompt that is read chunk by chunk, then tokens that become text.
 
 use crate::job::{Event, Finish, News, Outcome, Report, Said, SpecReport, Ticket, Timing};
+use crate::thought::Thought;
 use engine::sampling::Likelihood;
 use engine::{Generation, Round, Sequence};
 use std::sync::Arc;
@@ -112,6 +113,7 @@ pub(crate) struct Answer {
     /// What was written and not told yet, and when something was told last.
     untold: Said,
     told: Option<Instant>,
+    thought: Option<Thought>,
 }
 
 impl Answer {
@@ -120,6 +122,8 @@ impl Answer {
         report.timing.prefill_s = began.elapsed().as_secs_f64();
         let stream = Stream::new(Arc::clone(&tokenizer), Controls::Hide, ticket.job.stops.iter().cloned());
         let tokens = ticket.job.prompt.clone();
+        let reasoning = ticket.job.reasoning.clone();
+        let thought = reasoning.map(|reasoning| Thought::new(reasoning, Arc::clone(&tokenizer)));
         let (finish, first_token) = (Finish::Length, Instant::now());
         Self {
             ticket,
@@ -134,6 +138,7 @@ impl Answer {
             first_token,
             untold: Said::default(),
             told: None,
+            thought,
         }
     }
 
@@ -178,6 +183,12 @@ impl Answer {
         let mut ended = false;
         for (i, &token) in emitted.iter().enumerate() {
             self.written += 1;
+            self.untold.tokens += 1;
+            if let Some(thought) = &mut self.thought
+                && !self.tokenizer.is_end(token)
+            {
+                thought.take(token);
+            }
             let piece = self.stream.push(token);
             self.untold.text.push_str(&piece);
             if self.ticket.job.origins {
@@ -231,6 +242,7 @@ impl Answer {
             stop: self.stream.stopped(),
             prompt_tokens: self.ticket.job.prompt.len(),
             completion_tokens: self.written,
+            reasoning_tokens: self.thought.as_ref().map_or(0, Thought::tokens),
             cached_tokens: report.cached_tokens,
             report,
         }

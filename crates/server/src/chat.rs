@@ -28,9 +28,9 @@ pub(crate) struct Chat {
 pub(crate) async fn complete(State(shared): State<Arc<Shared>>, body: Body) -> Result<Response, ApiError> {
     let Chat { settings, job, speech } = body.read(&shared, read).await?;
     let answers = settings.choices;
-    let news = shared.handle.submit(vec![job])?;
     let id = format!("chatcmpl-{:016x}", random());
-    let totals = Totals::new(answers);
+    let totals = Totals::new(answers).for_prompts([job.prompt.len()], settings.continuous_usage);
+    let news = shared.handle.submit(vec![job])?;
     let (created, model) = (unix_time(), shared.name.clone());
     if settings.stream {
         let speeches = vec![speech; answers];
@@ -70,6 +70,7 @@ pub(crate) fn read(body: &Map<String, Value>, shared: &Shared) -> Result<Chat, A
     let speech = Speech::new(&prompt.text, tools.offered, tools.parallel);
     let mut job = settings.job(prompt.tokens(shared), "messages", 0, &shared.limits)?;
     job.grammar = shape::grammar(&fields, &tools, speech.is_thinking(), shared)?;
+    job.reasoning = Some(speech.reasoning());
     Ok(Chat { settings, job, speech })
 }
 
@@ -143,9 +144,7 @@ impl ChatChunks {
         let object = "chat.completion.chunk";
         let mut chunk =
             json!({"id": id, "object": object, "created": created, "model": model, "choices": choices});
-        if self.include_usage {
-            chunk["usage"] = Value::Null;
-        }
+        self.totals.tell(&mut chunk, self.include_usage);
         chunk
     }
 
@@ -181,7 +180,8 @@ impl Chunks for ChatChunks {
     }
 
     fn text(&mut self, choice: usize, said: &Said) -> Vec<Value> {
-        let Said { text, likelihoods, origins } = said;
+        let Said { text, likelihoods, origins, .. } = said;
+        self.totals.count(choice, said);
         let mut chunks = self.told_by_token(choice, text, origins);
         let rest = &text[origins.iter().map(|(bytes, _)| bytes).sum()..];
         let parts = self.speeches[choice].push(rest);
@@ -201,10 +201,11 @@ impl Chunks for ChatChunks {
         let mut chunks: Vec<Value> = parts.into_iter().map(|part| self.delta(choice, delta(part))).collect();
         let reason = self.speeches[choice].finish_reason(outcome.finish);
         let end = json!([{"index": choice, "delta": {}, "logprobs": null, "finish_reason": reason}]);
-        let mut end = self.chunk(end);
-        end["forerun"] = json!(outcome.report);
-        chunks.push(end);
+        let report = json!(outcome.report);
         self.totals.add(choice, outcome);
+        let mut end = self.chunk(end);
+        end["forerun"] = report;
+        chunks.push(end);
         chunks
     }
 

@@ -30,10 +30,11 @@ struct Completion {
 pub(crate) async fn complete(State(shared): State<Arc<Shared>>, body: Body) -> Result<Response, ApiError> {
     let Completion { settings, jobs, echoes } = body.read(&shared, read).await?;
     let answers = jobs.len() * settings.choices;
+    let prompts = jobs.iter().map(|job| job.prompt.len());
+    let mut totals = Totals::new(settings.choices).for_prompts(prompts, settings.continuous_usage);
     let news = shared.handle.submit(jobs)?;
     let id = format!("cmpl-{:016x}", random());
     let (created, model) = (unix_time(), shared.name.clone());
-    let mut totals = Totals::new(settings.choices);
     if settings.stream {
         let include_usage = settings.include_usage;
         let offsets = echoes.iter().map(|echo| echo.chars().count()).collect();
@@ -146,9 +147,7 @@ impl TextChunks {
         let object = "text_completion";
         let mut chunk =
             json!({"id": id, "object": object, "created": created, "model": model, "choices": choices});
-        if self.include_usage {
-            chunk["usage"] = Value::Null;
-        }
+        self.totals.tell(&mut chunk, self.include_usage);
         chunk
     }
 }
@@ -160,6 +159,7 @@ impl Chunks for TextChunks {
     }
 
     fn text(&mut self, index: usize, said: &Said) -> Vec<Value> {
+        self.totals.count(index, said);
         let mut choice = choice(index, &said.text, None);
         if !said.likelihoods.is_empty() {
             choice["logprobs"] =
@@ -169,9 +169,10 @@ impl Chunks for TextChunks {
     }
 
     fn done(&mut self, index: usize, outcome: Outcome) -> Vec<Value> {
-        let mut end = self.chunk(json!([choice(index, "", Some(outcome.finish))]));
-        end["forerun"] = json!(outcome.report);
+        let (finish, report) = (outcome.finish, json!(outcome.report));
         self.totals.add(index, outcome);
+        let mut end = self.chunk(json!([choice(index, "", Some(finish))]));
+        end["forerun"] = report;
         vec![end]
     }
 

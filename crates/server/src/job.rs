@@ -5,7 +5,7 @@ use engine::Round;
 use engine::sampling::{Likelihood, Sampling};
 use serde::Serialize;
 use std::time::Instant;
-use text::Grammar;
+use text::{Grammar, Reasoning};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::mpsc::UnboundedSender;
 
@@ -30,6 +30,8 @@ pub(crate) struct Job {
     pub(crate) origins: bool,
     /// What answers are held to, at their beginning.
     pub(crate) grammar: Option<Grammar>,
+    /// What takes thinking and answer apart, where thinking is to be counted.
+    pub(crate) reasoning: Option<Reasoning>,
 }
 
 /// A job on its way through the scheduler.
@@ -71,6 +73,8 @@ pub(crate) struct Said {
     pub(crate) likelihoods: Vec<Likelihood>,
     /// For each token how many bytes of the text came with it, and whether it was drafted.
     pub(crate) origins: Vec<(usize, bool)>,
+    /// Tokens that were written for it.
+    pub(crate) tokens: usize,
 }
 
 impl Said {
@@ -96,6 +100,8 @@ pub(crate) struct Outcome {
     pub(crate) stop: Option<usize>,
     pub(crate) prompt_tokens: usize,
     pub(crate) completion_tokens: usize,
+    /// Those of them that were thinking, its closing tag included.
+    pub(crate) reasoning_tokens: usize,
     /// Tokens of the prompt that were not read again.
     pub(crate) cached_tokens: usize,
     pub(crate) report: Report,

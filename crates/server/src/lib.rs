@@ -42,6 +42,7 @@ mod settings;
 mod shape;
 mod speech;
 mod sse;
+mod thought;
 mod tokens;
 mod totals;
 mod turns;
@@ -99,6 +100,8 @@ pub struct Options {
     pub cache_bytes: usize,
     /// Bytes of the host's memory for states that are used less; none unless given.
     pub host_cache_bytes: usize,
+    /// Bytes of responses kept for requests that go on from them; none unless given.
+    pub store_bytes: usize,
     /// The longest a request may take.
     pub timeout: Option<Duration>,
     /// How long answers under way may go on when the server is told to end.
@@ -111,8 +114,18 @@ impl Default for Options {
     fn default() -> Self {
         let drain = Duration::from_secs(30);
         let cors = Vec::new();
-        let (cache_bytes, host_cache_bytes) = (1 << 30, 0);
-        Self { slots: 4, queue: 64, keys: None, cache_bytes, host_cache_bytes, timeout: None, drain, cors }
+        let (cache_bytes, host_cache_bytes, store_bytes) = (1 << 30, 0, 0);
+        Self {
+            slots: 4,
+            queue: 64,
+            keys: None,
+            cache_bytes,
+            host_cache_bytes,
+            store_bytes,
+            timeout: None,
+            drain,
+            cors,
+        }
     }
 }
 
@@ -127,7 +140,9 @@ pub async fn serve(
     stop: impl Future<Output = ()> + Send + 'static,
 ) -> io::Result<()> {
     let Served { name, engine, mode, tokenizer, template, sampling, context, load_s, facts } = served;
-    let Options { slots, queue, keys, cache_bytes, host_cache_bytes, timeout, drain, cors } = options;
+    let Options { slots, queue, keys, cache_bytes, host_cache_bytes, store_bytes, timeout, drain, cors } =
+        options;
+    let store = (store_bytes > 0).then(|| Arc::new(responses::Store::new(store_bytes)));
     let loopback = listener.local_addr()?.ip().is_loopback();
     let slots = slots.clamp(1, MAX_SLOTS);
     let capacity = slots + queue;
@@ -154,8 +169,19 @@ pub async fn serve(
     let created = router::unix_time();
     let grammars = std::sync::OnceLock::new();
     let about = ollama::About::new(facts, template.as_ref().map_or_else(String::new, ChatTemplate::source));
-    let shared =
-        router::Shared { handle, name, created, tokenizer, template, grammars, limits, keys, metrics, about };
+    let shared = router::Shared {
+        handle,
+        name,
+        created,
+        tokenizer,
+        template,
+        grammars,
+        limits,
+        keys,
+        metrics,
+        about,
+        store,
+    };
     let shared = Arc::new(shared);
 
     let (close, closed) = tokio::sync::oneshot::channel::<()>();

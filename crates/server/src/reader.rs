@@ -33,6 +33,7 @@ impl Reader {
             keys: None,
             metrics,
             about: ollama::About::default(),
+            store: None,
         })
     }
 
@@ -43,7 +44,12 @@ impl Reader {
 
     /// The same of a request of the Responses API.
     pub fn responses(&self, body: &[u8]) -> Result<Vec<u32>, ApiError> {
-        Ok(responses::read(&parsed(body)?, &self.0)?.0.job.prompt)
+        Ok(responses::read(&parsed(body)?, &self.0)?.chat.job.prompt)
+    }
+
+    /// The same of a request to Ollama's `/api/chat`; none where nothing is asked.
+    pub fn ollama(&self, body: &[u8]) -> Result<Option<Vec<u32>>, ApiError> {
+        Ok(ollama::read_chat(&parsed(body)?, &self.0)?.map(|chat| chat.job.prompt))
     }
 
     /// The same of a request in Anthropic's form.

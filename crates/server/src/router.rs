@@ -43,6 +43,8 @@ pub(crate) struct Shared {
     pub(crate) metrics: Arc<Metrics>,
     /// What Ollama's clients are told of the model.
     pub(crate) about: ollama::About,
+    /// Responses that are kept, where they are.
+    pub(crate) store: Option<Arc<responses::Store>>,
 }
 
 impl Shared {
@@ -60,6 +62,9 @@ pub(crate) fn router(shared: Arc<Shared>, cors: &[HeaderValue], loopback: bool) 
         .route("/v1/chat/completions", post(chat::complete))
         .route("/v1/completions", post(completions::complete))
         .route("/v1/responses", post(responses::respond))
+        .route("/v1/responses/input_tokens", post(responses::count))
+        .route("/v1/responses/{id}", get(responses::fetch).delete(responses::remove))
+        .route("/v1/responses/{id}/input_items", get(responses::input_items))
         .route("/v1/messages", post(anthropic::messages))
         .route("/v1/messages/count_tokens", post(anthropic::count_tokens))
         .route("/v1/models", get(models))
@@ -88,7 +93,7 @@ pub(crate) fn router(shared: Arc<Shared>, cors: &[HeaderValue], loopback: bool) 
 
 /// What pages of other origins may send.
 fn shares() -> CorsLayer {
-    let methods = [Method::GET, Method::POST];
+    let methods = [Method::GET, Method::POST, Method::DELETE];
     CorsLayer::new().allow_methods(methods).allow_headers(AllowHeaders::mirror_request())
 }
 

@@ -28,6 +28,8 @@ pub(crate) struct Settings {
     pub(crate) likelihoods: Option<usize>,
     pub(crate) stream: bool,
     pub(crate) include_usage: bool,
+    /// Whether every chunk tells the usage so far.
+    pub(crate) continuous_usage: bool,
     /// Whether to tell which tokens were drafted.
     pub(crate) origins: bool,
 }
@@ -70,9 +72,12 @@ impl Settings {
         if stream_options.is_some() && !stream {
             return Err(fields.wrong("stream_options", "nothing without `stream`"));
         }
-        let include_usage = match &stream_options {
-            Some(options) => options.bool("include_usage")?.unwrap_or(false),
-            None => false,
+        let (include_usage, continuous_usage) = match &stream_options {
+            Some(options) => {
+                let continuous = options.bool("continuous_usage_stats")?.unwrap_or(false);
+                (options.bool("include_usage")?.unwrap_or(continuous), continuous)
+            }
+            None => (false, false),
         };
         let max_tokens = fields.integer("max_tokens", 1..=i64::MAX)?;
         let max_tokens = fields.integer("max_completion_tokens", 1..=i64::MAX)?.or(max_tokens);
@@ -85,7 +90,17 @@ impl Settings {
             Some(own) => own.bool("origins")?.unwrap_or(false),
             None => false,
         };
-        Ok(Self { sampling, stops, max_tokens, choices, likelihoods, stream, include_usage, origins })
+        Ok(Self {
+            sampling,
+            stops,
+            max_tokens,
+            choices,
+            likelihoods,
+            stream,
+            include_usage,
+            continuous_usage,
+            origins,
+        })
     }
 
     /// The job of answering `prompt`, which came in `field`.
@@ -116,6 +131,7 @@ impl Settings {
             stream: self.stream,
             origins: self.origins,
             grammar: None,
+            reasoning: None,
         })
     }
 }
@@ -252,6 +268,10 @@ mod tests {
             (json!({"stream": 1}), "stream"),
             (json!({"stream": true, "stream_options": 1}), "stream_options"),
             (json!({"stream": true, "stream_options": {"include_usage": 1}}), "stream_options.include_usage"),
+            (
+                json!({"stream": true, "stream_options": {"continuous_usage_stats": 1}}),
+                "stream_options.continuous_usage_stats",
+            ),
             (json!({"stream_options": {}}), "stream_options"),
             (json!({"user": 1}), "user"),
             (json!({"forerun": 1}), "forerun"),

@@ -34,6 +34,11 @@ impl Speech {
         Self { reasoning: Reasoning::new(prompt), calls, parallel, begun: 0, ended: 0 }
     }
 
+    /// What takes thinking and answer apart, as it was before any text.
+    pub(crate) fn reasoning(&self) -> Reasoning {
+        self.reasoning.clone()
+    }
+
     /// Whether the answer is inside `<think>`.
     pub(crate) fn is_thinking(&self) -> bool {
         self.reasoning.is_thinking()
@@ -49,6 +54,11 @@ impl Speech {
     pub(crate) fn finish(&mut self) -> Vec<Part> {
         let parts = self.reasoning.finish();
         self.take(parts, true)
+    }
+
+    /// Calls that were said to their end.
+    pub(crate) fn whole_calls(&self) -> usize {
+        self.ended
     }
 
     /// OpenAI's word for why the answer ended.

@@ -179,6 +179,7 @@ pub(crate) async fn collect(
                 part.text += &said.text;
                 part.likelihoods.extend(said.likelihoods);
                 part.origins.extend(said.origins);
+                part.tokens += said.tokens;
             }
             News::Done(outcome) => outcomes[event.choice] = Some(*outcome),
             News::Failed(error) => return Err(error),

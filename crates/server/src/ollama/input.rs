@@ -106,6 +106,7 @@ fn read_raw(body: &Map<String, Value>, prompt: &str, shared: &Shared) -> Result<
     let speech = Speech::new(prompt, &[], true);
     let mut job = settings.job(encode(prompt, shared), "prompt", 0, &shared.limits)?;
     job.grammar = shape::grammar(&fields, &tools, speech.is_thinking(), shared)?;
+    job.reasoning = Some(speech.reasoning());
     Ok(Chat { settings, job, speech })
 }
 

@@ -24,8 +24,9 @@ pub(super) struct Lines {
     model: String,
     speech: Speech,
     tokenizer: Arc<Tokenizer>,
-    /// Calls are told whole: the one that is being said, and how many were told.
+    /// Calls are told whole: the one that is being said, how many have begun, and how many were told.
     call: Message,
+    begun: usize,
     calls: usize,
     ignored: Vec<String>,
 }
@@ -38,14 +39,18 @@ impl Lines {
         tokenizer: Arc<Tokenizer>,
         ignored: Vec<String>,
     ) -> Self {
-        Self { form, model, speech, tokenizer, call: Message::default(), calls: 0, ignored }
+        Self { form, model, speech, tokenizer, call: Message::default(), begun: 0, calls: 0, ignored }
     }
 
     /// The answer to a request that is not streamed.
     pub(super) fn whole(&mut self, said: &Said, outcome: Outcome) -> Value {
         let mut message = Message::default();
-        let parts = self.speech.push(&said.text);
-        parts.into_iter().chain(self.speech.finish()).for_each(|part| message.add(part));
+        self.speech.push(&said.text).into_iter().for_each(|part| message.add(part));
+        let whole = self.speech.whole_calls();
+        self.speech.finish().into_iter().for_each(|part| message.add(part));
+        if outcome.finish == Finish::Length {
+            message.calls.truncate(whole);
+        }
         let mut line = line(self.form, &self.model, &message, &mut self.calls);
         self.tell_likelihoods(said, &mut line);
         self.finish(&outcome, &mut line);
@@ -67,6 +72,7 @@ impl Lines {
             }
             Part::CallBegins { .. } => {
                 self.tell_call(lines);
+                self.begun += 1;
                 self.call.add(part);
             }
             Part::CallArguments { .. } => self.call.add(part),
@@ -151,8 +157,8 @@ fn line(form: Form, model: &str, message: &Message, calls: &mut usize) -> Value 
     line
 }
 
-/// A call whose arguments are whole. One that was cut is not told: whoever made it would make it without them, and the
-/// reason why the answer ended tells.
+/// A call whose arguments are whole. One that the limit cut is not told: whoever made it would make it without them, and
+/// the reason why the answer ended tells.
 fn whole_call((id, name, arguments): &(String, String, String), calls: &mut usize) -> Option<Value> {
     let arguments: Map<String, Value> = serde_json::from_str(arguments).ok()?;
     let index = *calls;
@@ -180,8 +186,11 @@ impl Chunks for Lines {
 
     fn done(&mut self, _: usize, outcome: Outcome) -> Vec<Value> {
         let mut lines = Vec::new();
+        let whole = self.speech.whole_calls();
         self.speech.finish().into_iter().for_each(|part| self.take(part, &mut lines));
-        self.tell_call(&mut lines);
+        if outcome.finish == Finish::Stop || self.begun <= whole {
+            self.tell_call(&mut lines);
+        }
         let mut last = line(self.form, &self.model, &Message::default(), &mut 0);
         self.finish(&outcome, &mut last);
         lines.push(last);

@@ -25,6 +25,14 @@ use lines::{Form, Lines};
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 
+/// Reads a request to `/api/chat`; none where nothing is asked.
+pub(crate) fn read_chat(body: &Map<String, Value>, shared: &Shared) -> Result<Option<Chat>, ApiError> {
+    Ok(match input::read_chat(body, shared)?.question {
+        Question::Answer(chat) => Some(*chat),
+        Question::Load { .. } => None,
+    })
+}
+
 /// Ollama's error object.
 pub(crate) struct OllamaError(ApiError);
 
