@@ -125,8 +125,14 @@ fn shapes_and_calls_are_whole_objects() {
     history.push(whole["message"].clone());
     history.push(json!({"role": "tool", "tool_name": "get_weather", "content": turn["result"]}));
     let next = server.ask("/api/chat", &with(next, json!({"stream": false})));
-    assert!(next["prompt_eval_count"].as_u64() > whole["prompt_eval_count"].as_u64());
-    assert_eq!(next["message"]["content"], turn["answer"]);
+    let called = json!({"role": "assistant", "content": "", "reasoning_content": turn["thought"],
+        "tool_calls": [{"id": "c", "type": "function", "function": turn["call"]}]});
+    let result = json!({"role": "tool", "tool_call_id": "c", "content": turn["result"]});
+    let openai = server.chat(&json!({"temperature": 0, "max_tokens": 60, "tools": agent["tools"],
+        "chat_template_kwargs": {"enable_thinking": true},
+        "messages": [{"role": "user", "content": turn["user"]}, called, result]}));
+    assert_eq!(next["prompt_eval_count"], openai["usage"]["prompt_tokens"]);
+    assert_eq!(next["message"]["content"], openai["choices"][0]["message"]["content"]);
 
     let told = json!({"logprobs": true, "top_logprobs": 2, "stream": false, "options": {"num_predict": 3}});
     let told = server.ask("/api/chat", &with(chat(QUESTION), told));
