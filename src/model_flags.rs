@@ -40,6 +40,9 @@ pub(crate) struct ModelFlags {
     /// Tokens of prompt and answer together; unless given, the model's own limit, on a GPU as much of it as fits
     #[arg(long, value_name = "N")]
     pub(crate) ctx: Option<usize>,
+    /// Chat template to use instead of the model's own: a Jinja file
+    #[arg(long, value_name = "FILE")]
+    chat_template: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) device: DeviceFlags,
     #[command(flatten)]
@@ -213,11 +216,14 @@ impl ModelFlags {
 
     /// Opens the files, without taking weights in.
     pub(crate) fn open(&self) -> Result<Loaded> {
-        let loaded =
+        let mut loaded =
             loading::load(self.model.as_deref(), self.draft.as_deref(), &self.draft_flags.overrides())?;
         let flag = self.draft_flags.first().or(self.draft_type.map(|_| "--draft-type"));
         if let (None, Some(flag)) = (&loaded.drafter, flag) {
             bail!("`{flag}` is about a drafter, and there is none: give `--draft FILE`");
+        }
+        if let Some(path) = &self.chat_template {
+            loaded.text.template = Ok(loading::template_at(path)?);
         }
         Ok(loaded)
     }

@@ -31,6 +31,7 @@ mod model;
 mod propose;
 mod rehearse;
 pub mod sampling;
+mod score;
 mod sequence;
 mod size;
 mod state;

@@ -1,6 +1,7 @@
 //! Connections: taken in, given so long to ask and so long to listen, and told when it is over. Whoever is slow or gone
 //! holds a socket for a while and nothing else.
 
+use crate::framing::Framing;
 use axum::Router;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -10,7 +11,7 @@ use socket2::{SockRef, TcpKeepalive};
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
@@ -60,9 +61,16 @@ fn prepare(stream: &TcpStream) {
     let _ = socket.set_tcp_user_timeout(Some(READER_PATIENCE));
 }
 
-/// A stream whose writes fail when the other side takes nothing for too long.
+/// Ends a head so that it is refused as malformed, with a 400 and the end of the connection.
+const REFUSAL: &[u8] = b"transfer-encoding: refused\r\n\r\n";
+
+/// A stream whose writes fail when the other side takes nothing for too long, and whose reads end in a refusal where a
+/// request tells its length twice.
 struct Patient<T> {
     inner: T,
+    framing: Framing,
+    /// What is left to say of a refusal, once there is one.
+    refusal: Option<&'static [u8]>,
     patience: Duration,
     /// Runs while a write waits.
     timer: Pin<Box<Sleep>>,
@@ -71,7 +79,8 @@ struct Patient<T> {
 
 impl<T> Patient<T> {
     fn new(inner: T, patience: Duration) -> Self {
-        Self { inner, patience, timer: Box::pin(tokio::time::sleep(patience)), waits: false }
+        let timer = Box::pin(tokio::time::sleep(patience));
+        Self { inner, framing: Framing::new(), refusal: None, patience, timer, waits: false }
     }
 
     /// Passes a result on; a wait that has lasted too long becomes an error.
@@ -97,7 +106,21 @@ impl<T: AsyncRead + Unpin> AsyncRead for Patient<T> {
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().inner).poll_read(cx, buffer)
+        let this = self.get_mut();
+        let before = buffer.filled().len();
+        if this.refusal.is_none() {
+            ready!(Pin::new(&mut this.inner).poll_read(cx, buffer))?;
+            let Some(kept) = this.framing.take(&buffer.filled()[before..]) else {
+                return Poll::Ready(Ok(()));
+            };
+            buffer.set_filled(before + kept);
+            this.refusal = Some(REFUSAL);
+        }
+        let left = this.refusal.unwrap_or_default();
+        let (now, later) = left.split_at(left.len().min(buffer.remaining()));
+        buffer.put_slice(now);
+        this.refusal = Some(later);
+        Poll::Ready(Ok(()))
     }
 }
 

@@ -46,6 +46,9 @@ pub enum ApiError {
     /// The queue is full.
     #[error("{waiting} requests are in the works, as many as the server takes: try again later")]
     Busy { waiting: usize },
+    /// Too much of the same work is being done.
+    #[error("{0}")]
+    Crowded(String),
     /// The server is about to end.
     #[error("the server is shutting down")]
     Closing,
@@ -74,7 +77,7 @@ impl ApiError {
             Self::Host => StatusCode::FORBIDDEN,
             Self::NotFound(_) | Self::Absent(_) => StatusCode::NOT_FOUND,
             Self::Method(_) => StatusCode::METHOD_NOT_ALLOWED,
-            Self::Busy { .. } => StatusCode::TOO_MANY_REQUESTS,
+            Self::Busy { .. } | Self::Crowded(_) => StatusCode::TOO_MANY_REQUESTS,
             Self::Closing => StatusCode::SERVICE_UNAVAILABLE,
             Self::Deadline { .. } => StatusCode::GATEWAY_TIMEOUT,
             Self::Internal(_) => StatusCode::INTERNAL_SERVER_ERROR,
@@ -98,7 +101,7 @@ impl ApiError {
             Self::TooLong { .. } => ("invalid_request_error", Some("context_length_exceeded")),
             Self::Key => ("invalid_request_error", Some("invalid_api_key")),
             Self::NotFound(_) => ("invalid_request_error", Some("unknown_url")),
-            Self::Busy { .. } => ("rate_limit_error", Some("rate_limit_exceeded")),
+            Self::Busy { .. } | Self::Crowded(_) => ("rate_limit_error", Some("rate_limit_exceeded")),
             Self::Closing => ("server_error", Some("shutting_down")),
             Self::Deadline { .. } => ("server_error", Some("timeout")),
             Self::Internal(_) => ("server_error", None),
@@ -118,9 +121,11 @@ impl ApiError {
     /// A response with this body, and the status and headers that the error asks for.
     pub(crate) fn respond(&self, body: Value) -> Response {
         let mut response = (self.status(), Json(body)).into_response();
+        // For whoever says it in other words.
+        response.extensions_mut().insert(self.clone());
         let headers = response.headers_mut();
         match self {
-            Self::Busy { .. } | Self::Closing => {
+            Self::Busy { .. } | Self::Crowded(_) | Self::Closing => {
                 headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
             }
             Self::Key => {

@@ -51,6 +51,19 @@ impl<'a> Fields<'a> {
         wrong(self.path(name), self.object.get(name).unwrap_or(&Value::Null), expected)
     }
 
+    /// An error about a field whose value is a word out of a list: such a word is no part of a prompt, and may be
+    /// repeated.
+    pub(crate) fn unlisted(&self, name: &str, expected: &str) -> ApiError {
+        let Some(Value::String(word)) = self.object.get(name) else { return self.wrong(name, expected) };
+        let (path, word) = (self.path(name), word.chars().take(64).collect::<String>());
+        ApiError::field(path.clone(), format!("`{path}` is `{word}`, {expected} was expected"))
+    }
+
+    /// The name of this object itself.
+    pub(crate) fn whole_path(&self) -> String {
+        self.path.clone()
+    }
+
     fn read<T>(
         &self,
         name: &str,
@@ -129,6 +142,7 @@ mod tests {
             "`a` is 3, a number from 0 to 2 was expected"
         );
         assert_eq!(message(fields.bool("b").map(drop)), "`b` is a string, true or false was expected");
+        assert_eq!(fields.unlisted("b", "`c`").to_string(), "`b` is `text`, `c` was expected");
         let inner = fields.object("d").unwrap().unwrap();
         assert_eq!(message(inner.string("e").map(drop)), "`d.e` is an array of 1, a string was expected");
         assert_eq!(message(inner.required("f").map(drop)), "`d.f` is missing");

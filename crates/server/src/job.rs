@@ -1,11 +1,13 @@
 //! What the HTTP side asks of the engine's thread, and what it hears back.
 
+use crate::constraint::Held;
 use crate::error::ApiError;
+use crate::speech::Speech;
 use engine::Round;
 use engine::sampling::{Likelihood, Sampling};
 use serde::Serialize;
 use std::time::Instant;
-use text::{Grammar, Reasoning};
+use text::Reasoning;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::mpsc::UnboundedSender;
 
@@ -18,18 +20,30 @@ pub(crate) struct Job {
     pub(crate) choices: Vec<Sampling>,
     /// Index of the first of them in the response.
     pub(crate) first_choice: usize,
-    /// Tokens of an answer at most, at least 1 and within the context.
+    /// Tokens of an answer at most, within the context; where it is 0 the prompt is read and nothing is written.
     pub(crate) room: usize,
-    /// Texts that end an answer.
+    /// Texts that end an answer wherever they occur.
     pub(crate) stops: Vec<String>,
+    /// Tokens that do.
+    pub(crate) ends: Vec<u32>,
+    /// Whether an answer ends with what ended it.
+    pub(crate) include_stop: bool,
+    /// Hears an answer and knows when one of its own stop strings has ended it.
+    pub(crate) listener: Option<Speech>,
     /// Likeliest tokens to tell beside each one written, where likelihoods are wanted.
     pub(crate) likelihoods: Option<usize>,
+    /// The same beside each token of the prompt.
+    pub(crate) scores: Option<usize>,
+    /// Whether the likelihood of an end token is told: not where the answer is a message.
+    pub(crate) tells_ends: bool,
     /// Whether text is wanted as it comes.
     pub(crate) stream: bool,
     /// Whether to tell which tokens were drafted.
     pub(crate) origins: bool,
+    /// Whether to tell how much of the prompt has been read.
+    pub(crate) progress: bool,
     /// What answers are held to, at their beginning.
-    pub(crate) grammar: Option<Grammar>,
+    pub(crate) held: Held,
     /// What takes thinking and answer apart, where thinking is to be counted.
     pub(crate) reasoning: Option<Reasoning>,
 }
@@ -42,8 +56,10 @@ pub(crate) struct Ticket {
     pub(crate) events: UnboundedSender<Event>,
     pub(crate) arrived: Instant,
     pub(crate) deadline: Option<Instant>,
-    /// Given back when all jobs of the request are done.
-    pub(crate) _permit: std::sync::Arc<OwnedSemaphorePermit>,
+    /// Its places in the request's share, given back when it is done.
+    pub(crate) _place: OwnedSemaphorePermit,
+    /// The share itself, given back when all jobs of the request are.
+    pub(crate) _share: std::sync::Arc<OwnedSemaphorePermit>,
 }
 
 /// News of one answer.
@@ -57,6 +73,8 @@ pub(crate) struct Event {
 /// What happened.
 #[derive(Debug)]
 pub(crate) enum News {
+    /// More of the prompt has been read.
+    Read(Progress),
     /// More text.
     Text(Said),
     /// The answer is whole.
@@ -65,21 +83,45 @@ pub(crate) enum News {
     Failed(ApiError),
 }
 
+/// How far the reading of a prompt has come, in tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Progress {
+    pub(crate) read: usize,
+    pub(crate) of: usize,
+    /// Of those read, how many were known already.
+    pub(crate) cached: usize,
+    /// Milliseconds it has taken so far.
+    pub(crate) ms: u64,
+}
+
+/// Where a token came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Origin {
+    /// Bytes of the text that came with it.
+    pub(crate) bytes: usize,
+    pub(crate) drafted: bool,
+    /// With the first token of a round: how many tokens were proposed in it.
+    pub(crate) proposed: Option<usize>,
+}
+
 /// Text of an answer and what is told about its tokens, where that is wanted; not all of it is empty. Text may come
 /// later than its tokens.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Said {
     pub(crate) text: String,
     pub(crate) likelihoods: Vec<Likelihood>,
-    /// For each token how many bytes of the text came with it, and whether it was drafted.
-    pub(crate) origins: Vec<(usize, bool)>,
+    /// How likely the tokens of the prompt were, from its second on: told once, before anything else.
+    pub(crate) scores: Vec<Likelihood>,
+    /// One for each token.
+    pub(crate) origins: Vec<Origin>,
     /// Tokens that were written for it.
     pub(crate) tokens: usize,
 }
 
 impl Said {
     pub(crate) fn is_empty(&self) -> bool {
-        self.text.is_empty() && self.likelihoods.is_empty() && self.origins.is_empty()
+        let Self { text, likelihoods, scores, origins, .. } = self;
+        text.is_empty() && likelihoods.is_empty() && scores.is_empty() && origins.is_empty()
     }
 }
 

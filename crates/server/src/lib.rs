@@ -16,6 +16,7 @@
 
 mod answer;
 mod anthropic;
+mod arguments;
 mod chat;
 mod chunk;
 mod completions;
@@ -23,17 +24,22 @@ mod connections;
 mod constraint;
 mod error;
 mod fields;
+mod fold;
+mod framing;
 mod guard;
 mod handle;
 mod hosts;
 mod job;
 mod keys;
+mod legacy;
 mod logprobs;
 mod messages;
 mod metrics;
 mod ollama;
 mod page;
+mod parts;
 mod prefix;
+mod prompt;
 mod reader;
 mod responses;
 mod router;
@@ -42,6 +48,7 @@ mod settings;
 mod shape;
 mod speech;
 mod sse;
+mod structured;
 mod thought;
 mod tokens;
 mod totals;
@@ -75,8 +82,8 @@ pub struct Served {
     pub mode: &'static str,
     /// Text to tokens and back.
     pub tokenizer: Tokenizer,
-    /// Messages to text; without it only `/v1/completions` works.
-    pub template: Option<ChatTemplate>,
+    /// Messages to text, or why there is no template; then only `/v1/completions` works.
+    pub template: Result<ChatTemplate, String>,
     /// What holds where a request does not say.
     pub sampling: Sampling,
     /// Tokens of prompt and answer together.
@@ -132,6 +139,9 @@ impl Default for Options {
 /// After an answer's end its connection has this long to take it.
 const LAST_WORDS: Duration = Duration::from_secs(5);
 
+/// Bytes of the engine's stack: it follows grammars that clients send.
+const ENGINE_STACK: usize = 64 << 20;
+
 /// Serves until `stop` is ready, then lets answers under way finish.
 pub async fn serve(
     listener: TcpListener,
@@ -146,7 +156,13 @@ pub async fn serve(
     let loopback = listener.local_addr()?.ip().is_loopback();
     let slots = slots.clamp(1, MAX_SLOTS);
     let capacity = slots + queue;
-    let limits = settings::Limits { sampling, vocab: engine.model().config().vocab, context, capacity };
+    let limits = settings::Limits {
+        sampling,
+        vocab: engine.model().config().vocab,
+        context,
+        capacity,
+        ends: tokenizer.ends().to_vec(),
+    };
     let (tokenizer, metrics) = (Arc::new(tokenizer), Arc::new(metrics::Metrics::new()));
     let abandon = Arc::new(AtomicBool::new(false));
     let (sender, jobs) = mpsc::channel();
@@ -163,12 +179,13 @@ pub async fn serve(
         mode,
         load_s,
     };
-    let thread = std::thread::Builder::new().name("engine".to_owned());
+    let thread = std::thread::Builder::new().name("engine".to_owned()).stack_size(ENGINE_STACK);
     let thread = thread.spawn(move || scheduler.run(&jobs))?;
-    let handle = handle::Handle::new(sender, capacity, timeout, abandon, Arc::clone(&metrics));
+    let handle = handle::Handle::new(sender, capacity, 2 * slots, timeout, abandon, Arc::clone(&metrics));
     let created = router::unix_time();
     let grammars = std::sync::OnceLock::new();
-    let about = ollama::About::new(facts, template.as_ref().map_or_else(String::new, ChatTemplate::source));
+    let about =
+        ollama::About::new(facts, template.as_ref().ok().and_then(ChatTemplate::source).unwrap_or_default());
     let shared = router::Shared {
         handle,
         name,

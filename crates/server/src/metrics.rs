@@ -32,6 +32,8 @@ pub(crate) struct Metrics {
     /// Answers that wait for a slot.
     pub(crate) waiting: Gauge,
     pub(crate) prompt_tokens: Counter,
+    /// Of the prompts' tokens, those that passes have read.
+    pub(crate) prefill_tokens: Counter,
     pub(crate) generation_tokens: Counter,
     pub(crate) cached_queries: Counter,
     pub(crate) cached_hits: Counter,
@@ -62,6 +64,7 @@ impl Metrics {
             running: Gauge::default(),
             waiting: Gauge::default(),
             prompt_tokens: Counter::default(),
+            prefill_tokens: Counter::default(),
             generation_tokens: Counter::default(),
             cached_queries: Counter::default(),
             cached_hits: Counter::default(),
@@ -101,6 +104,7 @@ impl Metrics {
         );
         r.register("vllm:request_success", "Answers that ended", metrics.ended.clone());
         r.register("forerun_accept_length", "Tokens of a round", metrics.accept_length.clone());
+        r.register("forerun_prefill_tokens", "Prompt tokens read", metrics.prefill_tokens.clone());
         r.register("forerun_rounds", "Rounds by who proposed", metrics.rounds.clone());
         r.register("forerun_prefix_cache_bytes", "Bytes that cached states use", metrics.cache_bytes.clone());
         r.register(

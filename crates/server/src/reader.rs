@@ -12,22 +12,22 @@ use std::sync::{Arc, OnceLock, mpsc};
 use text::{ChatTemplate, Tokenizer};
 
 /// Reads bodies as a server with this tokenizer and template would.
-pub struct Reader(Shared);
+pub struct Reader(pub(crate) Shared);
 
 impl Reader {
     /// A reader for a context of 4096 tokens.
     pub fn new(tokenizer: Tokenizer, template: ChatTemplate) -> Self {
         let metrics = Arc::new(Metrics::new());
         let (jobs, _) = mpsc::channel();
-        let handle = Handle::new(jobs, 8, None, Arc::new(AtomicBool::new(false)), Arc::clone(&metrics));
-        let limits =
-            Limits { sampling: Sampling::default(), vocab: tokenizer.len(), context: 4096, capacity: 8 };
+        let handle = Handle::new(jobs, 8, 8, None, Arc::new(AtomicBool::new(false)), Arc::clone(&metrics));
+        let (vocab, ends) = (tokenizer.len(), tokenizer.ends().to_vec());
+        let limits = Limits { sampling: Sampling::default(), vocab, context: 4096, capacity: 8, ends };
         Self(Shared {
             handle,
             name: "none".to_owned(),
             created: 0,
             tokenizer: Arc::new(tokenizer),
-            template: Some(template),
+            template: Ok(template),
             grammars: OnceLock::new(),
             limits,
             keys: None,

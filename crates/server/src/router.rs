@@ -15,14 +15,22 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use serde_json::{Map, Value, json};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, LazyLock, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use text::{ChatTemplate, GrammarError, Grammars, Tokenizer};
+use tokio::sync::Semaphore;
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::cors::{AllowHeaders, Any, CorsLayer};
 
 /// Bytes of a body at most.
 const MAX_BODY: usize = 16 << 20;
+
+/// Bodies that are understood at the same time, one a processor; the others wait, so that many long ones take neither
+/// all the processors' time nor all the memory.
+static READERS: LazyLock<Semaphore> = LazyLock::new(|| {
+    let processors = std::thread::available_parallelism().map_or(2, usize::from);
+    Semaphore::new(processors.clamp(2, 16))
+});
 
 /// A body must have come by then.
 const BODY_PATIENCE: Duration = Duration::from_secs(60);
@@ -35,7 +43,8 @@ pub(crate) struct Shared {
     /// When the server began, in seconds since 1970.
     pub(crate) created: u64,
     pub(crate) tokenizer: Arc<Tokenizer>,
-    pub(crate) template: Option<ChatTemplate>,
+    /// Or why there is none.
+    pub(crate) template: Result<ChatTemplate, String>,
     /// Made when the first is asked for.
     pub(crate) grammars: OnceLock<Result<Grammars, GrammarError>>,
     pub(crate) limits: Limits,
@@ -71,6 +80,7 @@ pub(crate) fn router(shared: Arc<Shared>, cors: &[HeaderValue], loopback: bool) 
         .route("/v1/models/{*name}", get(model))
         .route("/tokenize", post(tokens::tokenize))
         .route("/detokenize", post(tokens::detokenize))
+        .route("/tokenizer_info", get(tokens::info))
         .route("/metrics", get(metrics))
         .route_layer(middleware::from_fn_with_state(Arc::clone(&shared), check_key))
         .route("/health", get(health))
@@ -88,7 +98,8 @@ pub(crate) fn router(shared: Arc<Shared>, cors: &[HeaderValue], loopback: bool) 
         origins if origins.iter().any(|origin| origin == "*") => app.layer(shares().allow_origin(Any)),
         origins => app.layer(shares().allow_origin(origins.to_vec())),
     };
-    if loopback { app.layer(middleware::from_fn(check_host)) } else { app }
+    let app = if loopback { app.layer(middleware::from_fn(check_host)) } else { app };
+    app.layer(middleware::from_fn(anthropic::own_errors))
 }
 
 /// What pages of other origins may send.
@@ -188,7 +199,9 @@ impl Body {
         read: fn(&Map<String, Value>, &Shared) -> Result<T, ApiError>,
     ) -> Result<T, ApiError> {
         let shared = Arc::clone(shared);
+        let turn = READERS.acquire().await;
         let work = tokio::task::spawn_blocking(move || {
+            let _turn = turn;
             let body: Map<String, Value> =
                 serde_json::from_slice(&self.0).map_err(|error| ApiError::Body(error.to_string()))?;
             read(&body, &shared)

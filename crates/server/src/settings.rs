@@ -1,5 +1,7 @@
 //! What a request says about how to answer, the same for every endpoint: sampling, stops, length, number, streaming.
 
+use crate::completions::read_ids;
+use crate::constraint::Held;
 use crate::error::ApiError;
 use crate::fields::{Fields, wrong};
 use crate::job::Job;
@@ -13,15 +15,38 @@ const MAX_CHOICES: i64 = 16;
 const MAX_STOPS: usize = 16;
 const MAX_STOP_BYTES: usize = 1024;
 /// Likeliest tokens told at most.
-const MAX_LIKELIEST: i64 = 20;
+pub(crate) const MAX_LIKELIEST: i64 = 20;
+/// Tokens that end an answer at most, beside the model's own.
+const MAX_STOP_TOKENS: usize = 128;
 /// Tokens with a bias at most.
 const MAX_BIASES: usize = 1024;
+
+/// Fields of vLLM and SGLang that every API takes.
+pub(crate) const EXTENSIONS: [&str; 7] = [
+    "ignore_eos",
+    "min_tokens",
+    "min_new_tokens",
+    "stop_token_ids",
+    "include_stop_str_in_output",
+    "bad_words",
+    "allowed_token_ids",
+];
 
 /// How to answer.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Settings {
     pub(crate) sampling: Sampling,
     pub(crate) stops: Vec<String>,
+    /// Tokens that end an answer, beside the model's own.
+    pub(crate) stop_tokens: Vec<u32>,
+    /// Whether an answer ends with what ended it.
+    pub(crate) include_stop: bool,
+    /// Whether the model's own ends are tokens like any other.
+    pub(crate) ignore_eos: bool,
+    /// Tokens that are written before an answer may end.
+    pub(crate) min_tokens: usize,
+    /// Whether calls are told as they were before there were tools.
+    pub(crate) legacy: bool,
     pub(crate) max_tokens: Option<usize>,
     pub(crate) choices: usize,
     /// Likeliest tokens to tell beside each one written, where likelihoods are wanted.
@@ -32,6 +57,8 @@ pub(crate) struct Settings {
     pub(crate) continuous_usage: bool,
     /// Whether to tell which tokens were drafted.
     pub(crate) origins: bool,
+    /// Whether to tell how much of the prompt has been read.
+    pub(crate) progress: bool,
 }
 
 /// What the loaded model allows and recommends.
@@ -43,11 +70,18 @@ pub(crate) struct Limits {
     pub(crate) context: usize,
     /// Answers that can be in the works at once.
     pub(crate) capacity: usize,
+    /// Tokens that the model ends answers with.
+    pub(crate) ends: Vec<u32>,
 }
 
 impl Settings {
     /// Reads the fields; what is not there is as the model recommends.
     pub(crate) fn read(fields: &Fields<'_>, limits: &Limits) -> Result<Self, ApiError> {
+        Self::read_from(fields, limits, 1)
+    }
+
+    /// The same where an answer of `least` tokens may be asked for.
+    pub(crate) fn read_from(fields: &Fields<'_>, limits: &Limits, least: i64) -> Result<Self, ApiError> {
         let file = &limits.sampling;
         let any = f64::from(f32::MIN_POSITIVE)..=f64::from(f32::MAX);
         let sampling = Sampling {
@@ -79,20 +113,34 @@ impl Settings {
             }
             None => (false, false),
         };
-        let max_tokens = fields.integer("max_tokens", 1..=i64::MAX)?;
-        let max_tokens = fields.integer("max_completion_tokens", 1..=i64::MAX)?.or(max_tokens);
+        let max_tokens = fields.integer("max_tokens", least..=i64::MAX)?;
+        let max_tokens = fields.integer("max_completion_tokens", least..=i64::MAX)?.or(max_tokens);
         fields.string("user")?;
         fields.string("model")?;
         let stops = read_stops(fields)?;
         let max_tokens = max_tokens.map(|n| n as usize);
+        let stop_tokens = read_stop_tokens(fields, limits.vocab)?;
+        let min_tokens = read_least(fields, max_tokens)?;
+        let include_stop = fields.bool("include_stop_str_in_output")?.unwrap_or(false);
+        let ignore_eos = fields.bool("ignore_eos")?.unwrap_or(false);
+        let legacy = fields.get("functions").is_some();
         let likelihoods = read_likelihoods(fields)?;
-        let origins = match fields.object("forerun")? {
-            Some(own) => own.bool("origins")?.unwrap_or(false),
-            None => false,
+        let own = fields.object("forerun")?;
+        let wanted = |name| match &own {
+            Some(own) => Ok::<_, ApiError>(own.bool(name)?.unwrap_or(false)),
+            None => Ok(false),
         };
+        // The second name is llama.cpp's.
+        let progress = wanted("progress")? | fields.bool("return_progress")?.unwrap_or(false);
+        let (origins, progress) = (wanted("origins")?, progress && stream);
         Ok(Self {
             sampling,
             stops,
+            stop_tokens,
+            include_stop,
+            ignore_eos,
+            min_tokens,
+            legacy,
             max_tokens,
             choices,
             likelihoods,
@@ -100,7 +148,14 @@ impl Settings {
             include_usage,
             continuous_usage,
             origins,
+            progress,
         })
+    }
+
+    /// Tokens after which nothing follows.
+    pub(crate) fn ends(&self, limits: &Limits) -> Vec<u32> {
+        let own = if self.ignore_eos { &[] } else { limits.ends.as_slice() };
+        own.iter().chain(&self.stop_tokens).copied().collect()
     }
 
     /// The job of answering `prompt`, which came in `field`.
@@ -127,10 +182,16 @@ impl Settings {
             first_choice,
             room,
             stops,
+            ends: self.ends(limits),
+            include_stop: self.include_stop,
+            listener: None,
             likelihoods,
+            scores: None,
+            tells_ends: false,
             stream: self.stream,
             origins: self.origins,
-            grammar: None,
+            progress: self.progress,
+            held: Held::default(),
             reasoning: None,
         })
     }
@@ -187,6 +248,25 @@ fn read_stops(fields: &Fields<'_>) -> Result<Vec<String>, ApiError> {
     Ok(stops)
 }
 
+/// vLLM's `stop_token_ids`.
+fn read_stop_tokens(fields: &Fields<'_>, vocab: usize) -> Result<Vec<u32>, ApiError> {
+    let ids = fields.array("stop_token_ids")?.unwrap_or_default();
+    if ids.len() > MAX_STOP_TOKENS {
+        return Err(fields.wrong("stop_token_ids", &format!("at most {MAX_STOP_TOKENS}")));
+    }
+    read_ids(ids, &fields.path("stop_token_ids"), vocab)
+}
+
+/// vLLM's `min_tokens`, which SGLang calls `min_new_tokens`.
+fn read_least(fields: &Fields<'_>, most: Option<usize>) -> Result<usize, ApiError> {
+    let name = if fields.get("min_tokens").is_some() { "min_tokens" } else { "min_new_tokens" };
+    let least = fields.integer(name, 0..=i64::MAX)?.unwrap_or(0) as usize;
+    match most.filter(|most| *most < least) {
+        Some(most) => Err(fields.wrong(name, &format!("at most the {most} of `max_tokens`"))),
+        None => Ok(least),
+    }
+}
+
 /// Token ids as strings, biases from -100 (never) to 100.
 fn read_biases(fields: &Fields<'_>, vocab: usize) -> Result<Vec<(u32, f32)>, ApiError> {
     let Some(biases) = fields.object("logit_bias")? else { return Ok(Vec::new()) };
@@ -214,7 +294,7 @@ mod tests {
 
     fn limits() -> Limits {
         let sampling = Sampling { temperature: 0.7, ..Sampling::default() };
-        Limits { sampling, vocab: 100, context: 10, capacity: 8 }
+        Limits { sampling, vocab: 100, context: 10, capacity: 8, ends: vec![7] }
     }
 
     fn read(body: Value) -> Result<Settings, String> {
@@ -276,7 +356,15 @@ mod tests {
             (json!({"user": 1}), "user"),
             (json!({"forerun": 1}), "forerun"),
             (json!({"forerun": {"origins": 1}}), "forerun.origins"),
+            (json!({"forerun": {"progress": 1}}), "forerun.progress"),
+            (json!({"return_progress": 1}), "return_progress"),
             (json!({"model": {}}), "model"),
+            (json!({"stop_token_ids": [100]}), "stop_token_ids[0]"),
+            (json!({"stop_token_ids": 3}), "stop_token_ids"),
+            (json!({"ignore_eos": 1}), "ignore_eos"),
+            (json!({"include_stop_str_in_output": 1}), "include_stop_str_in_output"),
+            (json!({"min_tokens": -1}), "min_tokens"),
+            (json!({"min_new_tokens": 5, "max_tokens": 4}), "min_new_tokens"),
         ] {
             assert_eq!(read(body.clone()), Err(field.to_owned()), "{body}");
         }
@@ -293,5 +381,8 @@ mod tests {
             Err(ApiError::TooLong { tokens: 10, context: 10, .. })
         ));
         assert!(settings.job(Vec::new(), "prompt", 0, &limits()).is_err());
+        assert_eq!(job.ends, [7]);
+        let on = read(json!({"ignore_eos": true, "stop_token_ids": [3]})).unwrap();
+        assert_eq!(on.job(vec![1], "prompt", 0, &limits()).unwrap().ends, [3]);
     }
 }

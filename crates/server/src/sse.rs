@@ -2,7 +2,7 @@
 //! the answer.
 
 use crate::error::ApiError;
-use crate::job::{Event, News, Outcome, Said};
+use crate::job::{Event, News, Outcome, Progress, Said};
 use axum::body::{Body, Bytes};
 use axum::http::header;
 use axum::response::sse::{self, KeepAlive, Sse};
@@ -21,6 +21,10 @@ pub(crate) trait Chunks: Send + Unpin + 'static {
     const NAMED: bool = false;
     /// What is sent before any news.
     fn open(&mut self) -> Vec<Value>;
+    /// More of the prompt has been read.
+    fn read(&mut self, _progress: Progress) -> Vec<Value> {
+        Vec::new()
+    }
     /// More text of an answer.
     fn text(&mut self, choice: usize, said: &Said) -> Vec<Value>;
     /// An answer is whole.
@@ -108,6 +112,7 @@ impl<C: Chunks, W: Wire> Events<C, W> {
 
     fn take(&mut self, event: Event) {
         let mut chunks = match event.news {
+            News::Read(progress) => self.chunks.read(progress),
             News::Text(said) => self.chunks.text(event.choice, &said),
             News::Done(outcome) => {
                 self.open -= 1;
@@ -174,10 +179,12 @@ pub(crate) async fn collect(
         let lost = || ApiError::Internal("the answer was lost".to_owned());
         let event = news.recv().await.ok_or_else(lost)?;
         match event.news {
+            News::Read(_) => {}
             News::Text(said) => {
                 let part = &mut parts[event.choice];
                 part.text += &said.text;
                 part.likelihoods.extend(said.likelihoods);
+                part.scores.extend(said.scores);
                 part.origins.extend(said.origins);
                 part.tokens += said.tokens;
             }

@@ -5,6 +5,7 @@ use crate::chat::{self, Chat};
 use crate::completions::encode;
 use crate::error::ApiError;
 use crate::fields::Fields;
+use crate::messages;
 use crate::router::Shared;
 use crate::settings::Settings;
 use crate::shape::{self, Tools};
@@ -102,12 +103,11 @@ pub(super) fn read_generate(body: &Map<String, Value>, shared: &Shared) -> Resul
 fn read_raw(body: &Map<String, Value>, prompt: &str, shared: &Shared) -> Result<Chat, ApiError> {
     let fields = Fields::of(body);
     let settings = Settings::read(&fields, &shared.limits)?;
-    let tools = Tools::read(&fields)?;
     let speech = Speech::new(prompt, &[], true);
     let mut job = settings.job(encode(prompt, shared), "prompt", 0, &shared.limits)?;
-    job.grammar = shape::grammar(&fields, &tools, speech.is_thinking(), shared)?;
+    job.held = shape::held(&fields, &Tools::none(), speech.is_thinking(), &settings, shared)?;
     job.reasoning = Some(speech.reasoning());
-    Ok(Chat { settings, job, speech })
+    Ok(Chat { settings, job, speech, ignored: Vec::new() })
 }
 
 /// Fields that nobody knows.
@@ -168,10 +168,12 @@ fn translate(fields: &Fields<'_>, shared: &Shared) -> Result<(Map<String, Value>
 }
 
 fn translate_messages(messages: &[Value]) -> Result<Vec<Value>, ApiError> {
-    let messages = messages.iter().enumerate();
-    let translated = messages.map(|(i, message)| {
+    let newest = messages::newest(messages);
+    let translated = messages.iter().enumerate().map(|(i, message)| {
         let message = Fields::within(message, format!("messages[{i}]"))?;
-        refuse_images(&message)?;
+        if newest == Some(i) {
+            refuse_images(&message)?;
+        }
         let mut chat = Map::new();
         let own = [
             ("role", "role"),
@@ -185,7 +187,14 @@ fn translate_messages(messages: &[Value]) -> Result<Vec<Value>, ApiError> {
                 chat.insert(of_chat.into(), value.clone());
             }
         }
-        let content = message.get("content").cloned().unwrap_or_else(|| json!(""));
+        let mut content = message.get("content").cloned().unwrap_or_else(|| json!(""));
+        // Images that were answered once are noted in the text as they are in other APIs.
+        let images = message.array("images")?.unwrap_or_default();
+        if let (Value::String(text), false) = (&content, images.is_empty()) {
+            let text = json!({"type": "text", "text": text});
+            let images = images.iter().map(|_| json!({"type": "image_url"}));
+            content = [text].into_iter().chain(images).collect();
+        }
         chat.insert("content".into(), content);
         Ok(Value::Object(chat))
     });

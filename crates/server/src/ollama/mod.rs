@@ -134,15 +134,16 @@ async fn answer(
     read: fn(&Map<String, Value>, &Shared) -> Result<Asked, ApiError>,
     form: Form,
 ) -> Result<Response, OllamaError> {
-    let Asked { question, ignored } = body.read(&shared, read).await?;
-    let header = named(&ignored);
+    let Asked { question, mut ignored } = body.read(&shared, read).await?;
     let chat = match question {
         Question::Answer(chat) => *chat,
         Question::Load { reason } => {
-            return Ok((header, Json(lines::nothing(form, &shared.name, reason))).into_response());
+            return Ok((named(&ignored), Json(lines::nothing(form, &shared.name, reason))).into_response());
         }
     };
-    let Chat { settings, job, speech } = chat;
+    ignored.extend(chat.ignored);
+    let header = named(&ignored);
+    let Chat { settings, job, speech, .. } = chat;
     let news = shared.handle.submit(vec![job])?;
     let tokenizer = Arc::clone(&shared.tokenizer);
     let mut lines = Lines::new(form, shared.name.clone(), speech, tokenizer, ignored);

@@ -111,7 +111,13 @@ mod tests {
     use engine::sampling::Sampling;
 
     fn translated(options: Value) -> Result<(Value, Vec<String>), String> {
-        let limits = Limits { sampling: Sampling::default(), vocab: 100, context: 1000, capacity: 8 };
+        let limits = Limits {
+            sampling: Sampling::default(),
+            vocab: 100,
+            context: 1000,
+            capacity: 8,
+            ends: Vec::new(),
+        };
         let body = json!({"options": options});
         let fields = Fields::of(body.as_object().unwrap()).object("options").unwrap().unwrap();
         let mut body = Map::new();

@@ -1,7 +1,9 @@
 //! An answer as items and the events that build them: thoughts, a message, calls of functions.
 
+use super::plain::PlainText;
 use super::recall::seal;
 use super::store::Store;
+use super::tools::{Form, Forms, action};
 use crate::error::ApiError;
 use crate::job::{Finish, Outcome, Said};
 use crate::settings::random;
@@ -15,6 +17,7 @@ pub(super) struct ItemChunks {
     /// The response so far; whole items are in its `output`.
     response: Value,
     speech: Speech,
+    forms: Forms,
     thinking: Thinking,
     /// Where the response is kept, and the items that it was made from.
     keep: Option<(Arc<Store>, Vec<Value>)>,
@@ -37,13 +40,15 @@ struct Item {
     kind: Kind,
     id: String,
     text: String,
+    /// Takes the text out of the arguments of a custom tool.
+    plain: PlainText,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 enum Kind {
     Reasoning(Thinking),
     Message,
-    Call { call_id: String, name: String },
+    Call { call_id: String, form: Form },
 }
 
 /// What events about a part of an item are called.
@@ -106,8 +111,32 @@ impl Item {
                 let content: Vec<Value> = begun.then(|| self.part()).into_iter().collect();
                 json!({"type": "message", "id": id, "status": status, "role": "assistant", "content": content})
             }
-            Kind::Call { call_id, name } => json!({"type": "function_call", "id": id, "call_id": call_id,
-                "name": name, "arguments": text, "status": status}),
+            Kind::Call { call_id, form } => {
+                let kind = match form {
+                    Form::Function { .. } => "function_call",
+                    Form::Custom { .. } => "custom_tool_call",
+                    Form::LocalShell => "local_shell_call",
+                    Form::Shell => "shell_call",
+                    Form::ApplyPatch => "apply_patch_call",
+                };
+                let mut call = json!({"type": kind, "id": id, "call_id": call_id, "status": status});
+                match form {
+                    Form::Function { name, namespace } | Form::Custom { name, namespace } => {
+                        call["name"] = json!(name);
+                        if let Some(namespace) = namespace {
+                            call["namespace"] = json!(namespace);
+                        }
+                        call[form.text_name()] = json!(text);
+                    }
+                    Form::LocalShell => call["action"] = action(form, text),
+                    Form::Shell => {
+                        call["action"] = action(form, text);
+                        call["environment"] = json!({"type": "local"});
+                    }
+                    Form::ApplyPatch => call["operation"] = action(form, text),
+                }
+                call
+            }
         }
     }
 
@@ -123,14 +152,30 @@ impl Item {
     }
 }
 
+impl Form {
+    /// What the text of a call is called.
+    fn text_name(&self) -> &'static str {
+        if matches!(self, Self::Custom { .. }) { "input" } else { "arguments" }
+    }
+
+    /// What the events that bring it are called.
+    fn event_name(&self) -> &'static str {
+        match self {
+            Self::Custom { .. } => "response.custom_tool_call_input",
+            _ => "response.function_call_arguments",
+        }
+    }
+}
+
 impl ItemChunks {
     pub(super) fn new(
         response: Value,
         speech: Speech,
+        forms: Forms,
         thinking: Thinking,
         keep: Option<(Arc<Store>, Vec<Value>)>,
     ) -> Self {
-        Self { response, speech, thinking, keep, open: None, sequence: 0 }
+        Self { response, speech, forms, thinking, keep, open: None, sequence: 0 }
     }
 
     fn event(&mut self, kind: &str, mut event: Value) -> Value {
@@ -159,9 +204,11 @@ impl ItemChunks {
         let prefix = match kind {
             Kind::Reasoning(_) => "rs",
             Kind::Message => "msg",
-            Kind::Call { .. } => "fc",
+            Kind::Call { form: Form::Function { .. }, .. } => "fc",
+            Kind::Call { .. } => "ctc",
         };
-        let item = Item { kind, id: format!("{prefix}_{:016x}", random()), text: String::new() };
+        let id = format!("{prefix}_{:016x}", random());
+        let item = Item { kind, id, text: String::new(), plain: PlainText::default() };
         let output_index = self.index();
         let added = json!({"output_index": output_index, "item": item.object("in_progress")});
         events.push(self.event("response.output_item.added", added));
@@ -174,6 +221,8 @@ impl ItemChunks {
     }
 
     fn end(&mut self, status: &str, events: &mut Vec<Value>) {
+        let rest = self.open.as_mut().map(|item| item.plain.finish()).unwrap_or_default();
+        self.add_text(&rest, events);
         let Some(item) = self.open.take() else { return };
         let output_index = self.index();
         let at = json!({"item_id": item.id, "output_index": output_index});
@@ -190,14 +239,7 @@ impl ItemChunks {
                 events.push(self.event(names.text_done, text));
                 events.push(self.event(names.done, part));
             }
-            None => {
-                let mut done = at;
-                if let Kind::Call { name, .. } = &item.kind {
-                    done["name"] = json!(name);
-                }
-                done["arguments"] = json!(item.text);
-                events.push(self.event("response.function_call_arguments.done", done));
-            }
+            None => self.end_call(&item, at, events),
         }
         let object = item.object(status);
         if let Some(output) = self.response["output"].as_array_mut() {
@@ -206,6 +248,20 @@ impl ItemChunks {
         events.push(
             self.event("response.output_item.done", json!({"output_index": output_index, "item": object})),
         );
+    }
+
+    /// The last of what a call says; actions come with their item alone.
+    fn end_call(&mut self, item: &Item, mut done: Value, events: &mut Vec<Value>) {
+        let Kind::Call { form: form @ (Form::Function { name, .. } | Form::Custom { name, .. }), .. } =
+            &item.kind
+        else {
+            return;
+        };
+        done[form.text_name()] = json!(item.text);
+        if matches!(form, Form::Function { .. }) {
+            done["name"] = json!(name);
+        }
+        events.push(self.event(&format!("{}.done", form.event_name()), done));
     }
 
     fn part(&mut self, part: Part, events: &mut Vec<Value>) {
@@ -218,24 +274,42 @@ impl ItemChunks {
                 self.begin(Kind::Message, events);
                 text
             }
-            Part::CallBegins { id, name, .. } => return self.begin(Kind::Call { call_id: id, name }, events),
-            Part::CallArguments { text, .. } => text,
-        };
-        let output_index = self.index();
-        let Some(item) = &mut self.open else { return };
-        item.text += &text;
-        let mut delta = json!({"item_id": item.id, "output_index": output_index, "delta": text});
-        let kind = match item.kind.part_names() {
-            Some(names) => {
-                delta[names.index] = json!(0);
-                names.delta
+            Part::CallBegins { id, name, .. } => {
+                let form = self.forms.get(&name).cloned();
+                let form = form.unwrap_or(Form::Function { name, namespace: None });
+                return self.begin(Kind::Call { call_id: id, form }, events);
             }
-            None => "response.function_call_arguments.delta",
+            Part::CallArguments { text, .. } => match &mut self.open {
+                Some(Item { kind: Kind::Call { form: Form::Custom { .. }, .. }, plain, .. }) => {
+                    plain.push(&text)
+                }
+                _ => text,
+            },
+        };
+        self.add_text(&text, events);
+    }
+
+    /// More text of the item that is open.
+    fn add_text(&mut self, text: &str, events: &mut Vec<Value>) {
+        let output_index = self.index();
+        let Some(item) = self.open.as_mut().filter(|_| !text.is_empty()) else { return };
+        item.text += text;
+        let mut delta = json!({"item_id": item.id, "output_index": output_index, "delta": text});
+        let kind = match (item.kind.part_names(), &item.kind) {
+            (Some(names), _) => {
+                delta[names.index] = json!(0);
+                names.delta.to_owned()
+            }
+            (_, Kind::Call { form: form @ (Form::Function { .. } | Form::Custom { .. }), .. }) => {
+                format!("{}.delta", form.event_name())
+            }
+            // Their actions come whole, at the end.
+            _ => return,
         };
         if item.kind == Kind::Message {
             delta["logprobs"] = json!([]);
         }
-        events.push(self.event(kind, delta));
+        events.push(self.event(&kind, delta));
     }
 }
 

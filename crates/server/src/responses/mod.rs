@@ -4,8 +4,10 @@
 mod events;
 mod input;
 mod kept;
+mod plain;
 mod recall;
 mod store;
+mod tools;
 
 pub(crate) use kept::{fetch, input_items, remove};
 pub(crate) use store::Store;
@@ -23,12 +25,15 @@ use events::{ItemChunks, Thinking};
 use recall::Recalled;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
+use tools::{Forms, Offer};
 
 /// A request that was understood.
 pub(crate) struct Asked {
     pub(crate) chat: Chat,
     /// What the response repeats of it.
     head: Value,
+    /// What calls come back as.
+    forms: Forms,
     thinking: Thinking,
     /// All items that the answer depends on, where the response is kept.
     input: Option<Vec<Value>>,
@@ -36,15 +41,15 @@ pub(crate) struct Asked {
 
 /// Answers a request.
 pub(crate) async fn respond(State(shared): State<Arc<Shared>>, body: Body) -> Result<Response, ApiError> {
-    let Asked { chat, mut head, thinking, input } = body.read(&shared, read).await?;
-    let Chat { settings, job, speech } = chat;
+    let Asked { chat, mut head, forms, thinking, input } = body.read(&shared, read).await?;
+    let Chat { settings, job, speech, .. } = chat;
     head["model"] = json!(shared.name);
     head["temperature"] = json!(settings.sampling.temperature);
     head["top_p"] = json!(settings.sampling.top_p);
     let keep = shared.store.clone().zip(input);
     head["store"] = json!(keep.is_some());
     let news = shared.handle.submit(vec![job])?;
-    let mut chunks = ItemChunks::new(head, speech, thinking, keep);
+    let mut chunks = ItemChunks::new(head, speech, forms, thinking, keep);
     if settings.stream {
         return Ok(sse::stream(news, chunks, 1));
     }
@@ -69,8 +74,10 @@ pub(crate) fn read(body: &Map<String, Value>, shared: &Shared) -> Result<Asked, 
     let said = Fields::of(body);
     let Recalled { body: whole, before } = recall::recall(body, shared.store.as_deref())?;
     let fields = Fields::of(&whole);
-    let chat = input::translate(&fields).and_then(|chat| chat::read(&chat, shared).map_err(renamed));
-    let chat = chat.map_err(|error| recall::own(error, before))?;
+    let own = |error| recall::own(error, before);
+    let (chat, Offer { forms, ignored, .. }) = input::translate(&fields).map_err(own)?;
+    let mut chat = chat::read(&chat, shared).map_err(renamed)?;
+    chat.ignored.extend(ignored);
     let thinking = read_thinking(&fields)?;
     let kept = said.bool("store")?.unwrap_or(true) && shared.store.is_some();
     let input = kept.then(|| fields.array("input").ok().flatten().unwrap_or_default());
@@ -88,7 +95,7 @@ pub(crate) fn read(body: &Map<String, Value>, shared: &Shared) -> Result<Asked, 
         "top_p": null, "truncation": "disabled", "usage": null, "user": said.get("user"),
         "metadata": repeated("metadata", json!({})),
     });
-    Ok(Asked { chat, head, thinking, input })
+    Ok(Asked { chat, head, forms, thinking, input })
 }
 
 /// `reasoning.summary`, and whether thinking is to be sealed.

@@ -31,6 +31,13 @@ pub(super) fn is_sequence(value: &Value) -> bool {
     matches!(value.kind(), ValueKind::Seq | ValueKind::String | ValueKind::Map)
 }
 
+/// The test `iterable`: what has items, and what is not defined, but not none.
+pub(super) fn is_iterable(value: &Value) -> bool {
+    let kinds =
+        [ValueKind::Seq, ValueKind::Iterable, ValueKind::String, ValueKind::Map, ValueKind::Undefined];
+    kinds.contains(&value.kind())
+}
+
 fn as_float(value: &Value) -> Option<f64> {
     let is_float = value.kind() == ValueKind::Number && !value.is_integer();
     is_float.then(|| f64::try_from(value.clone()).ok()).flatten()

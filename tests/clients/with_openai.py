@@ -1,25 +1,10 @@
-"""The official `openai` and `anthropic` packages against a running `forerun serve` with the embedded pair.
-
-    python3 -m venv VENV && VENV/bin/pip install openai anthropic
-    forerun serve --port 8000 &
-    VENV/bin/python tests/serve/clients.py http://127.0.0.1:8000
-"""
+"""The official `openai` package: Chat Completions, Completions and Responses."""
 
 import json
-import sys
 
-import anthropic
 import openai
 import pydantic
-
-SORT = [{"role": "user", "content": "Write Python quicksort"}]
-SUM = [{"role": "user", "content": "Compute the sum of 947 and 477."}]
-INTEGER = {"type": "integer"}
-SCHEMA = {"type": "object", "properties": {"a": INTEGER, "b": INTEGER}, "required": ["a", "b"]}
-ADD = {"name": "add", "description": "Add two integers."}
-GREEDY = {"model": "any", "temperature": 0}
-# Newer versions of the package have no argument for the temperature.
-CLAUDE = {"model": "any", "max_tokens": 300, "extra_body": {"temperature": 0}}
+from common import ADD, GREEDY, SCHEMA, SORT, SUM, TOLD, refused, run
 
 
 class Box(pydantic.BaseModel):
@@ -30,16 +15,7 @@ class Box(pydantic.BaseModel):
     open: bool
 
 
-def refused(kind, call):
-    """The error that a call ends in."""
-    try:
-        call()
-    except kind as error:
-        return error
-    raise AssertionError(f"{kind.__name__} was expected")
-
-
-def check_openai(base):
+def check_chat(base):
     client = openai.OpenAI(base_url=base + "/v1", api_key="none", max_retries=0)
     assert client.models.list().data[0].id == "embedded"
     chat = client.chat.completions
@@ -60,14 +36,15 @@ def check_openai(base):
     assert json.loads(asked.tool_calls[0].function.arguments) == {"a": 947, "b": 477}
     result = {"role": "tool", "tool_call_id": asked.tool_calls[0].id, "content": "1424"}
     told = chat.create(messages=[*SUM, asked, result], tools=tools, **GREEDY)
-    assert told.choices[0].message.content == "947 + 477 = 1424."
+    assert told.choices[0].message.content == TOLD
     with chat.stream(messages=SUM, tools=tools, **GREEDY) as stream:
         streamed = stream.get_final_completion().choices[0].message
     assert streamed.tool_calls[0].function.arguments == asked.tool_calls[0].function.arguments
 
     completion = client.completions.create(prompt="def f(x):", n=2, max_tokens=5, logprobs=2, model="any")
     assert len(completion.choices) == 2
-    assert refused(openai.BadRequestError, lambda: chat.create(messages=SORT, model="any", temperature=5)).param == "temperature"
+    wrong = refused(openai.BadRequestError, lambda: chat.create(messages=SORT, model="any", temperature=5))
+    assert wrong.param == "temperature"
     refused(openai.NotFoundError, lambda: client.embeddings.create(model="any", input="x"))
     image = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]
     assert "image_url" in refused(openai.BadRequestError, lambda: chat.create(messages=image, model="any")).message
@@ -102,7 +79,7 @@ def check_responses(base):
     assert call.type == "function_call" and json.loads(call.arguments) == {"a": 947, "b": 477}
     result = {"type": "function_call_output", "call_id": call.call_id, "output": "1424"}
     told = responses.create(input=[*SUM, *asked.output, result], tools=tools, instructions="Be brief.", **GREEDY)
-    assert told.output_text == "947 + 477 = 1424."
+    assert told.output_text == TOLD
     forced = responses.create(input=SORT, tools=tools, tool_choice={"type": "function", "name": "add"}, **GREEDY)
     assert isinstance(json.loads(forced.output[-1].arguments)["a"], int)
     parsed = responses.parse(input=SORT, text_format=Box, reasoning={"effort": "none"}, model="any", temperature=1,
@@ -112,37 +89,5 @@ def check_responses(base):
     assert error.param == "previous_response_id"
 
 
-def check_anthropic(base):
-    messages = anthropic.Anthropic(base_url=base, api_key="none", max_retries=0).messages
-    whole = messages.create(messages=SORT, **CLAUDE)
-    assert [block.type for block in whole.content] == ["text"] and whole.stop_reason == "end_turn"
-    with messages.stream(messages=SORT, **CLAUDE) as stream:
-        assert "".join(stream.text_stream) == whole.content[0].text
-    counted = messages.count_tokens(model="any", messages=SORT).input_tokens
-    assert counted == whole.usage.input_tokens + whole.usage.cache_read_input_tokens
-
-    thinking = {"type": "enabled", "budget_tokens": 1024}
-    tools = [ADD | {"input_schema": SCHEMA}]
-    with messages.stream(messages=SUM, tools=tools, thinking=thinking, **CLAUDE) as stream:
-        asked = stream.get_final_message()
-    assert [block.type for block in asked.content] == ["thinking", "tool_use"]
-    assert asked.content[1].input == {"a": 947, "b": 477} and asked.stop_reason == "tool_use"
-    result = {"type": "tool_result", "tool_use_id": asked.content[1].id, "content": "1424"}
-    turns = [*SUM, {"role": "assistant", "content": asked.content}, {"role": "user", "content": [result]}]
-    told = messages.create(messages=turns, tools=tools, thinking=thinking, **CLAUDE)
-    assert told.content[-1].text == "947 + 477 = 1424."
-    stopped = messages.create(messages=SORT, stop_sequences=["pivot"], **CLAUDE)
-    assert (stopped.stop_reason, stopped.stop_sequence) == ("stop_sequence", "pivot")
-    forced = messages.create(messages=SORT, tools=tools, tool_choice={"type": "any"}, **CLAUDE)
-    assert forced.content[-1].type == "tool_use" and isinstance(forced.content[-1].input["a"], int)
-    named = messages.create(messages=SORT, tools=tools, tool_choice={"type": "tool", "name": "add"}, **CLAUDE)
-    assert named.content[-1].name == "add"
-    error = refused(anthropic.BadRequestError, lambda: messages.create(messages=SORT, model="any", max_tokens=0))
-    assert error.body["error"]["type"] == "invalid_request_error"
-
-
 if __name__ == "__main__":
-    check_openai(sys.argv[1])
-    check_responses(sys.argv[1])
-    check_anthropic(sys.argv[1])
-    print("openai", openai.__version__, "and anthropic", anthropic.__version__, "are content")
+    run("openai", check_chat, check_responses)
