@@ -111,7 +111,13 @@ fn a_request_is_a_line_without_what_was_said() {
             "field",
             "max_tokens",
         ),
-        ("item", "/v1/responses", json!({"input": [{"type": SECRET}]}).to_string(), "field", "input[0]"),
+        (
+            "item",
+            "/v1/responses",
+            json!({"input": SECRET, "reasoning": {"effort": SECRET}}).to_string(),
+            "field",
+            "reasoning",
+        ),
         ("path", "/v1/nothing", "{}".to_owned(), "not_found", ""),
     ] {
         post(id, path, &body);

@@ -60,10 +60,11 @@ pub(crate) async fn complete(State(shared): State<Arc<Shared>>, body: Body) -> R
     let Completion { settings, mut jobs, form, ignored } = body.read(&shared, read).await?;
     jobs.iter_mut().for_each(|job| job.ignored.clone_from(&ignored));
     let answers = jobs.len() * settings.choices;
+    let prompts = jobs.iter().map(|job| job.prompt.len());
+    let totals = Totals::new(settings.choices).for_prompts(prompts, settings.continuous_usage);
     let news = shared.handle.submit(jobs)?;
     let id = format!("cmpl-{:016x}", random());
     let (created, model) = (unix_time(), shared.about.called(settings.model.as_deref()).to_owned());
-    let totals = Totals::new(settings.choices);
     if settings.stream {
         let include_usage = settings.include_usage;
         let begun = vec![None; answers];
@@ -235,9 +236,7 @@ impl TextChunks {
         let object = "text_completion";
         let mut chunk =
             json!({"id": id, "object": object, "created": created, "model": model, "choices": choices});
-        if self.include_usage {
-            chunk["usage"] = Value::Null;
-        }
+        self.totals.tell(&mut chunk, self.include_usage);
         chunk
     }
 
@@ -275,6 +274,7 @@ impl Chunks for TextChunks {
     }
 
     fn text(&mut self, index: usize, said: &Said) -> Vec<Value> {
+        self.totals.count(index, said);
         let mut chunks = self.begin(index, &said.scores);
         if !said.text.is_empty() || !said.likelihoods.is_empty() {
             let mut choice = choice(index, &said.text, None);
@@ -288,9 +288,10 @@ impl Chunks for TextChunks {
 
     fn done(&mut self, index: usize, outcome: Outcome) -> Vec<Value> {
         let mut chunks = self.begin(index, &[]);
-        let mut end = self.chunk(json!([choice(index, "", Some(outcome.finish))]));
-        end["forerun"] = json!(outcome.report);
+        let (finish, report) = (outcome.finish, json!(outcome.report));
         self.totals.add(index, outcome);
+        let mut end = self.chunk(json!([choice(index, "", Some(finish))]));
+        end["forerun"] = report;
         chunks.push(end);
         chunks
     }
