@@ -181,6 +181,7 @@ fn read_prompts<'b>(
 ) -> Result<Vec<(Option<&'b str>, Vec<u32>)>, ApiError> {
     let path = || fields.path("prompt");
     let vocab = shared.limits.vocab;
+    let bare = fields.bool("add_special_tokens")? == Some(false);
     let prompts = match fields.required("prompt")? {
         Value::Array(prompts) if prompts.first().is_some_and(|p| p.is_number()) => {
             return Ok(vec![(None, read_ids(prompts, &path(), vocab)?)]);
@@ -192,6 +193,9 @@ fn read_prompts<'b>(
         return Err(fields.wrong("prompt", &format!("1 to {MAX_PROMPTS} prompts")));
     }
     let read = prompts.iter().enumerate().map(|(i, prompt)| match prompt {
+        Value::String(text) if bare => {
+            Ok((Some(text.as_str()), shared.tokenizer.encode(text, Specials::Parse)))
+        }
         Value::String(text) => Ok((Some(text.as_str()), encode(text, shared))),
         Value::Array(ids) => Ok((None, read_ids(ids, &format!("{}[{i}]", path()), vocab)?)),
         other => Err(wrong(path(), other, "a string, an array of tokens or an array of either")),
