@@ -2,8 +2,9 @@
 
     python3 tests/clients/coding_agents.py URL FOLDER [--record FOLDER] [--full] [--keep] [NAME...]
 
-FOLDER holds what `scripts/test-agents` installed. Each agent has a scratch home and a scratch project, is told to stay
-at home, and talks to the server through `proxy.py`, which is also what it finds where the way to the network would be.
+FOLDER holds what `scripts/test-agents` installed. Each agent has a scratch home and a scratch
+project, is told to stay at home, and talks to the server through `proxy.py`, which is also what it
+finds where the way to the network would be.
 """
 
 import argparse
@@ -13,6 +14,7 @@ import os
 import pathlib
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -56,6 +58,8 @@ class Run:
     command: list
     environment: dict
     steps: Steps
+    # What hello.txt has to say in the end.
+    left: str = HELLO
 
 
 def claude_code(place):
@@ -67,13 +71,24 @@ def claude_code(place):
         "DISABLE_AUTOUPDATER": "1",
     }
     short = [] if place.full else ["--tools", "Read,Glob,TodoWrite", "--system-prompt", BRIEF]
-    command = [place.program("node_modules/.bin/claude"), "-p", TASK, "--model", "any", "--allowedTools", "Read", *short]
+    command = [
+        place.program("node_modules/.bin/claude"),
+        "-p",
+        TASK,
+        "--model",
+        "any",
+        "--allowedTools",
+        "Read",
+        *short,
+    ]
     return Run(command, environment, Steps("Read", {"file_path": str(place.project / "hello.txt")}))
 
 
 def codex(place):
     # As the README says, and nothing sent home.
-    place.write(".codex/config.toml", f"""
+    place.write(
+        ".codex/config.toml",
+        f"""
         model = "any"
         model_provider = "forerun"
         check_for_update_on_startup = false
@@ -85,7 +100,8 @@ def codex(place):
         name = "Forerun"
         base_url = "{place.url}/v1"
         wire_api = "responses"
-    """)
+    """,
+    )
     # Lists of plugins and apps would be fetched.
     features = ["plugins", "apps", "remote_plugin", "plugin_discovery_prefetch"]
     short = []
@@ -94,8 +110,16 @@ def codex(place):
         short = ["-c", f"model_instructions_file={place.home / 'brief.md'}"]
         features += ["multi_agent", "goals"]
     disabled = [word for feature in features for word in ("--disable", feature)]
-    command = [place.program("node_modules/.bin/codex"), "exec", "--skip-git-repo-check", "--sandbox", "read-only",
-               *disabled, *short, TASK]
+    command = [
+        place.program("node_modules/.bin/codex"),
+        "exec",
+        "--skip-git-repo-check",
+        "--sandbox",
+        "read-only",
+        *disabled,
+        *short,
+        TASK,
+    ]
     steps = Steps("exec_command", {"cmd": "cat hello.txt"})
     return Run(command, {"CODEX_HOME": str(place.home / ".codex")}, steps)
 
@@ -106,16 +130,26 @@ def opencode(place):
         "options": {"baseURL": place.url + "/v1", "apiKey": "none"},
         "models": {"any": {"limit": {"context": 131072, "output": 4096}}},
     }
-    settings = {"model": "forerun/any", "provider": {"forerun": provider}, "enabled_providers": ["forerun"],
-                "autoupdate": False, "share": "disabled"}
+    settings = {
+        "model": "forerun/any",
+        "provider": {"forerun": provider},
+        "enabled_providers": ["forerun"],
+        "autoupdate": False,
+        "share": "disabled",
+    }
     if not place.full:
-        few = {name: False for name in ("bash", "edit", "grep", "skill", "task", "webfetch", "write")}
+        few = {
+            name: False for name in ("bash", "edit", "grep", "skill", "task", "webfetch", "write")
+        }
         settings["agent"] = {"build": {"prompt": BRIEF, "tools": few}}
     folder = ".config/opencode"
     place.write(f"{folder}/opencode.json", settings)
     # A package for plugins that it would fetch otherwise: these say that it is there.
     place.write(f"{folder}/node_modules/none", "")
-    place.write(f"{folder}/package-lock.json", {"packages": {"": {"dependencies": {"@opencode-ai/plugin": "*"}}}})
+    place.write(
+        f"{folder}/package-lock.json",
+        {"packages": {"": {"dependencies": {"@opencode-ai/plugin": "*"}}}},
+    )
     switches = ("AUTOUPDATE", "MODELS_FETCH", "LSP_DOWNLOAD", "DEFAULT_PLUGINS")
     environment = {f"OPENCODE_DISABLE_{switch}": "1" for switch in switches}
     command = [place.program("node_modules/.bin/opencode"), "run", TASK]
@@ -123,12 +157,22 @@ def opencode(place):
 
 
 def qwen_code(place):
-    place.write(".qwen/settings.json", {
-        "general": {"enableAutoUpdate": False, "disableAutoUpdate": True},
-        "privacy": {"usageStatisticsEnabled": False}, "telemetry": {"enabled": False},
-    })
-    environment = {"OPENAI_API_KEY": "none", "OPENAI_BASE_URL": place.url + "/v1", "OPENAI_MODEL": "any"}
-    short = [] if place.full else ["--system-prompt", BRIEF, "--core-tools", "read_file,list_directory"]
+    place.write(
+        ".qwen/settings.json",
+        {
+            "general": {"enableAutoUpdate": False, "disableAutoUpdate": True},
+            "privacy": {"usageStatisticsEnabled": False},
+            "telemetry": {"enabled": False},
+        },
+    )
+    environment = {
+        "OPENAI_API_KEY": "none",
+        "OPENAI_BASE_URL": place.url + "/v1",
+        "OPENAI_MODEL": "any",
+    }
+    short = (
+        [] if place.full else ["--system-prompt", BRIEF, "--core-tools", "read_file,list_directory"]
+    )
     command = [place.program("node_modules/.bin/qwen"), "--auth-type", "openai", "-p", TASK, *short]
     steps = Steps("read_file", {"file_path": str(place.project / "hello.txt")})
     return Run(command, environment, steps)
@@ -137,19 +181,58 @@ def qwen_code(place):
 def aider(place):
     # The price list that it would fetch otherwise.
     place.write(".aider/caches/model_prices_and_context_window.json", {"none": {}})
-    environment = {"OPENAI_API_BASE": place.url + "/v1", "OPENAI_API_KEY": "none", "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
-    flags = ["--no-git", "--yes-always", "--no-check-update", "--no-show-model-warnings", "--no-pretty",
-             "--no-show-release-notes", "--analytics-disable", "--edit-format", "whole", "--map-tokens", "0"]
-    command = [place.program("aider/bin/aider"), "--model", "openai/any", *flags, "--message", TASK, "hello.txt"]
-    return Run(command, environment, Steps())
+    environment = {
+        "OPENAI_API_BASE": place.url + "/v1",
+        "OPENAI_API_KEY": "none",
+        "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+    }
+    flags = [
+        "--no-git",
+        "--yes-always",
+        "--no-check-update",
+        "--no-show-model-warnings",
+        "--no-pretty",
+        "--no-show-release-notes",
+        "--analytics-disable",
+        "--edit-format",
+        "whole",
+        "--map-tokens",
+        "0",
+    ]
+    task = "Let hello.txt say good evening."
+    command = [
+        place.program("aider/bin/aider"),
+        "--model",
+        "openai/any",
+        *flags,
+        "--message",
+        task,
+        "hello.txt",
+    ]
+    # It knows no tools: a file is changed by an answer that has the file.
+    left = "Good evening from a small file.\n"
+    steps = Steps(answer=f"hello.txt\n```\n{left}```\n")
+    return Run(command, environment, steps, left)
 
 
-AGENTS = {"claude-code": claude_code, "codex": codex, "opencode": opencode, "qwen-code": qwen_code, "aider": aider}
+AGENTS = {
+    "claude-code": claude_code,
+    "codex": codex,
+    "opencode": opencode,
+    "qwen-code": qwen_code,
+    "aider": aider,
+}
 
 
 def version(command, environment):
-    shown = subprocess.run([command[0], "--version"], env=environment, stdin=subprocess.DEVNULL, capture_output=True,
-                           text=True, timeout=60)
+    shown = subprocess.run(
+        [command[0], "--version"],
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     found = re.search(r"\d+\.\d+\.\d+", shown.stdout)
     return found[0] if found else "unknown"
 
@@ -160,7 +243,7 @@ def answers_of_tools(exchanges):
     return [each for each in exchanges if any(mark in json.dumps(each.body) for mark in marks)]
 
 
-def faults(run, proxy, ended):
+def faults(run, place, proxy, ended):
     """What is wrong with a run, in sentences."""
     if ended.returncode != 0:
         yield f"ended with status {ended.returncode}"
@@ -174,11 +257,53 @@ def faults(run, proxy, ended):
             yield f"{each.method} {each.path} was answered {each.status}: {each.answer[:300]}"
     if run.steps.tool:
         if not run.steps.called:
-            offered = {tool.get("name") or tool.get("function", {}).get("name")
-                       for each in asked for tool in each.body.get("tools", [])}
+            offered = {
+                tool.get("name") or tool.get("function", {}).get("name")
+                for each in asked
+                for tool in each.body.get("tools", [])
+            }
             yield f"was never offered {run.steps.tool}, only {sorted(map(str, offered))}"
         elif not answers_of_tools(asked):
             yield f"never told what {run.steps.tool} gave"
+    left = (place.project / "hello.txt").read_text()
+    if left != run.left:
+        yield f"left hello.txt as {left!r}"
+
+
+def surroundings(place, run):
+    """An environment with nothing of this machine's user in it, where the way out is the proxy."""
+    outside = ("HTTPS_PROXY", "HTTP_PROXY", "https_proxy", "http_proxy")
+    return {
+        "PATH": os.environ["PATH"],
+        "HOME": str(place.home),
+        "TMPDIR": str(place.home.parent),
+        "TERM": "dumb",
+        "LANG": "C.UTF-8",
+        "NO_PROXY": "127.0.0.1,localhost",
+        "no_proxy": "127.0.0.1,localhost",
+        **{name: place.url for name in outside},
+        **run.environment,
+    }
+
+
+def finish(run, place, environment):
+    """Runs the command to its end; one that takes too long is ended with all that it started."""
+    process = subprocess.Popen(
+        run.command,
+        cwd=place.project,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        said, complained = process.communicate(timeout=PATIENCE)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        said, complained = process.communicate()
+    return subprocess.CompletedProcess(run.command, process.returncode, said, complained)
 
 
 def try_agent(name, options):
@@ -189,33 +314,33 @@ def try_agent(name, options):
     project.mkdir()
     (project / "hello.txt").write_text(HELLO)
     server = urllib.parse.urlsplit(options.url).netloc
-    with Proxy(server, Steps()) as proxy:
+    scrubber = scrub.Scrubber(scratch) if options.record else None
+    with Proxy(server, Steps(), scrubber) as proxy:
         place = Place(options.folder.resolve(), home, project, proxy.url, options.full)
         run = AGENTS[name](place)
         if not os.path.exists(run.command[0]):
             print(f"skipped: {name} is not installed")
             return True
         proxy.steps = run.steps
-        outside = {name: proxy.url for name in ("HTTPS_PROXY", "HTTP_PROXY", "https_proxy", "http_proxy")}
-        inside = {name: "127.0.0.1,localhost" for name in ("NO_PROXY", "no_proxy")}
-        environment = {"PATH": os.environ["PATH"], "HOME": str(home), "TERM": "dumb", "LANG": "C.UTF-8", "TMPDIR": str(scratch),
-                       **outside, **inside, **run.environment}
+        environment = surroundings(place, run)
         start = time.monotonic()
-        try:
-            ended = subprocess.run(run.command, cwd=project, env=environment, stdin=subprocess.DEVNULL,
-                                   capture_output=True, text=True, timeout=PATIENCE)
-        except subprocess.TimeoutExpired as late:
-            ended = subprocess.CompletedProcess(run.command, 124, late.stdout or "", late.stderr or "")
+        ended = finish(run, place, environment)
         took = time.monotonic() - start
-        found = list(faults(run, proxy, ended))
+        found = list(faults(run, place, proxy, ended))
         title = f"{name} {version(run.command, environment)}"
         if options.record and not found:
-            scrub.record(options.record / f"{name}.json", title, proxy.exchanges, run.steps.tool, scratch)
-        print(f"{title}: {len(proxy.exchanges)} requests, {took:.0f} s, {'; '.join(found) or 'content'}", flush=True)
+            scrub.write(options.record / f"{name}.json", title, run.steps.tool, proxy.exchanges)
+        print(
+            f"{title}: {len(proxy.exchanges)} requests, {took:.0f} s,",
+            "; ".join(found) or "content",
+            flush=True,
+        )
     if found:
         print(f"{ended.stdout[-2000:]}\n{ended.stderr[-2000:]}", file=sys.stderr)
     if options.keep:
-        (scratch / "exchanges.json").write_text(json.dumps([dataclasses.asdict(each) for each in proxy.exchanges], indent=1))
+        (scratch / "exchanges.json").write_text(
+            json.dumps([dataclasses.asdict(each) for each in proxy.exchanges], indent=1)
+        )
         (scratch / "stdout").write_text(str(ended.stdout))
         print(f"kept: {scratch}")
     else:

@@ -1,5 +1,5 @@
-"""What the scripts of Python packages share: questions whose answers the embedded model knows, a tool, a shape, and how a
-script is run.
+"""What the scripts of Python packages share: questions whose answers the embedded model knows, a
+tool, a shape, and how a script is run.
 
     python3 tests/clients/with_openai.py http://127.0.0.1:8000
 """
@@ -27,8 +27,8 @@ class Lid(pydantic.BaseModel):
 
 
 class Box(pydantic.BaseModel):
-    """What answers under a schema are parsed to. It bounds itself without lengths and ranges, which some packages take
-    out of a schema."""
+    """What answers under a schema are parsed to. It bounds itself without lengths and ranges,
+    which some packages take out of a schema."""
 
     kind: Literal["small", "large"]
     lid: Lid
@@ -66,4 +66,6 @@ def run(package, *checks):
     for check in checks:
         check(sys.argv[1])
     took = time.monotonic() - start
-    print(f"{package} {importlib.metadata.version(package)} is content after {took:.0f} s", flush=True)
+    print(
+        f"{package} {importlib.metadata.version(package)} is content after {took:.0f} s", flush=True
+    )

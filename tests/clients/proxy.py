@@ -1,14 +1,19 @@
-"""A proxy on loopback between a client and a server: it keeps every exchange, and can make a tiny model act like a large
-one.
+"""A proxy on loopback between a client and a server: it keeps every exchange, and can make a tiny
+model act like a large one.
 
-An agent's task ends only if the model calls a tool and then says something. The embedded model would do neither in an
-agent's long prompts, so the proxy asks for it in the words of the API: the first request that offers the wanted tool
-gets a `tool_choice` of that tool, whose schema leaves only the wanted arguments; others may not call a tool, and a
-schema leaves only the wanted answer. What is kept is what the client sent.
+An agent's task ends only if the model calls a tool and then says something. The embedded model
+would do neither in an agent's long prompts, so the proxy asks for it in the words of the API: the
+first request that offers the wanted tool gets a `tool_choice` of that tool, whose schema leaves
+only the wanted arguments; others may not call a tool, and a schema leaves only the wanted answer.
+What is kept is what the client sent.
+
+With a `scrubber` requests become fixtures on their way (see `scrub.py`), so what is kept is what
+was answered.
 
 As `HTTPS_PROXY` it refuses every other address and says which one was asked for.
 """
 
+import copy
 import dataclasses
 import http.client
 import http.server
@@ -49,8 +54,11 @@ class Steps:
         asked = not self.called and any(name_of(tool) == self.tool for tool in tools)
         self.called |= asked
         if asked:
-            body["tools"] = [narrow(tool, self.arguments) if name_of(tool) == self.tool else tool for tool in tools]
-        APIS[path](body, self.tool if asked else None, only({"says": self.answer}))
+            body["tools"] = [
+                narrow(tool, self.arguments) if name_of(tool) == self.tool else tool
+                for tool in tools
+            ]
+        APIS[path](body, self.tool if asked else None, self.answer)
         return asked
 
 
@@ -61,7 +69,12 @@ def name_of(tool):
 def only(values):
     """The schema of an object that has these values and no others."""
     properties = {name: {"const": value} for name, value in values.items()}
-    return {"type": "object", "properties": properties, "required": list(values), "additionalProperties": False}
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(values),
+        "additionalProperties": False,
+    }
 
 
 def narrow(tool, arguments):
@@ -78,7 +91,7 @@ def change_chat(body, tool, answer):
         return
     if body.get("tools"):
         body["tool_choice"] = "none"
-    body["response_format"] = {"type": "json_schema", "json_schema": {"name": "answer", "schema": answer}}
+    body["structured_outputs"] = {"choice": [answer]}
 
 
 def change_responses(body, tool, answer):
@@ -88,7 +101,9 @@ def change_responses(body, tool, answer):
         return
     if body.get("tools"):
         body["tool_choice"] = "none"
-    body["text"] = {"format": {"type": "json_schema", "name": "answer", "schema": answer}}
+    body["text"] = {
+        "format": {"type": "json_schema", "name": "answer", "schema": only({"says": answer})}
+    }
 
 
 def change_messages(body, tool, answer):
@@ -98,20 +113,25 @@ def change_messages(body, tool, answer):
         return
     if body.get("tools"):
         body["tool_choice"] = {"type": "none"}
-    body["output_config"] = {"format": {"type": "json_schema", "schema": answer}}
+    body["output_config"] = {"format": {"type": "json_schema", "schema": only({"says": answer})}}
 
 
-APIS = {"/v1/chat/completions": change_chat, "/v1/responses": change_responses, "/v1/messages": change_messages}
+APIS = {
+    "/v1/chat/completions": change_chat,
+    "/v1/responses": change_responses,
+    "/v1/messages": change_messages,
+}
 
 
 class Proxy(http.server.ThreadingHTTPServer):
-    """Listens on a port of its own and forwards to `server`, `host:port`. `exchanges` has what went through."""
+    """Listens on a port of its own and forwards to `server`, `host:port`; `exchanges` has what
+    went through."""
 
     daemon_threads = True
 
-    def __init__(self, server, steps):
+    def __init__(self, server, steps, scrubber=None):
         super().__init__(("127.0.0.1", 0), Handler)
-        self.server, self.steps, self.exchanges = server, steps, []
+        self.server, self.steps, self.scrubber, self.exchanges = server, steps, scrubber, []
         self.lock = threading.Lock()
         self.url = f"http://127.0.0.1:{self.server_address[1]}"
 
@@ -134,7 +154,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         pass
 
     def do_CONNECT(self):
-        # Some clients take this way to every address; what comes next on the connection is meant for us.
+        # Some clients take this way to every address; what comes next is meant for us.
         if f"http://{self.path}" == self.server.url:
             self.send_response_only(200)
             self.end_headers()
@@ -153,7 +173,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
             proxy.exchanges.append(exchange)
             if raw:
                 exchange.body = json.loads(raw)
-                changed = json.loads(raw)
+                if proxy.scrubber:
+                    exchange.body = proxy.scrubber.body(exchange.body)
+                changed = copy.deepcopy(exchange.body)
                 exchange.forced = proxy.steps.change(self.path.partition("?")[0], changed)
                 raw = json.dumps(changed).encode()
         self.pass_on(raw, exchange)

@@ -1,20 +1,26 @@
-"""Turns what a client sent into a fixture: its structure as it was, without its texts and without what tells of a
-machine, a person or a day.
+"""Turns what a client sent into a fixture: its structure as it was, without its texts and without
+what tells of a machine, a person or a day.
 
-Names, roles, types, schemas and numbers stay. Prose is another's work and long, so it becomes a sentence that says how
-long it was; ids are numbered; other names that a client has for itself become `none`.
+Names, roles, types, schemas and numbers stay. Prose is another's work and long, so it becomes a
+sentence that says how long it was; ids are numbered; other names that a client has for itself
+become `none`.
 """
 
 import json
 import re
 
 # What the tests themselves say to a client or have it read stays readable.
-OURS = ("Read the file hello.txt and tell me what it says.", "Good morning from a small file.")
+OURS = (
+    "Read the file hello.txt and tell me what it says.",
+    "Let hello.txt say good evening.",
+    "Good morning from a small file.",
+)
 # Numbers of sessions, devices and calls.
 ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|[0-9a-f]{16,}")
+# Parts of a schema that are not prose, however long.
+STRUCTURE = ("pattern", "enum", "const", "default", "required", "format", "$ref", "$schema")
 # Where clients tell who they are.
 ABOUT_THEMSELVES = ("client_metadata", "metadata", "user", "safety_identifier", "prompt_cache_key")
-
 
 
 class Scrubber:
@@ -28,7 +34,7 @@ class Scrubber:
         text = text.replace(self.scratch, "/scratch")
         if key == "definition":
             return "start: /(.|\\n)+/"
-        if text in OURS or len(text.split()) < 4 and len(text) < 200:
+        if key in STRUCTURE or text in OURS or len(text.split()) < 4 and len(text) < 200:
             return ID.sub(self.id, text)
         known = next((ours for ours in OURS if ours in text), None)
         return f"A text of {len(text)} characters" + (f" around this: {known}" if known else ".")
@@ -44,16 +50,18 @@ class Scrubber:
             return value
         # Arguments of a call are JSON in a string.
         if key == "arguments":
-            return json.dumps(self.value(None, json.loads(value)))
+            try:
+                return json.dumps(self.value(None, json.loads(value)))
+            except ValueError:
+                return value
         return self.text(key, value)
 
-    def request(self, exchange):
-        body = self.value(None, exchange.body)
+    def body(self, body):
+        body = self.value(None, body)
         for name in ABOUT_THEMSELVES:
             if isinstance(body, dict) and name in body:
                 body[name] = nobody(body[name])
-        path = ID.sub(self.id, exchange.path)
-        return {"method": exchange.method, "path": path, "headers": exchange.headers, "forced": exchange.forced, "body": body}
+        return body
 
 
 def nobody(value):
@@ -62,9 +70,18 @@ def nobody(value):
     return "none" if isinstance(value, str) else value
 
 
-def record(path, client, exchanges, forced, scratch):
+def write(path, client, forced, exchanges):
     """Writes a fixture; `forced` is the tool that the proxy asked for, if it did."""
-    scrubber = Scrubber(scratch)
-    requests = [scrubber.request(each) for each in exchanges]
+    requests = [
+        {
+            "method": each.method,
+            "path": each.path,
+            "headers": each.headers,
+            "forced": each.forced,
+            "body": each.body,
+        }
+        for each in exchanges
+    ]
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({"client": client, "forced": forced, "requests": requests}, indent=1) + "\n")
+    whole = {"client": client, "forced": forced, "requests": requests}
+    path.write_text(json.dumps(whole, indent=1) + "\n")

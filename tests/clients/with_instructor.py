@@ -2,6 +2,7 @@
 
 import instructor
 import openai
+
 from common import GREEDY, SORT, Box, run
 
 
@@ -10,9 +11,14 @@ def check_modes(base):
     for mode in ("TOOLS", "JSON_SCHEMA", "RESPONSES_TOOLS"):
         shaped = instructor.from_openai(client, mode=getattr(instructor.Mode, mode))
         ask = shaped.chat.completions
-        assert isinstance(ask.create(messages=SORT, response_model=Box, max_retries=0, max_tokens=300, **GREEDY), Box), mode
+        assert isinstance(
+            ask.create(messages=SORT, response_model=Box, max_retries=0, max_tokens=300, **GREEDY),
+            Box,
+        ), mode
         if mode == "JSON_SCHEMA":
-            *_, last = ask.create_partial(messages=SORT, response_model=Box, max_retries=0, max_tokens=300, **GREEDY)
+            *_, last = ask.create_partial(
+                messages=SORT, response_model=Box, max_retries=0, max_tokens=300, **GREEDY
+            )
             assert Box.model_validate(last.model_dump()), mode
 
 

@@ -39,22 +39,43 @@ def check_model(model, told=TOLD):
 
 
 def check_openai(base):
-    settings = {"model": "any", "base_url": base + "/v1", "temperature": 0, "max_tokens": 300, "max_retries": 0}
+    settings = {
+        "model": "any",
+        "base_url": base + "/v1",
+        "temperature": 0,
+        "max_tokens": 300,
+        "max_retries": 0,
+    }
     chat = ChatOpenAI(**settings)
     check_model(chat)
     for method in ("json_schema", "function_calling"):
-        assert isinstance(chat.with_structured_output(Box, method=method).invoke(QUESTION), Box), method
+        assert isinstance(chat.with_structured_output(Box, method=method).invoke(QUESTION), Box), (
+            method
+        )
     # Notes of the system between the turns, as agents of this package write them.
-    turns = [SystemMessage("Be brief."), HumanMessage("Hello"), SystemMessage("Answer in code."), HumanMessage(QUESTION)]
+    turns = [
+        SystemMessage("Be brief."),
+        HumanMessage("Hello"),
+        SystemMessage("Answer in code."),
+        HumanMessage(QUESTION),
+    ]
     assert chat.invoke(turns).content
     assert len(chat.batch([QUESTION] * 3)) == 3
 
 
 def check_responses(base):
-    settings = {"model": "any", "base_url": base + "/v1", "temperature": 0, "max_tokens": 300, "max_retries": 0}
+    settings = {
+        "model": "any",
+        "base_url": base + "/v1",
+        "temperature": 0,
+        "max_tokens": 300,
+        "max_retries": 0,
+    }
     responses = ChatOpenAI(use_responses_api=True, **settings)
     check_model(responses)
-    assert isinstance(responses.with_structured_output(Box, method="json_schema").invoke(QUESTION), Box)
+    assert isinstance(
+        responses.with_structured_output(Box, method="json_schema").invoke(QUESTION), Box
+    )
 
 
 def check_anthropic(base):
@@ -62,7 +83,9 @@ def check_anthropic(base):
     # Without thoughts the model does not reckon well.
     check_model(claude, told="")
     for method in ("function_calling", "json_schema"):
-        assert isinstance(claude.with_structured_output(Box, method=method).invoke(QUESTION), Box), method
+        assert isinstance(
+            claude.with_structured_output(Box, method=method).invoke(QUESTION), Box
+        ), method
 
 
 if __name__ == "__main__":

@@ -13,13 +13,23 @@ TOOLS = [{"type": "function", "function": ADD | {"parameters": SCHEMA}}]
 
 def check_route(model, base, told=TOLD):
     def ask(messages, **more):
-        return litellm.completion(model=model, api_base=base, api_key="none", messages=messages, temperature=0,
-                                  max_tokens=300, num_retries=0, **more)
+        return litellm.completion(
+            model=model,
+            api_base=base,
+            api_key="none",
+            messages=messages,
+            temperature=0,
+            max_tokens=300,
+            num_retries=0,
+            **more,
+        )
 
     whole = ask(SORT).choices[0]
     assert whole.finish_reason == "stop"
     chunks = list(ask(SORT, stream=True))
-    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == whole.message.content
+    assert (
+        "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == whole.message.content
+    )
     forced = {"type": "function", "function": {"name": "add"}}
     asked = ask(SUM, tools=TOOLS, tool_choice=forced).choices[0].message
     [call] = asked.tool_calls
@@ -45,7 +55,12 @@ def check_anthropic(base):
 
 
 def check_responses(base):
-    settings = {"model": "openai/any", "api_base": base + "/v1", "api_key": "none", "temperature": 0}
+    settings = {
+        "model": "openai/any",
+        "api_base": base + "/v1",
+        "api_key": "none",
+        "temperature": 0,
+    }
     whole = litellm.responses(input=SORT, **settings)
     assert whole.status == "completed"
     kinds = [event.type for event in litellm.responses(input=SORT, stream=True, **settings)]

@@ -94,7 +94,11 @@ fn every_state(look: Look, name: &str) {
 
     browser.press("Control+Shift+O");
     browser.wait_for("document.querySelectorAll('.turn').length === 0");
-    ask(&mut browser, "Write Python quicksort, and say when it is slow", include_str!("sample.md"), 0);
+    // The picture: as much as fits, with its figures.
+    let (fits, _) = include_str!("sample.md").split_once("Two things").expect("a sample");
+    browser.value(&format!("stub.say({})", json!(fits)));
+    browser.say("Write Python quicksort, and say when it is slow");
+    browser.wait_for_answer(0, "done");
     browser.value("document.getElementById('talk').scrollTop = 0");
     browser.value("new Promise(resolve => requestAnimationFrame(() => requestAnimationFrame(resolve)))");
     keep_picture(&mut browser, name);

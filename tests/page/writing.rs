@@ -71,8 +71,8 @@ fn markdown_is_drawn() {
         ("li .code figcaption span", "rust"),
         ("li .code code", "fn main() {\n    println!(\"<b>&amp;</b>\");\n}"),
         ("li .code .c-keyword", "fn"),
-        (".prose > .code figcaption span", "markdown"),
-        (".prose > .code code", "```python\ninner\n```"),
+        ("> .code figcaption span", "markdown"),
+        ("> .code code", "```python\ninner\n```"),
         ("p.math", "$$\n\\sum_{i=1}^n i_1 * i_2\n$$"),
     ] {
         assert_eq!(browser.text(&format!(".answer .prose {selector}")), text, "{selector}");
@@ -93,6 +93,8 @@ fn markdown_is_drawn() {
     );
     assert_eq!(browser.count(".answer img"), 0);
 
+    let drawn = browser.value("document.querySelector('.answer .prose:not(details *)').innerHTML");
+
     // The code and the answer go to the clipboard as they were written.
     browser.click("li .code .copy");
     browser.wait_for("document.getElementById('status').textContent === 'Copied.'");
@@ -104,7 +106,6 @@ fn markdown_is_drawn() {
     browser.wait_for(&format!("navigator.clipboard.readText().then(text => text === {})", json!(MARKDOWN)));
 
     // Drawn piece by piece while it came, it looks as it does when it is drawn at once.
-    let drawn = browser.value("document.querySelector('.answer .prose:not(details *)').innerHTML");
     browser.reload();
     assert_eq!(browser.value("document.querySelector('.answer .prose:not(details *)').innerHTML"), drawn);
 }

@@ -39,7 +39,7 @@ mod step;
 mod stow;
 pub mod synthetic;
 
-pub use compute::Row;
+pub use compute::{PAGE_TOKENS, Row};
 pub use error::Error;
 pub use model::{Model, Options, Random, Requantised, Tensor, WeightSource};
 pub use propose::Spec;

@@ -124,6 +124,7 @@ class Reply {
     this.problem.hidden =
       node.state === "done" || (isCut && kind === undefined && node.text !== "");
     this.problem.classList.toggle("mild", isCut);
+    if (this.problem.hidden) return this.problem.replaceChildren();
     const said =
       node.problem && !["offline", "lost"].includes(kind)
         ? make("small", { text: node.problem.message })
@@ -166,6 +167,7 @@ export class Turn {
   /** `answer` is there while it is written. */
   draw(answer) {
     const { node } = this;
+    this.isWhole = !answer;
     this.element.dataset.state = answer ? "writing" : node.state === "writing" ? "cut" : node.state;
     this.element.setAttribute("aria-busy", answer ? "true" : "false");
     this.view.draw(answer);
@@ -186,15 +188,15 @@ export class Turn {
       copyText(node.text);
       showDone(copy);
     });
-    if (node.text !== "") tools.push(copy);
     const edit = this.isAnswer ? "Edit the answer" : "Edit the message";
-    tools.push(iconButton("pencil", edit, () => this.edit(), { class: "quiet edit" }));
-    if (this.isAnswer) {
-      tools.push(
-        iconButton("again", "Answer again", () => does.retry(node), { class: "quiet again" }),
-      );
-      if (node.state === "stopped" && node.text !== "")
-        tools.push(make("span", { class: "mark", text: "stopped" }));
+    const pencil = iconButton("pencil", edit, () => this.edit(), { class: "quiet edit" });
+    const retry = () => does.retry(node);
+    const again = iconButton("again", "Answer again", retry, { class: "quiet again" });
+    // An answer without a word has nothing but its problem, which offers to try again.
+    if (node.text !== "") tools.push(copy, pencil);
+    if (this.isAnswer && (node.text !== "" || node.state === "done")) tools.push(again);
+    if (node.text !== "" && node.state === "stopped") {
+      tools.push(make("span", { class: "mark", text: "stopped" }));
     }
     this.tools.hidden = false;
     this.tools.replaceChildren(...tools);
@@ -205,7 +207,7 @@ export class Turn {
     const here = siblings.indexOf(this.node);
     const step = (name, label, by) => {
       const other = siblings[here + by];
-      return iconButton(name, label, () => this.does.choose(other), { disabled: !other });
+      return iconButton(name, label, () => this.does.choose(other, label), { disabled: !other });
     };
     const words = make("span", { text: `${here + 1}/${siblings.length}` });
     const before = step("left", "Earlier branch", -1);

@@ -2,11 +2,12 @@
 
 use crate::job::{Event, Finish, News, Origin, Outcome, Progress, Report, Said, SpecReport, Ticket, Timing};
 use crate::speech::Speech;
+use crate::thought::Thought;
 use engine::sampling::Likelihood;
 use engine::{Generation, Round, Sequence};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use text::{Controls, Stream, Tokenizer};
+use text::{Stream, Tokenizer};
 
 /// A state is kept each time so many tokens of a prompt have been read.
 const KEEP_EVERY: usize = 4096;
@@ -125,6 +126,7 @@ impl Begun {
             cached_tokens: reading.cached,
             spec: SpecReport { mode, ..SpecReport::default() },
             timing: Timing { load_s, queue_s, ..Timing::default() },
+            ignored: ticket.job.ignored.clone(),
         };
         Self { ticket, choice: reading.choice, report, began: reading.began }
     }
@@ -134,8 +136,8 @@ impl Begun {
         let Self { ticket, mut report, began, .. } = self;
         report.timing.prefill_s = began.elapsed().as_secs_f64();
         let (prompt_tokens, cached_tokens) = (ticket.job.prompt.len(), report.cached_tokens);
-        let (finish, stop, completion_tokens) = (Finish::Length, None, 0);
-        Outcome { finish, stop, prompt_tokens, completion_tokens, cached_tokens, report }
+        let (finish, stop, completion_tokens, reasoning_tokens) = (Finish::Length, None, 0, 0);
+        Outcome { finish, stop, prompt_tokens, completion_tokens, reasoning_tokens, cached_tokens, report }
     }
 }
 
@@ -154,17 +156,23 @@ pub(crate) struct Answer {
     finish: Finish,
     report: Report,
     first_token: Instant,
+    /// When the last tokens came.
+    last_tokens: Instant,
     /// What was written and not told yet, and when something was told last.
     untold: Said,
     told: Option<Instant>,
+    thought: Option<Thought>,
 }
 
 impl Answer {
     pub(crate) fn new(begun: Begun, generation: Generation, tokenizer: Arc<Tokenizer>) -> Self {
         let Begun { ticket, choice, mut report, began } = begun;
         report.timing.prefill_s = began.elapsed().as_secs_f64();
-        let stream = Stream::new(tokenizer, Controls::Hide, ticket.job.stops.iter().cloned());
+        let stream =
+            Stream::new(Arc::clone(&tokenizer), ticket.job.controls, ticket.job.stops.iter().cloned());
         let (tokens, listener) = (ticket.job.prompt.clone(), ticket.job.listener.clone());
+        let reasoning = ticket.job.reasoning.clone();
+        let thought = reasoning.map(|reasoning| Thought::new(reasoning, tokenizer));
         let (finish, first_token) = (Finish::Length, Instant::now());
         Self {
             ticket,
@@ -177,14 +185,29 @@ impl Answer {
             finish,
             report,
             first_token,
+            last_tokens: first_token,
             untold: Said::default(),
             told: None,
+            thought,
         }
     }
 
     /// Tokens of the prompt and the answer that the state holds.
     pub(crate) fn held_tokens(&self) -> usize {
         self.generation.sequence().committed()
+    }
+
+    /// Seconds since its last tokens came; now others have.
+    pub(crate) fn since_last(&mut self) -> f64 {
+        let now = Instant::now();
+        now.duration_since(std::mem::replace(&mut self.last_tokens, now)).as_secs_f64()
+    }
+
+    /// Tells the log what it took so far.
+    pub(crate) fn record(&self, outcome: &Outcome) {
+        if let Some(record) = &self.ticket.record {
+            record.add_answer(outcome, self.choice == 0);
+        }
     }
 
     /// The text and the room it has, for a round.
@@ -229,7 +252,11 @@ impl Answer {
         let mut ended = false;
         for (i, &token) in emitted.iter().enumerate() {
             self.written += 1;
+            self.untold.tokens += 1;
             let is_end = self.ticket.job.ends.contains(&token);
+            if let Some(thought) = self.thought.as_mut().filter(|_| !is_end) {
+                thought.take(token);
+            }
             let is_told = !is_end || self.ticket.job.include_stop;
             let piece = if is_told { self.stream.push(token) } else { String::new() };
             self.untold.text.push_str(&piece);
@@ -305,6 +332,7 @@ impl Answer {
             stop: self.stopped(),
             prompt_tokens: self.ticket.job.prompt.len(),
             completion_tokens: self.written,
+            reasoning_tokens: self.thought.as_ref().map_or(0, Thought::tokens),
             cached_tokens: report.cached_tokens,
             report,
         }

@@ -10,7 +10,7 @@ use crate::shape::{self, Tools};
 use crate::speech::{Message, Speech, delta};
 use crate::sse::{self, Chunks, Whole};
 use crate::totals::Totals;
-use crate::{legacy, logprobs};
+use crate::{aliases, known, legacy, logprobs};
 use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
@@ -23,26 +23,27 @@ pub(crate) struct Chat {
     pub(crate) settings: Settings,
     pub(crate) job: Job,
     pub(crate) speech: Speech,
-    /// What the request asks for and does not get, each by its path: `tools[3]: web_search`.
+    /// What the request asks for and does not get, each by its path: `tools[3]: web_search`. Told with the answer.
     pub(crate) ignored: Vec<String>,
 }
 
 /// Answers a chat.
 pub(crate) async fn complete(State(shared): State<Arc<Shared>>, body: Body) -> Result<Response, ApiError> {
-    let Chat { settings, job, speech, .. } = body.read(&shared, read).await?;
+    let Chat { settings, mut job, speech, ignored } = body.read(&shared, read).await?;
+    job.ignored.clone_from(&ignored);
     let answers = settings.choices;
     let (prompt_logprobs, first) = (job.scores, job.prompt[0]);
-    let news = shared.handle.submit(vec![job])?;
     let id = format!("chatcmpl-{:016x}", random());
-    let totals = Totals::new(answers);
-    let (created, model) = (unix_time(), shared.name.clone());
+    let totals = Totals::new(answers).for_prompts([job.prompt.len()], settings.continuous_usage);
+    let news = shared.handle.submit(vec![job])?;
+    let (created, model) = (unix_time(), shared.about.called(settings.model.as_deref()).to_owned());
     if settings.stream {
         let speeches = vec![speech; answers];
         let include_usage = settings.include_usage;
         let tokenizer = Arc::clone(&shared.tokenizer);
         let legacy = settings.legacy;
         let chunks = ChatChunks { id, created, model, speeches, totals, include_usage, legacy, tokenizer };
-        return Ok(sse::stream(news, chunks, answers));
+        return Ok(known::tell(sse::stream(news, chunks, answers), &ignored));
     }
     let mut totals = totals;
     let mut choices = Vec::with_capacity(answers);
@@ -73,13 +74,22 @@ pub(crate) async fn complete(State(shared): State<Arc<Shared>>, body: Body) -> R
     if let Some(told) = prompt_told {
         answer["prompt_logprobs"] = told;
     }
-    Ok(Json(answer).into_response())
+    Ok(known::tell(Json(answer).into_response(), &ignored))
 }
 
 /// Reads a request.
 pub(crate) fn read(body: &Map<String, Value>, shared: &Shared) -> Result<Chat, ApiError> {
-    let modern = legacy::modern(body)?;
-    let fields = Fields::of(modern.as_ref().unwrap_or(body));
+    let ignored = known::check(known::CHAT, body)?;
+    let mut chat = read_known(body, shared)?;
+    chat.ignored.splice(..0, ignored);
+    Ok(chat)
+}
+
+/// Reads a request whose fields are known, or that was made of one.
+pub(crate) fn read_known(body: &Map<String, Value>, shared: &Shared) -> Result<Chat, ApiError> {
+    let body = aliases::settle(body)?;
+    let modern = legacy::modern(&body)?;
+    let fields = Fields::of(modern.as_ref().unwrap_or(&body));
     let settings = Settings::read(&fields, &shared.limits)?;
     let tools = Tools::read(&fields)?;
     let prompt = render(&fields, &tools.offered, shared)?;
@@ -88,6 +98,7 @@ pub(crate) fn read(body: &Map<String, Value>, shared: &Shared) -> Result<Chat, A
         speech.goes_on(thinking);
     }
     let mut job = settings.job(prompt.tokens(shared), "messages", 0, &shared.limits)?;
+    job.reasoning = Some(speech.reasoning());
     job.scores = logprobs::read_prompt_top(&fields, settings.stream)?;
     if let Some(top) = job.scores {
         logprobs::check_size("prompt_logprobs", job.prompt.len() * settings.choices, top)?;
@@ -123,9 +134,7 @@ impl ChatChunks {
         let object = "chat.completion.chunk";
         let mut chunk =
             json!({"id": id, "object": object, "created": created, "model": model, "choices": choices});
-        if self.include_usage {
-            chunk["usage"] = Value::Null;
-        }
+        self.totals.tell(&mut chunk, self.include_usage);
         chunk
     }
 
@@ -176,6 +185,7 @@ impl Chunks for ChatChunks {
 
     fn text(&mut self, choice: usize, said: &Said) -> Vec<Value> {
         let Said { text, likelihoods, origins, .. } = said;
+        self.totals.count(choice, said);
         let mut chunks = self.told_by_token(choice, text, origins);
         let rest = &text[origins.iter().map(|origin| origin.bytes).sum()..];
         let parts = self.speeches[choice].push(rest);
@@ -196,10 +206,11 @@ impl Chunks for ChatChunks {
         let reason = self.speeches[choice].finish_reason(outcome.finish);
         let reason = if self.legacy { legacy::former_reason(reason) } else { reason };
         let end = json!([{"index": choice, "delta": {}, "logprobs": null, "finish_reason": reason}]);
-        let mut end = self.chunk(end);
-        end["forerun"] = json!(outcome.report);
-        chunks.push(end);
+        let report = json!(outcome.report);
         self.totals.add(choice, outcome);
+        let mut end = self.chunk(end);
+        end["forerun"] = report;
+        chunks.push(end);
         chunks
     }
 

@@ -3,12 +3,12 @@
 use crate::error::ApiError;
 use crate::fields::{Fields, wrong};
 use crate::job::{Finish, Job, Outcome, Said};
-use crate::logprobs;
 use crate::router::{Body, Shared, unix_time};
 use crate::settings::{Settings, random};
 use crate::shape::{self, Tools};
 use crate::sse::{self, Chunks, Whole};
 use crate::totals::Totals;
+use crate::{known, logprobs};
 use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
@@ -28,6 +28,8 @@ struct Completion {
     settings: Settings,
     jobs: Vec<Job>,
     form: Form,
+    /// What the request asks for and does not get, each by its path. Told with the answer.
+    ignored: Vec<String>,
 }
 
 /// What answers are to look like.
@@ -55,17 +57,19 @@ struct Head {
 
 /// Continues prompts.
 pub(crate) async fn complete(State(shared): State<Arc<Shared>>, body: Body) -> Result<Response, ApiError> {
-    let Completion { settings, jobs, form } = body.read(&shared, read).await?;
+    let Completion { settings, mut jobs, form, ignored } = body.read(&shared, read).await?;
+    jobs.iter_mut().for_each(|job| job.ignored.clone_from(&ignored));
     let answers = jobs.len() * settings.choices;
+    let prompts = jobs.iter().map(|job| job.prompt.len());
+    let totals = Totals::new(settings.choices).for_prompts(prompts, settings.continuous_usage);
     let news = shared.handle.submit(jobs)?;
     let id = format!("cmpl-{:016x}", random());
-    let (created, model) = (unix_time(), shared.name.clone());
-    let totals = Totals::new(settings.choices);
+    let (created, model) = (unix_time(), shared.about.called(settings.model.as_deref()).to_owned());
     if settings.stream {
         let include_usage = settings.include_usage;
         let begun = vec![None; answers];
         let chunks = TextChunks { id, created, model, form, totals, include_usage, begun };
-        return Ok(sse::stream(news, chunks, answers));
+        return Ok(known::tell(sse::stream(news, chunks, answers), &ignored));
     }
     let wholes = sse::collect(news, answers).await?;
     let compose = move || {
@@ -77,7 +81,8 @@ pub(crate) async fn complete(State(shared): State<Arc<Shared>>, body: Body) -> R
     };
     // What is told about long prompts is long itself.
     let composed = tokio::task::spawn_blocking(compose).await;
-    composed.map_err(|_| ApiError::Internal("a panic while telling the answer".to_owned()))
+    let composed = composed.map_err(|_| ApiError::Internal("a panic while telling the answer".to_owned()))?;
+    Ok(known::tell(composed, &ignored))
 }
 
 impl Form {
@@ -124,9 +129,13 @@ fn choice(index: usize, text: &str, finish: Option<Finish>) -> Value {
 }
 
 fn read(body: &Map<String, Value>, shared: &Shared) -> Result<Completion, ApiError> {
+    let ignored = known::check(known::COMPLETIONS, body)?;
     let fields = Fields::of(body);
     let mut settings = Settings::read_from(&fields, &shared.limits, 0)?;
-    settings.max_tokens.get_or_insert(DEFAULT_MAX_TOKENS);
+    // Who says -1 wants no limit, who says nothing takes the usual one.
+    if ["max_tokens", "max_completion_tokens", "n_predict"].iter().all(|name| fields.get(name).is_none()) {
+        settings.max_tokens = Some(DEFAULT_MAX_TOKENS);
+    }
     let choices = settings.choices;
     let echo = fields.bool("echo")?.unwrap_or(false);
     if fields.string("suffix")?.is_some_and(|suffix| !suffix.is_empty()) {
@@ -148,10 +157,12 @@ fn read(body: &Map<String, Value>, shared: &Shared) -> Result<Completion, ApiErr
     let mut jobs = Vec::with_capacity(prompts.len());
     let mut heads = Vec::with_capacity(prompts.len());
     for (i, (text, tokens)) in prompts.into_iter().enumerate() {
+        let whole = tokens.len();
+        let tokens = settings.kept(tokens, &shared.limits);
         let text = match text {
             _ if !echo => String::new(),
-            Some(text) => text.to_owned(),
-            None => shared.tokenizer.decode(&tokens, Controls::Show),
+            Some(text) if tokens.len() == whole => text.to_owned(),
+            _ => shared.tokenizer.decode(&tokens, Controls::Show),
         };
         let first = tokens.first().copied().unwrap_or_default();
         let job = settings.job(tokens, "prompt", i * choices, &shared.limits)?;
@@ -160,7 +171,7 @@ fn read(body: &Map<String, Value>, shared: &Shared) -> Result<Completion, ApiErr
     }
     let tokenizer = Arc::clone(&shared.tokenizer);
     let form = Form { heads, choices, echo, logprobs, prompt_logprobs, tokenizer };
-    Ok(Completion { settings, jobs, form })
+    Ok(Completion { settings, jobs, form, ignored })
 }
 
 /// A text, several texts, tokens, or several lists of tokens: each with its tokens, and its text where it was one.
@@ -170,6 +181,7 @@ fn read_prompts<'b>(
 ) -> Result<Vec<(Option<&'b str>, Vec<u32>)>, ApiError> {
     let path = || fields.path("prompt");
     let vocab = shared.limits.vocab;
+    let bare = fields.bool("add_special_tokens")? == Some(false);
     let prompts = match fields.required("prompt")? {
         Value::Array(prompts) if prompts.first().is_some_and(|p| p.is_number()) => {
             return Ok(vec![(None, read_ids(prompts, &path(), vocab)?)]);
@@ -181,6 +193,9 @@ fn read_prompts<'b>(
         return Err(fields.wrong("prompt", &format!("1 to {MAX_PROMPTS} prompts")));
     }
     let read = prompts.iter().enumerate().map(|(i, prompt)| match prompt {
+        Value::String(text) if bare => {
+            Ok((Some(text.as_str()), shared.tokenizer.encode(text, Specials::Parse)))
+        }
         Value::String(text) => Ok((Some(text.as_str()), encode(text, shared))),
         Value::Array(ids) => Ok((None, read_ids(ids, &format!("{}[{i}]", path()), vocab)?)),
         other => Err(wrong(path(), other, "a string, an array of tokens or an array of either")),
@@ -221,9 +236,7 @@ impl TextChunks {
         let object = "text_completion";
         let mut chunk =
             json!({"id": id, "object": object, "created": created, "model": model, "choices": choices});
-        if self.include_usage {
-            chunk["usage"] = Value::Null;
-        }
+        self.totals.tell(&mut chunk, self.include_usage);
         chunk
     }
 
@@ -261,6 +274,7 @@ impl Chunks for TextChunks {
     }
 
     fn text(&mut self, index: usize, said: &Said) -> Vec<Value> {
+        self.totals.count(index, said);
         let mut chunks = self.begin(index, &said.scores);
         if !said.text.is_empty() || !said.likelihoods.is_empty() {
             let mut choice = choice(index, &said.text, None);
@@ -274,9 +288,10 @@ impl Chunks for TextChunks {
 
     fn done(&mut self, index: usize, outcome: Outcome) -> Vec<Value> {
         let mut chunks = self.begin(index, &[]);
-        let mut end = self.chunk(json!([choice(index, "", Some(outcome.finish))]));
-        end["forerun"] = json!(outcome.report);
+        let (finish, report) = (outcome.finish, json!(outcome.report));
         self.totals.add(index, outcome);
+        let mut end = self.chunk(json!([choice(index, "", Some(finish))]));
+        end["forerun"] = report;
         chunks.push(end);
         chunks
     }

@@ -69,8 +69,8 @@ impl Constraint for Held {
             self.ends.iter().for_each(|end| forbid(logits, *end));
             // Where a grammar has come to its end there is nothing else to write.
             if self.grammar.is_some() && logits.iter().all(|logit| *logit == f32::NEG_INFINITY) {
-                let all = logits.len();
-                let places = self.ends.iter().filter(|end| (**end as usize) < all);
+                let vocab = logits.len();
+                let places = self.ends.iter().filter(|end| (**end as usize) < vocab);
                 places.zip(kept).for_each(|(end, logit)| logits[*end as usize] = logit);
             }
         }

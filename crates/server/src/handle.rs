@@ -2,10 +2,11 @@
 
 use crate::error::ApiError;
 use crate::job::{Event, Job, Ticket};
+use crate::log::{self, Record};
 use crate::metrics::Metrics;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -20,6 +21,8 @@ pub(crate) struct Handle {
     /// Answers of one request that are sent at once; the others follow as these are whole.
     share: usize,
     timeout: Option<Duration>,
+    /// Nobody holds it any more when the engine's thread has ended.
+    life: Weak<()>,
     closing: AtomicBool,
     abandon: Arc<AtomicBool>,
     metrics: Arc<Metrics>,
@@ -34,10 +37,12 @@ impl Handle {
         timeout: Option<Duration>,
         abandon: Arc<AtomicBool>,
         metrics: Arc<Metrics>,
+        life: Weak<()>,
     ) -> Self {
         let permits = Arc::new(Semaphore::new(capacity));
         let share = share.clamp(1, capacity);
-        Self { jobs, permits, capacity, share, timeout, closing: AtomicBool::new(false), abandon, metrics }
+        let closing = AtomicBool::new(false);
+        Self { jobs, permits, capacity, share, timeout, life, closing, abandon, metrics }
     }
 
     /// Sends the jobs of one request, a share of them at a time where there are many: a request has no more places in
@@ -58,6 +63,7 @@ impl Handle {
         let deadline = self.timeout.map(|timeout| arrived + timeout);
         let feeder = Feeder {
             jobs: self.jobs.clone(),
+            record: log::current(),
             events,
             arrived,
             deadline,
@@ -68,6 +74,11 @@ impl Handle {
         Ok(receiver)
     }
 
+    /// Whether the engine's thread runs.
+    pub(crate) fn is_alive(&self) -> bool {
+        self.life.strong_count() > 0
+    }
+
     /// Whether new requests are turned away.
     pub(crate) fn is_closing(&self) -> bool {
         self.closing.load(Ordering::Relaxed)
@@ -76,8 +87,12 @@ impl Handle {
     /// Turns new requests away and waits for those under way, at most `limit`; then they are given up.
     pub(crate) async fn drain(&self, limit: Duration) {
         self.closing.store(true, Ordering::Relaxed);
+        let answers = self.capacity - self.permits.available_permits();
+        tracing::info!(answers, limit_s = limit.as_secs(), "draining");
         let all = self.permits.acquire_many(self.capacity as u32);
         if tokio::time::timeout(limit, all).await.is_err() {
+            let answers = self.capacity - self.permits.available_permits();
+            tracing::warn!(answers, "given up");
             self.abandon.store(true, Ordering::Relaxed);
         }
     }
@@ -86,6 +101,7 @@ impl Handle {
 /// Sends the jobs of one request as there is room in its share.
 struct Feeder {
     jobs: Sender<Arc<Ticket>>,
+    record: Option<Arc<Record>>,
     events: UnboundedSender<Event>,
     arrived: Instant,
     deadline: Option<Instant>,
@@ -127,9 +143,13 @@ impl Feeder {
     }
 
     fn send(&self, job: Job, place: OwnedSemaphorePermit) -> Result<(), ApiError> {
-        let (events, share) = (self.events.clone(), Arc::clone(&self.permit));
+        let (record, events, share) = (self.record.clone(), self.events.clone(), Arc::clone(&self.permit));
+        if let Some(record) = &record {
+            record.add_prompt(job.prompt.len());
+        }
         let Self { arrived, deadline, .. } = *self;
-        let ticket = Arc::new(Ticket { job, events, arrived, deadline, _place: place, _share: share });
+        let ticket =
+            Arc::new(Ticket { job, record, events, arrived, deadline, _place: place, _share: share });
         self.jobs.send(ticket).map_err(|_| ApiError::Internal("the engine has ended".to_owned()))
     }
 }

@@ -2,11 +2,14 @@
 
 use crate::constraint::Held;
 use crate::error::ApiError;
+use crate::log::Record;
 use crate::speech::Speech;
 use engine::Round;
 use engine::sampling::{Likelihood, Sampling};
 use serde::Serialize;
+use std::sync::Arc;
 use std::time::Instant;
+use text::{Controls, Reasoning};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::mpsc::UnboundedSender;
 
@@ -41,14 +44,22 @@ pub(crate) struct Job {
     pub(crate) origins: bool,
     /// Whether to tell how much of the prompt has been read.
     pub(crate) progress: bool,
+    /// Whether control tokens are part of an answer's text.
+    pub(crate) controls: Controls,
+    /// Fields of the request that were ignored, to be told with the answer.
+    pub(crate) ignored: Vec<String>,
     /// What answers are held to, at their beginning.
     pub(crate) held: Held,
+    /// What takes thinking and answer apart, where thinking is to be counted.
+    pub(crate) reasoning: Option<Reasoning>,
 }
 
 /// A job on its way through the scheduler.
 #[derive(Debug)]
 pub(crate) struct Ticket {
     pub(crate) job: Job,
+    /// What the log is told, where the request has a line there.
+    pub(crate) record: Option<Arc<Record>>,
     /// Closed when the client has gone away.
     pub(crate) events: UnboundedSender<Event>,
     pub(crate) arrived: Instant,
@@ -56,7 +67,7 @@ pub(crate) struct Ticket {
     /// Its places in the request's share, given back when it is done.
     pub(crate) _place: OwnedSemaphorePermit,
     /// The share itself, given back when all jobs of the request are.
-    pub(crate) _share: std::sync::Arc<OwnedSemaphorePermit>,
+    pub(crate) _share: Arc<OwnedSemaphorePermit>,
 }
 
 /// News of one answer.
@@ -111,11 +122,13 @@ pub(crate) struct Said {
     pub(crate) scores: Vec<Likelihood>,
     /// One for each token.
     pub(crate) origins: Vec<Origin>,
+    /// Tokens that were written for it.
+    pub(crate) tokens: usize,
 }
 
 impl Said {
     pub(crate) fn is_empty(&self) -> bool {
-        let Self { text, likelihoods, scores, origins } = self;
+        let Self { text, likelihoods, scores, origins, .. } = self;
         text.is_empty() && likelihoods.is_empty() && scores.is_empty() && origins.is_empty()
     }
 }
@@ -137,6 +150,8 @@ pub(crate) struct Outcome {
     pub(crate) stop: Option<usize>,
     pub(crate) prompt_tokens: usize,
     pub(crate) completion_tokens: usize,
+    /// Those of them that were thinking, its closing tag included.
+    pub(crate) reasoning_tokens: usize,
     /// Tokens of the prompt that were not read again.
     pub(crate) cached_tokens: usize,
     pub(crate) report: Report,
@@ -149,6 +164,9 @@ pub(crate) struct Report {
     pub(crate) cached_tokens: usize,
     pub(crate) spec: SpecReport,
     pub(crate) timing: Timing,
+    /// Fields of the request that were ignored.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) ignored: Vec<String>,
 }
 
 /// How speculation went.

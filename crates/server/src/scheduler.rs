@@ -130,7 +130,13 @@ impl Scheduler {
         };
         work.waiting.retain(|w| stays(&w.ticket, w.choice));
         work.reading.retain(|r| stays(&r.ticket, r.choice));
-        work.answers.retain(|a| stays(&a.ticket, a.choice));
+        work.answers.retain(|a| {
+            let stays = stays(&a.ticket, a.choice);
+            if !stays {
+                a.record(&a.outcome());
+            }
+            stays
+        });
     }
 
     /// Gives free slots to those who wait, first come, first served.
@@ -248,10 +254,13 @@ impl Scheduler {
 
     /// Ends answers that are to have no tokens, now that their prompt has been read.
     fn end_unwritten(&mut self, reading: &Reading) {
-        let Ticket { job, events, .. } = &*reading.ticket;
+        let Ticket { job, events, record, .. } = &*reading.ticket;
         for choice in job.first_choice..job.first_choice + job.choices.len() {
             let outcome = Begun::of(reading, self.mode, self.load_s).unwritten();
-            self.metrics.add_answer(&outcome);
+            self.metrics.add_answer(&outcome, &reading.ticket);
+            if let Some(record) = record {
+                record.add_answer(&outcome, choice == job.first_choice);
+            }
             let _ = events.send(Event { choice, news: News::Done(Box::new(outcome)) });
         }
     }
@@ -303,7 +312,7 @@ impl Scheduler {
                     continue;
                 }
             };
-            self.metrics.add_round(round);
+            self.metrics.add_round(round, answer.since_last());
             tokens += round.emitted.len();
             match answer.take_round(round) {
                 true => self.end(answer),
@@ -316,7 +325,8 @@ impl Scheduler {
     /// Tells that an answer is whole and keeps the state it left.
     fn end(&mut self, answer: Answer) {
         let outcome = answer.outcome();
-        self.metrics.add_answer(&outcome);
+        self.metrics.add_answer(&outcome, &answer.ticket);
+        answer.record(&outcome);
         answer.tell(News::Done(Box::new(outcome)));
         let (tokens, sequence) = answer.into_state();
         self.cache.insert(&mut self.engine, &tokens, sequence);
@@ -345,6 +355,9 @@ fn admit_siblings(reading: &Reading, waiting: &mut VecDeque<Waiting>) {
 
 /// Tells a client that there is no more; whoever has left does not hear it.
 fn fail(ticket: &Ticket, choice: usize, error: ApiError) {
+    if let Some(record) = ticket.record.as_ref().filter(|_| !ticket.events.is_closed()) {
+        record.fail(&error);
+    }
     let choice = ticket.job.first_choice + choice;
     let _ = ticket.events.send(Event { choice, news: News::Failed(error) });
 }

@@ -3,11 +3,13 @@
 use crate::completions::read_ids;
 use crate::constraint::Held;
 use crate::error::ApiError;
-use crate::fields::{Fields, wrong};
+use crate::fields::{Fields, whole, wrong};
 use crate::job::Job;
 use engine::sampling::Sampling;
 use serde_json::Value;
 use std::hash::{BuildHasher, Hasher};
+use std::ops::RangeInclusive;
+use text::Controls;
 
 /// Answers to one prompt at most.
 const MAX_CHOICES: i64 = 16;
@@ -18,6 +20,8 @@ const MAX_STOP_BYTES: usize = 1024;
 pub(crate) const MAX_LIKELIEST: i64 = 20;
 /// Tokens that end an answer at most, beside the model's own.
 const MAX_STOP_TOKENS: usize = 128;
+/// OpenAI ends at 2; clients of other servers go on.
+const MAX_TEMPERATURE: f64 = 100.0;
 /// Tokens with a bias at most.
 const MAX_BIASES: usize = 1024;
 
@@ -35,6 +39,8 @@ pub(crate) const EXTENSIONS: [&str; 7] = [
 /// How to answer.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Settings {
+    /// The name that the model was asked for by.
+    pub(crate) model: Option<String>,
     pub(crate) sampling: Sampling,
     pub(crate) stops: Vec<String>,
     /// Tokens that end an answer, beside the model's own.
@@ -53,10 +59,24 @@ pub(crate) struct Settings {
     pub(crate) likelihoods: Option<usize>,
     pub(crate) stream: bool,
     pub(crate) include_usage: bool,
+    /// Whether every chunk tells the usage so far.
+    pub(crate) continuous_usage: bool,
     /// Whether to tell which tokens were drafted.
     pub(crate) origins: bool,
     /// Whether to tell how much of the prompt has been read.
     pub(crate) progress: bool,
+    /// Whether control tokens are part of an answer's text.
+    pub(crate) controls: Controls,
+    /// How much of a prompt is kept where it is too long; all of it has to fit otherwise.
+    pub(crate) keep: Option<Keep>,
+}
+
+/// How much of a prompt is kept; what is too much goes from its beginning.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Keep {
+    Tokens(usize),
+    /// As much as the context has room for beside the answer.
+    Room,
 }
 
 /// What the loaded model allows and recommends.
@@ -83,12 +103,13 @@ impl Settings {
         let file = &limits.sampling;
         let any = f64::from(f32::MIN_POSITIVE)..=f64::from(f32::MAX);
         let sampling = Sampling {
-            temperature: fields.number("temperature", 0.0..=2.0)?.unwrap_or(file.temperature),
+            temperature: fields.number("temperature", 0.0..=MAX_TEMPERATURE)?.unwrap_or(file.temperature),
             top_p: fields.number("top_p", 0.0..=1.0)?.unwrap_or(file.top_p),
             // -1 is how some clients say all.
             top_k: fields.integer("top_k", -1..=i64::MAX)?.map_or(file.top_k, |k| k.max(0) as usize),
             min_p: fields.number("min_p", 0.0..=1.0)?.unwrap_or(file.min_p),
-            repetition_penalty: fields.number("repetition_penalty", any)?.unwrap_or(file.repetition_penalty),
+            repetition_penalty: read_either(fields, "repetition_penalty", "repeat_penalty", any)?
+                .unwrap_or(file.repetition_penalty),
             presence_penalty: fields.number("presence_penalty", -2.0..=2.0)?.unwrap_or(file.presence_penalty),
             frequency_penalty: fields
                 .number("frequency_penalty", -2.0..=2.0)?
@@ -101,19 +122,19 @@ impl Settings {
         let choices = fields.integer("n", 1..=most)?.unwrap_or(1) as usize;
         let stream_options = fields.object("stream_options")?;
         let stream = fields.bool("stream")?.unwrap_or(false);
-        if stream_options.is_some() && !stream {
-            return Err(fields.wrong("stream_options", "nothing without `stream`"));
-        }
-        let include_usage = match &stream_options {
-            Some(options) => options.bool("include_usage")?.unwrap_or(false),
-            None => false,
+        // Some clients send them always; whole answers have no need of them.
+        let (include_usage, continuous_usage) = match &stream_options {
+            Some(options) => {
+                let continuous = options.bool("continuous_usage_stats")?.unwrap_or(false);
+                (options.bool("include_usage")?.unwrap_or(continuous), continuous)
+            }
+            None => (false, false),
         };
-        let max_tokens = fields.integer("max_tokens", least..=i64::MAX)?;
-        let max_tokens = fields.integer("max_completion_tokens", least..=i64::MAX)?.or(max_tokens);
+        let max_tokens = fields.limit("max_tokens", least)?.or(fields.limit("n_predict", least)?);
+        let max_tokens = fields.limit("max_completion_tokens", least)?.or(max_tokens);
         fields.string("user")?;
-        fields.string("model")?;
+        let model = fields.string("model")?.map(str::to_owned);
         let stops = read_stops(fields)?;
-        let max_tokens = max_tokens.map(|n| n as usize);
         let stop_tokens = read_stop_tokens(fields, limits.vocab)?;
         let min_tokens = read_least(fields, max_tokens)?;
         let include_stop = fields.bool("include_stop_str_in_output")?.unwrap_or(false);
@@ -128,7 +149,12 @@ impl Settings {
         // The second name is llama.cpp's.
         let progress = wanted("progress")? | fields.bool("return_progress")?.unwrap_or(false);
         let (origins, progress) = (wanted("origins")?, progress && stream);
+        let controls = match fields.bool("skip_special_tokens")? {
+            Some(false) => Controls::Show,
+            _ => Controls::Hide,
+        };
         Ok(Self {
+            model,
             sampling,
             stops,
             stop_tokens,
@@ -141,8 +167,11 @@ impl Settings {
             likelihoods,
             stream,
             include_usage,
+            continuous_usage,
             origins,
             progress,
+            controls,
+            keep: read_keep(fields)?,
         })
     }
 
@@ -150,6 +179,17 @@ impl Settings {
     pub(crate) fn ends(&self, limits: &Limits) -> Vec<u32> {
         let own = if self.ignore_eos { &[] } else { limits.ends.as_slice() };
         own.iter().chain(&self.stop_tokens).copied().collect()
+    }
+
+    /// What is kept of a prompt.
+    pub(crate) fn kept(&self, mut prompt: Vec<u32>, limits: &Limits) -> Vec<u32> {
+        let most = match self.keep {
+            None => usize::MAX,
+            Some(Keep::Tokens(tokens)) => tokens,
+            Some(Keep::Room) => limits.context.saturating_sub(self.max_tokens.unwrap_or(1).max(1)).max(1),
+        };
+        prompt.drain(..prompt.len().saturating_sub(most));
+        prompt
     }
 
     /// The job of answering `prompt`, which came in `field`.
@@ -161,6 +201,7 @@ impl Settings {
         limits: &Limits,
     ) -> Result<Job, ApiError> {
         let context = limits.context;
+        let prompt = self.kept(prompt, limits);
         if prompt.is_empty() {
             return Err(ApiError::field(field, format!("`{field}` has no tokens")));
         }
@@ -185,7 +226,10 @@ impl Settings {
             stream: self.stream,
             origins: self.origins,
             progress: self.progress,
+            controls: self.controls,
+            ignored: Vec::new(),
             held: Held::default(),
+            reasoning: None,
         })
     }
 }
@@ -195,11 +239,34 @@ pub(crate) fn random() -> u64 {
     std::collections::hash_map::RandomState::new().build_hasher().finish()
 }
 
-/// Any 64-bit integer, of either sign.
+/// A number under the name that is known here or the one it has elsewhere.
+fn read_either(
+    fields: &Fields<'_>,
+    name: &str,
+    elsewhere: &str,
+    range: RangeInclusive<f64>,
+) -> Result<Option<f32>, ApiError> {
+    let other = fields.number(elsewhere, range.clone())?;
+    Ok(fields.number(name, range)?.or(other))
+}
+
+/// Any 64-bit integer, of either sign; -1 is how some clients say that there is none.
 fn read_seed(fields: &Fields<'_>) -> Result<Option<u64>, ApiError> {
     let Some(value) = fields.get("seed") else { return Ok(None) };
-    let seed = value.as_u64().or_else(|| value.as_i64().map(|seed| seed as u64));
-    seed.map(Some).ok_or_else(|| fields.wrong("seed", "an integer of 64 bits"))
+    let seed = value.as_u64().or_else(|| whole(value).map(|seed| seed as u64));
+    let seed = seed.ok_or_else(|| fields.wrong("seed", "an integer of 64 bits"))?;
+    Ok(Some(seed).filter(|seed| *seed != u64::MAX))
+}
+
+/// vLLM's `truncate_prompt_tokens`.
+fn read_keep(fields: &Fields<'_>) -> Result<Option<Keep>, ApiError> {
+    let name = "truncate_prompt_tokens";
+    match fields.integer(name, -1..=i64::MAX)? {
+        None => Ok(None),
+        Some(-1) => Ok(Some(Keep::Room)),
+        Some(0) => Err(fields.wrong(name, "an integer from 1 on, or -1 for what has room")),
+        Some(tokens) => Ok(Some(Keep::Tokens(tokens as usize))),
+    }
 }
 
 /// `logprobs` with `top_logprobs`, as chats have it, or a number of `logprobs`, as completions do.
@@ -217,8 +284,9 @@ fn read_likelihoods(fields: &Fields<'_>) -> Result<Option<usize>, ApiError> {
     Ok(wanted.map(|top| top as usize))
 }
 
+/// Strings that end an answer. An empty one, which forms send where nothing was filled in, ends nothing.
 fn read_stops(fields: &Fields<'_>) -> Result<Vec<String>, ApiError> {
-    let stops = match fields.get("stop") {
+    let stops: Vec<String> = match fields.get("stop") {
         None => Vec::new(),
         Some(Value::String(stop)) => vec![stop.clone()],
         Some(Value::Array(stops)) => {
@@ -238,7 +306,7 @@ fn read_stops(fields: &Fields<'_>) -> Result<Vec<String>, ApiError> {
         let message = format!("`{path}` has {} bytes, at most {MAX_STOP_BYTES} are taken", stops[i].len());
         return Err(ApiError::field(path, message));
     }
-    Ok(stops)
+    Ok(stops.into_iter().filter(|stop| !stop.is_empty()).collect())
 }
 
 /// vLLM's `stop_token_ids`.
@@ -297,13 +365,13 @@ mod tests {
     #[test]
     fn fields_are_read_over_the_recommendation() {
         let settings = read(json!({
-            "temperature": 0, "top_k": -1, "seed": -1, "stop": ["a", "b"], "n": 2, "stream": true,
+            "temperature": 0, "top_k": -1, "seed": -2, "stop": ["a", "", "b"], "n": 2, "stream": true,
             "logit_bias": {"5": -100}, "stream_options": {"include_usage": true}, "max_tokens": 3,
             "max_completion_tokens": 4, "unknown": [{}], "top_p": null,
         }))
         .unwrap();
         assert_eq!(settings.sampling.temperature, 0.0);
-        assert_eq!((settings.sampling.top_k, settings.sampling.seed), (0, u64::MAX));
+        assert_eq!((settings.sampling.top_k, settings.sampling.seed), (0, u64::MAX - 1));
         assert_eq!(settings.sampling.logit_bias, [(5, -100.0)]);
         assert_eq!(settings.stops, ["a", "b"]);
         assert_eq!((settings.max_tokens, settings.choices), (Some(4), 2));
@@ -312,9 +380,27 @@ mod tests {
     }
 
     #[test]
+    fn numbers_and_nothing_are_taken_as_others_take_them() {
+        let settings = read(json!({
+            "max_tokens": -1, "top_k": 4.0, "n": 2.0, "seed": 7.0, "temperature": 3, "repeat_penalty": 1.5,
+            "stop": null, "stream_options": {"include_usage": true},
+        }))
+        .unwrap();
+        assert_eq!((settings.max_tokens, settings.choices), (None, 2));
+        assert_eq!((settings.sampling.top_k, settings.sampling.seed), (4, 7));
+        assert_eq!((settings.sampling.temperature, settings.sampling.repetition_penalty), (3.0, 1.5));
+        assert!(settings.stops.is_empty() && !settings.stream);
+        assert_eq!(read(json!({"stop": ""})).unwrap().stops, [""; 0]);
+        assert_eq!(read(json!({"n_predict": 9})).unwrap().max_tokens, Some(9));
+        assert_eq!(read(json!({"max_completion_tokens": -1, "max_tokens": 5})).unwrap().max_tokens, Some(5));
+        let seeds = [0, 1].map(|_| read(json!({"seed": -1})).unwrap().sampling.seed);
+        assert_ne!(seeds[0], seeds[1]);
+    }
+
+    #[test]
     fn wrong_values_name_their_field() {
         for (body, field) in [
-            (json!({"temperature": 2.1}), "temperature"),
+            (json!({"temperature": 101}), "temperature"),
             (json!({"temperature": "hot"}), "temperature"),
             (json!({"top_p": -0.1}), "top_p"),
             (json!({"top_k": 1.5}), "top_k"),
@@ -327,7 +413,11 @@ mod tests {
             (json!({"n": 0}), "n"),
             (json!({"n": 9}), "n"),
             (json!({"max_tokens": 0}), "max_tokens"),
-            (json!({"max_completion_tokens": -1}), "max_completion_tokens"),
+            (json!({"max_completion_tokens": -2}), "max_completion_tokens"),
+            (json!({"max_tokens": "5"}), "max_tokens"),
+            (json!({"repeat_penalty": 0}), "repeat_penalty"),
+            (json!({"truncate_prompt_tokens": 0}), "truncate_prompt_tokens"),
+            (json!({"skip_special_tokens": 1}), "skip_special_tokens"),
             (json!({"logit_bias": {"100": 0}}), "logit_bias"),
             (json!({"logit_bias": {"x": 0}}), "logit_bias"),
             (json!({"logit_bias": {"5": 101}}), "logit_bias.5"),
@@ -341,7 +431,10 @@ mod tests {
             (json!({"stream": 1}), "stream"),
             (json!({"stream": true, "stream_options": 1}), "stream_options"),
             (json!({"stream": true, "stream_options": {"include_usage": 1}}), "stream_options.include_usage"),
-            (json!({"stream_options": {}}), "stream_options"),
+            (
+                json!({"stream": true, "stream_options": {"continuous_usage_stats": 1}}),
+                "stream_options.continuous_usage_stats",
+            ),
             (json!({"user": 1}), "user"),
             (json!({"forerun": 1}), "forerun"),
             (json!({"forerun": {"origins": 1}}), "forerun.origins"),
@@ -370,6 +463,12 @@ mod tests {
             Err(ApiError::TooLong { tokens: 10, context: 10, .. })
         ));
         assert!(settings.job(Vec::new(), "prompt", 0, &limits()).is_err());
+
+        let kept = |body: Value| read(body).unwrap().job((0..20).collect(), "prompt", 0, &limits());
+        assert_eq!(kept(json!({"truncate_prompt_tokens": 3})).unwrap().prompt, [17, 18, 19]);
+        let roomy = kept(json!({"truncate_prompt_tokens": -1, "max_tokens": 6})).unwrap();
+        assert_eq!((roomy.prompt.as_slice(), roomy.room), ([16, 17, 18, 19].as_slice(), 6));
+        assert!(kept(json!({"truncate_prompt_tokens": 30})).is_err());
         assert_eq!(job.ends, [7]);
         let on = read(json!({"ignore_eos": true, "stop_token_ids": [3]})).unwrap();
         assert_eq!(on.job(vec![1], "prompt", 0, &limits()).unwrap().ends, [3]);

@@ -58,7 +58,7 @@ impl<'a> Tools<'a> {
                     Err(ApiError::field("tool_choice", message))
                 }
                 "required" => Ok(Self { forced: Cow::Borrowed(tools), ..all }),
-                _ => Err(fields.wrong("tool_choice", "`none`, `auto`, `required` or a function")),
+                _ => Err(fields.unlisted("tool_choice", "`none`, `auto`, `required` or a function")),
             },
             Some(Value::Object(_)) => {
                 let Some(choice) = fields.object("tool_choice")? else { return Ok(all) };
@@ -68,7 +68,7 @@ impl<'a> Tools<'a> {
                         Ok(Self { forced: Cow::Borrowed(&tools[at..=at]), named: true, ..all })
                     }
                     Some("allowed_tools") => all.restricted(&choice, tools),
-                    _ => Err(choice.wrong("type", "`function` or `allowed_tools`")),
+                    _ => Err(choice.unlisted("type", "`function` or `allowed_tools`")),
                 }
             }
             Some(_) => Err(fields.wrong("tool_choice", "`none`, `auto`, `required` or a function")),
@@ -94,7 +94,7 @@ impl<'a> Tools<'a> {
         let forced = match named.string("mode")? {
             None | Some("auto") => Cow::default(),
             Some("required") => Cow::Owned(offered.clone()),
-            Some(_) => return Err(named.wrong("mode", "`auto` or `required`")),
+            Some(_) => return Err(named.unlisted("mode", "`auto` or `required`")),
         };
         Ok(Self { offered: Cow::Owned(offered), forced, ..self })
     }
@@ -113,7 +113,7 @@ fn find_tool(choice: &Fields<'_>, tools: &[Value]) -> Result<usize, ApiError> {
 fn check_tool(tool: &Fields<'_>) -> Result<(), ApiError> {
     tool.required("type")?;
     if tool.string("type")? != Some("function") {
-        return Err(tool.wrong("type", "`function`"));
+        return Err(tool.unlisted("type", "`function`"));
     }
     tool.required("function")?;
     let Some(function) = tool.object("function")? else { return Ok(()) };

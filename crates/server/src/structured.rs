@@ -203,9 +203,9 @@ fn read_format(fields: &Fields<'_>) -> Result<Option<Structured>, ApiError> {
         Some("grammar") => one_of(["grammar", "value"], Kind::Grammar)?,
         Some("structural_tag") => {
             let kinds = "`text`, `json_object`, `json_schema`, `regex` or `grammar` (`structural_tag` is not supported)";
-            return Err(format.wrong("type", kinds));
+            return Err(format.unlisted("type", kinds));
         }
-        _ => return Err(format.wrong("type", "`text`, `json_object` or `json_schema`")),
+        _ => return Err(format.unlisted("type", "`text`, `json_object` or `json_schema`")),
     };
     Ok(wanted.map(|wanted| Structured { field: fields.path("response_format"), wanted }))
 }
@@ -224,7 +224,7 @@ pub(crate) fn of_messages(fields: &Fields<'_>) -> Result<Option<Value>, ApiError
     };
     format.required("type")?;
     if format.string("type")? != Some("json_schema") {
-        return Err(format.wrong("type", "`json_schema`"));
+        return Err(format.unlisted("type", "`json_schema`"));
     }
     let schema = format.required("schema")?;
     Ok(Some(json!({"type": "json_schema", "json_schema": {"name": "output", "schema": schema}})))

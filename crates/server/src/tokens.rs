@@ -1,11 +1,11 @@
 //! `POST /tokenize` and `/detokenize`: what the server makes of a text, and of tokens. `GET /tokenizer_info`: what else
 //! a client must know to count them.
 
-use crate::chat;
 use crate::completions::{encode, read_ids};
 use crate::error::ApiError;
 use crate::fields::Fields;
 use crate::router::{Body, Shared};
+use crate::{aliases, chat, known};
 use axum::Json;
 use axum::extract::State;
 use axum::http::header;
@@ -28,13 +28,17 @@ struct Tokenized {
 
 /// Tokens of `prompt` (or `content`), or of `messages` as the chat template renders them.
 pub(crate) async fn tokenize(State(shared): State<Arc<Shared>>, body: Body) -> Result<Response, ApiError> {
-    let told = body.read(&shared, read_text).await?;
-    Ok(([(header::CONTENT_TYPE, "application/json")], told).into_response())
+    let (told, ignored) = body.read(&shared, read_text).await?;
+    let answer = ([(header::CONTENT_TYPE, "application/json")], told).into_response();
+    Ok(known::tell(answer, &ignored))
 }
 
-/// The answer as it is sent: of a long text it is long itself, and written where the text is read.
-fn read_text(body: &Map<String, Value>, shared: &Shared) -> Result<String, ApiError> {
-    let fields = Fields::of(body);
+/// The answer as it is sent, and what was ignored: of a long text the answer is long itself, and written where the
+/// text is read.
+fn read_text(body: &Map<String, Value>, shared: &Shared) -> Result<(String, Vec<String>), ApiError> {
+    let ignored = known::check(known::TOKENIZE, body)?;
+    let body = aliases::settle(body)?;
+    let fields = Fields::of(&body);
     let tokens = if fields.get("messages").is_some() {
         let tools = fields.array("tools")?.unwrap_or_default();
         chat::render(&fields, tools, shared)?.tokens(shared)
@@ -52,7 +56,8 @@ fn read_text(body: &Map<String, Value>, shared: &Shared) -> Result<String, ApiEr
     let token_strs = named.then(|| tokens.iter().map(name).collect());
     let max_model_len = shared.limits.context;
     let told = Tokenized { count: tokens.len(), max_model_len, tokens, token_strs };
-    serde_json::to_string(&told).map_err(|error| ApiError::Internal(error.to_string()))
+    let told = serde_json::to_string(&told).map_err(|error| ApiError::Internal(error.to_string()))?;
+    Ok((told, ignored))
 }
 
 /// The tokenizer as `tokenizer_config.json` describes it; evaluators ask before they send tokens.
@@ -82,17 +87,15 @@ pub(crate) async fn info(State(shared): State<Arc<Shared>>) -> Json<Value> {
 }
 
 /// The text of `tokens`, control tokens included.
-pub(crate) async fn detokenize(
-    State(shared): State<Arc<Shared>>,
-    body: Body,
-) -> Result<Json<Value>, ApiError> {
-    let text = body.read(&shared, read_tokens).await?;
-    Ok(Json(json!({"prompt": text, "content": text})))
+pub(crate) async fn detokenize(State(shared): State<Arc<Shared>>, body: Body) -> Result<Response, ApiError> {
+    let (text, ignored) = body.read(&shared, read_tokens).await?;
+    Ok(known::tell(Json(json!({"prompt": text, "content": text})).into_response(), &ignored))
 }
 
-fn read_tokens(body: &Map<String, Value>, shared: &Shared) -> Result<String, ApiError> {
+fn read_tokens(body: &Map<String, Value>, shared: &Shared) -> Result<(String, Vec<String>), ApiError> {
+    let ignored = known::check(known::DETOKENIZE, body)?;
     let fields = Fields::of(body);
     fields.required("tokens")?;
     let ids = read_ids(fields.array("tokens")?.unwrap_or_default(), "tokens", shared.limits.vocab)?;
-    Ok(shared.tokenizer.decode(&ids, Controls::Show))
+    Ok((shared.tokenizer.decode(&ids, Controls::Show), ignored))
 }

@@ -5,18 +5,14 @@ use crate::error::ApiError;
 use crate::fields::Fields;
 use crate::messages::newest;
 use crate::parts::{self, Text, Unread};
-use crate::{settings, structured};
+use crate::{known, settings, structured};
 use serde_json::{Map, Value, json};
 
 /// The same request in OpenAI's form, and what it asks for and does not get.
 pub(super) fn translate(fields: &Fields<'_>) -> Result<(Map<String, Value>, Vec<String>), ApiError> {
     let (mut body, mut ignored) = (Map::new(), Vec::new());
-    for name in ["model", "max_tokens", "temperature", "top_p", "top_k", "seed", "stream"] {
-        if let Some(value) = fields.get(name) {
-            body.insert(name.into(), value.clone());
-        }
-    }
-    for name in structured::FIELDS.iter().chain(&settings::EXTENSIONS) {
+    let same = ["model", "max_tokens", "temperature", "top_p", "stream"];
+    for name in same.iter().chain(&known::PASSED).chain(&structured::FIELDS).chain(&settings::EXTENSIONS) {
         if let Some(value) = fields.get(name) {
             body.insert((*name).into(), value.clone());
         }
@@ -50,7 +46,10 @@ pub(super) fn translate(fields: &Fields<'_>) -> Result<(Map<String, Value>, Vec<
         }
         body.insert("reasoning_effort".into(), json!(effort));
     }
-    body.insert("chat_template_kwargs".into(), json!({"enable_thinking": thinking}));
+    let variables = body.entry("chat_template_kwargs").or_insert(json!({}));
+    if let Some(variables) = variables.as_object_mut() {
+        variables.entry("enable_thinking").or_insert(json!(thinking));
+    }
     let messages = translate_messages(fields)?;
     if messages.last().is_some_and(is_begun_answer) {
         body.insert("continue_final_message".into(), json!(true));
@@ -166,7 +165,8 @@ fn tool_message(block: &Fields<'_>) -> Result<Value, ApiError> {
     };
     let failed = block.bool("is_error")?.unwrap_or(false);
     let content = if failed { format!("[the tool failed]\n{content}") } else { content };
-    Ok(json!({"role": "tool", "tool_call_id": block.required("tool_use_id")?, "content": content}))
+    block.required("tool_use_id")?;
+    Ok(json!({"role": "tool", "tool_call_id": block.string("tool_use_id")?, "content": content}))
 }
 
 /// A message of the assistant's being put together.
@@ -211,8 +211,12 @@ fn translate_answer(message: &Fields<'_>, read: &mut Vec<Value>) -> Result<(), A
             "redacted_thinking" => {}
             "tool_use" | "server_tool_use" | "mcp_tool_use" => {
                 let (name, input) = (block.required("name")?, block.required("input")?);
+                if !(input.is_object() || input.is_string()) {
+                    return Err(block.wrong("input", "an object"));
+                }
                 let function = json!({"name": name, "arguments": input});
-                answer.calls.push(json!({"id": block.get("id"), "type": "function", "function": function}));
+                let id = block.string("id")?;
+                answer.calls.push(json!({"id": id, "type": "function", "function": function}));
             }
             "compaction" if block.get("content").is_some_and(Value::is_string) => {
                 answer.text.paragraph(block.string("content")?.unwrap_or_default());

@@ -9,6 +9,7 @@ use crate::chat::{self, Chat};
 use crate::error::ApiError;
 use crate::fields::Fields;
 use crate::job::{Finish, Outcome};
+use crate::known;
 use crate::router::{Body, Shared};
 use crate::settings::random;
 use crate::speech::{Message, Speech};
@@ -52,14 +53,16 @@ fn error_object(error: &ApiError) -> Value {
 
 /// Answers a chat.
 pub(crate) async fn messages(State(shared): State<Arc<Shared>>, body: Body) -> Result<Response, ApiError> {
-    let Chat { settings, job, mut speech, .. } = body.read(&shared, read).await?;
-    let (id, model) = (format!("msg_{:016x}", random()), shared.name.clone());
+    let Chat { settings, mut job, mut speech, ignored } = body.read(&shared, read).await?;
+    job.ignored.clone_from(&ignored);
+    let id = format!("msg_{:016x}", random());
+    let model = shared.about.called(settings.model.as_deref()).to_owned();
     let prompt_tokens = job.prompt.len();
     let stops = settings.stops;
     let news = shared.handle.submit(vec![job])?;
     if settings.stream {
         let chunks = BlockChunks::new(id, model, prompt_tokens, speech, stops);
-        return Ok(sse::stream(news, chunks, 1));
+        return Ok(known::tell(sse::stream(news, chunks, 1), &ignored));
     }
     let Some(Whole { said, outcome }) = sse::collect(news, 1).await?.pop() else {
         return Err(ApiError::Internal("the answer was lost".to_owned()));
@@ -68,23 +71,24 @@ pub(crate) async fn messages(State(shared): State<Arc<Shared>>, body: Body) -> R
     let parts = speech.push(&said.text);
     parts.into_iter().chain(speech.finish()).for_each(|part| message.add(part));
     let (stop_reason, stop_sequence) = reason(&speech, &outcome, &stops);
-    Ok(Json(json!({"id": id, "type": "message", "role": "assistant", "model": model,
+    let answer = Json(json!({"id": id, "type": "message", "role": "assistant", "model": model,
         "content": blocks(&message), "stop_reason": stop_reason, "stop_sequence": stop_sequence,
-        "usage": usage(&outcome), "forerun": outcome.report}))
-    .into_response())
+        "usage": usage(&outcome), "forerun": outcome.report}));
+    Ok(known::tell(answer.into_response(), &ignored))
 }
 
 /// How many tokens a chat would have.
 pub(crate) async fn count_tokens(
     State(shared): State<Arc<Shared>>,
     body: Body,
-) -> Result<Json<Value>, ApiError> {
+) -> Result<Response, ApiError> {
     let chat = body.read(&shared, |body, shared| {
         let mut body = body.clone();
         body.entry("max_tokens").or_insert(json!(1));
         read(&body, shared)
     });
-    Ok(Json(json!({"input_tokens": chat.await?.job.prompt.len()})))
+    let Chat { job, ignored, .. } = chat.await?;
+    Ok(known::tell(Json(json!({"input_tokens": job.prompt.len()})).into_response(), &ignored))
 }
 
 fn usage(outcome: &Outcome) -> Value {
@@ -123,9 +127,10 @@ fn blocks(message: &Message) -> Vec<Value> {
 
 /// Reads a request.
 pub(crate) fn read(body: &Map<String, Value>, shared: &Shared) -> Result<Chat, ApiError> {
+    let unknown = known::check(known::MESSAGES, body)?;
     let (body, ignored) = input::translate(&Fields::of(body))?;
-    let mut chat = chat::read(&body, shared).map_err(renamed)?;
-    chat.ignored.extend(ignored);
+    let mut chat = chat::read_known(&body, shared).map_err(renamed)?;
+    chat.ignored.splice(..0, unknown.into_iter().chain(ignored));
     Ok(chat)
 }
 

@@ -6,20 +6,14 @@ use crate::error::ApiError;
 use crate::fields::Fields;
 use crate::messages::newest;
 use crate::parts::{self, Unread};
-use crate::{settings, structured};
+use crate::{known, settings, structured};
 use serde_json::{Map, Value, json};
 
 /// The same request as a chat, and the tools that it offers.
 pub(super) fn translate(fields: &Fields<'_>) -> Result<(Map<String, Value>, Offer), ApiError> {
     let mut body = Map::new();
-    for name in
-        ["model", "temperature", "top_p", "top_k", "min_p", "seed", "stream", "user", "parallel_tool_calls"]
-    {
-        if let Some(value) = fields.get(name) {
-            body.insert(name.into(), value.clone());
-        }
-    }
-    for name in structured::FIELDS.iter().chain(&settings::EXTENSIONS) {
+    let same = ["model", "temperature", "top_p", "stream", "user", "parallel_tool_calls"];
+    for name in same.iter().chain(&known::PASSED).chain(&structured::FIELDS).chain(&settings::EXTENSIONS) {
         if let Some(value) = fields.get(name) {
             body.insert((*name).into(), value.clone());
         }
@@ -33,16 +27,13 @@ pub(super) fn translate(fields: &Fields<'_>) -> Result<(Map<String, Value>, Offe
     if fields.bool("background")? == Some(true) {
         return Err(fields.wrong("background", "false"));
     }
-    if let Some(limit) = fields.integer("max_output_tokens", 1..=i64::MAX)? {
+    if let Some(limit) = fields.limit("max_output_tokens", 1)? {
         body.insert("max_completion_tokens".into(), json!(limit));
     }
     if let Some(reasoning) = fields.object("reasoning")?
         && let Some(effort) = reasoning.string("effort")?
     {
         body.insert("reasoning_effort".into(), json!(effort));
-    }
-    if let Some(kwargs) = fields.get("chat_template_kwargs") {
-        body.insert("chat_template_kwargs".into(), kwargs.clone());
     }
     if let Some(text) = fields.object("text")?
         && let Some(format) = text.object("format")?
@@ -132,12 +123,17 @@ fn translate_item(item: &Fields<'_>, newest: bool, messages: &mut Vec<Value>) ->
             let name = qualified(item.string("namespace")?, item.string("name")?.unwrap_or_default());
             let arguments = match kind {
                 "function_call" => item.required("arguments")?.clone(),
-                _ => json!({"input": item.required("input")?}),
+                _ => {
+                    item.required("input")?;
+                    json!({"input": item.string("input")?})
+                }
             };
+            item.string("call_id")?;
             call(messages, item.get("call_id"), &name, arguments);
         }
         "function_call_output" | "custom_tool_call_output" => {
             let (id, output) = (item.required("call_id")?, item.required("output")?);
+            item.string("call_id")?;
             result(messages, Some(id), parts::read(output, &item.path("output"), Unread::Noted)?);
         }
         _ => translate_other(item, kind, messages)?,
