@@ -79,6 +79,7 @@ class Reference:
 
     def __init__(self, url, command):
         self.url = url
+        self.known = {}
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def ask(self, path, body=None):
@@ -92,9 +93,12 @@ class Reference:
 
     def score(self, context, continuation):
         """(log-likelihood, whether greedy, tokens) of tokens behind others."""
-        self.process.stdin.write(json.dumps(context + continuation) + "\n")
-        self.process.stdin.flush()
-        scores = json.loads(self.process.stdout.readline())[len(context) - 1 :]
+        text = json.dumps(context + continuation)
+        if text not in self.known:
+            self.process.stdin.write(text + "\n")
+            self.process.stdin.flush()
+            self.known[text] = json.loads(self.process.stdout.readline())
+        scores = self.known[text][len(context) - 1 :]
         return sum(score for score, _ in scores), all(best for _, best in scores), len(scores)
 
 
