@@ -268,7 +268,7 @@ fn metrics_add_up() {
 
     let whole = server.chat(&ask("Compute the sum of 947 and 477.", json!({})));
     let cut = server.chat(&ask("Compute the sum of 1 and 2.", json!({"max_tokens": 5})));
-    server.post(CHAT, &ask("hi", json!({"temperature": 9})));
+    server.post(CHAT, &ask("hi", json!({"temperature": 900})));
     server.get("/nothing", "");
     server.get("/nothing", "");
     let (_, after) = metrics(&server, OPEN);

@@ -319,7 +319,7 @@ fn wait(what: &str, happens: impl Fn() -> bool) {
 #[test]
 fn a_prompt_whose_client_left_is_not_read_on() {
     const READ: &str = "forerun_prefill_tokens_total";
-    const LEFT: &str = "vllm:request_success_total{finished_reason=\"abort\"}";
+    const LEFT: &str = "vllm:request_success_total{model_name=\"embedded\",finished_reason=\"abort\"}";
     let server = Server::start(&["--slots", "1", "--queue", "0"]);
     // As long as the context has room for: reading all of it takes seconds.
     let limit = server.get("/v1/models", "").json()["data"][0]["max_model_len"].as_u64().unwrap() as u32;
