@@ -211,6 +211,10 @@ impl Scheduler {
                     generation.tell_likelihoods(top);
                     self.engine.first_likelihood(&generation, top)
                 });
+                let likelihood = match likelihood.transpose() {
+                    Ok(likelihood) => likelihood,
+                    Err(error) => return fail(&ticket, choice, ApiError::Internal(error.to_string())),
+                };
                 self.metrics.first_token.observe(ticket.arrived.elapsed().as_secs_f64());
                 self.metrics.generation_tokens.inc();
                 let mut answer = Answer::new(begun, generation, Arc::clone(&self.tokenizer));
