@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Renders crates/text/tests/template/cases.json through every template in crates/text/tests/fixtures with jinja2, set
-up as transformers does (utils/chat_template_utils.py), into expected.json. Needs: pip install jinja2"""
+up as transformers does (utils/chat_template_utils.py), into expected.json, and every line of expressions.txt beside it
+into expressions.json. Needs: pip install jinja2"""
 
 import json
 from pathlib import Path
@@ -24,7 +25,22 @@ def tojson(x, ensure_ascii=False, indent=None, separators=None, sort_keys=False)
     return json.dumps(x, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
-environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[jinja2.ext.loopcontrols])
+class Generation(jinja2.ext.Extension):
+    """`{% generation %}`: what the assistant says, which training looks for; to the text it adds nothing."""
+
+    tags = {"generation"}
+
+    def parse(self, parser):
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return jinja2.nodes.CallBlock(self.call_method("said"), [], [], body).set_lineno(line)
+
+    def said(self, caller):
+        return caller()
+
+
+extensions = [Generation, jinja2.ext.loopcontrols]
+environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=extensions)
 environment.filters["tojson"] = tojson
 environment.globals["raise_exception"] = raise_exception
 
@@ -47,3 +63,15 @@ for path in sorted((tests / "fixtures").glob("*.jinja")):
     expected[path.name] = {case["name"]: render(template, case) for case in cases}
 text = json.dumps(expected, ensure_ascii=False, indent=1)
 (tests / "template" / "expected.json").write_text(text + "\n")
+
+
+def evaluate(line):
+    try:
+        return environment.from_string(line).render()
+    except Exception:
+        return None
+
+
+lines = (tests / "template" / "expressions.txt").read_text().splitlines()
+text = json.dumps([[line, evaluate(line)] for line in lines], ensure_ascii=False, indent=1)
+(tests / "template" / "expressions.json").write_text(text + "\n")

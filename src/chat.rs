@@ -2,7 +2,7 @@
 
 use crate::answer::{Finish, Question, answer};
 use crate::model_flags::{ModelFlags, Running, SamplingFlags};
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use engine::Sequence;
 use rustyline::error::ReadlineError;
 use serde_json::{Value, json};
@@ -43,8 +43,10 @@ struct Snapshot {
 
 pub(crate) fn run(args: &Args) -> Result<()> {
     let mut running = args.model.load()?;
-    if running.text.template.is_none() {
-        bail!("the model has no chat template; `forerun run --raw` continues plain text");
+    if let Err(why) = &running.text.template {
+        bail!(
+            "{why}; `forerun run --raw` continues plain text, `--chat-template FILE` gives another template"
+        );
     }
     let sampling = args.sampling.over(&running.text.sampling, running.vocab())?;
     let stop = Arc::new(AtomicBool::new(false));
@@ -122,7 +124,7 @@ fn take_turn(
     snapshots: &mut Vec<Snapshot>,
     stop: &AtomicBool,
 ) -> Result<Value> {
-    let template = running.text.template.as_ref().context("no chat template")?;
+    let template = running.text.template.as_ref().map_err(|why| anyhow!("{why}"))?;
     let thinking = args.no_think.then_some(false);
     let rendered = template.render(&Prompt { messages, enable_thinking: thinking, ..Prompt::default() })?;
     let prompt = running.text.tokenizer.encode(&rendered, Specials::Parse);

@@ -12,6 +12,8 @@ use text::{ChatTemplate, Tokenizer, Vocabulary};
 pub(crate) struct Loaded {
     /// For people: the file's name, or `embedded`.
     pub(crate) name: String,
+    /// `gguf` or `safetensors`.
+    pub(crate) format: &'static str,
     pub(crate) target: Target,
     pub(crate) drafter: Option<Drafter>,
     pub(crate) text: TextSide,
@@ -33,8 +35,8 @@ impl Loaded {
 /// What turns text into tokens and back.
 pub(crate) struct TextSide {
     pub(crate) tokenizer: Tokenizer,
-    /// Nothing where the file has none; then only `--raw` works.
-    pub(crate) template: Option<ChatTemplate>,
+    /// Or why there is none; then only plain text can be continued.
+    pub(crate) template: Result<ChatTemplate, String>,
     /// What the file recommends.
     pub(crate) sampling: Sampling,
 }
@@ -70,7 +72,7 @@ fn embedded_target() -> Result<Loaded> {
     let gguf = Box::new(Gguf::parse(bytes).context("the embedded model")?);
     let text = text_of_gguf(&gguf).context("the embedded model")?;
     let target = Target::read(Source::Gguf { gguf, beside: None }).context("the embedded model")?;
-    Ok(Loaded { name: "embedded".to_owned(), target, drafter: None, text })
+    Ok(Loaded { name: "embedded".to_owned(), format: "gguf", target, drafter: None, text })
 }
 
 fn target_at(path: &Path) -> Result<Loaded> {
@@ -79,6 +81,10 @@ fn target_at(path: &Path) -> Result<Loaded> {
     if checkpoint::drafter::is_drafter(&source).map_err(about(path))? {
         bail!("{shown}: this is a drafter, a target was expected");
     }
+    let format = match &source {
+        Source::Gguf { .. } => "gguf",
+        Source::Safetensors { .. } => "safetensors",
+    };
     let text = match &source {
         Source::Gguf { gguf, .. } => text_of_gguf(gguf),
         Source::Safetensors { .. } if path.is_dir() => text_of_folder(path),
@@ -86,7 +92,7 @@ fn target_at(path: &Path) -> Result<Loaded> {
     };
     let target = Target::read(source).map_err(about(path))?;
     let name = path.file_name().map_or_else(|| shown.clone(), |n| n.to_string_lossy().into_owned());
-    Ok(Loaded { name, target, drafter: None, text: text.context(shown)? })
+    Ok(Loaded { name, format, target, drafter: None, text: text.context(shown)? })
 }
 
 /// `tokenizer.*` and `general.sampling.*` of a GGUF.
@@ -119,7 +125,7 @@ fn text_of_gguf(gguf: &Gguf) -> Result<TextSide> {
     let float = |key: &str, default: f32| Ok::<_, anyhow::Error>(gguf.float(key)?.unwrap_or(default));
     Ok(TextSide {
         tokenizer: Tokenizer::from_vocabulary(vocabulary)?,
-        template: gguf.string("tokenizer.chat_template")?.map(ChatTemplate::new).transpose()?,
+        template: template_of(gguf.string("tokenizer.chat_template")?),
         sampling: Sampling {
             temperature: float("general.sampling.temp", defaults.temperature)?,
             top_k: gguf.integer("general.sampling.top_k")?.unwrap_or(defaults.top_k),
@@ -130,6 +136,33 @@ fn text_of_gguf(gguf: &Gguf) -> Result<TextSide> {
         }
         .checked()?,
     })
+}
+
+/// A model can be run without its template, so one that cannot be read is no reason not to load it.
+fn template_of(source: Option<&str>) -> Result<ChatTemplate, String> {
+    match source.map(ChatTemplate::new) {
+        Some(Ok(template)) => Ok(template),
+        Some(Err(error)) => {
+            eprintln!("warning: {error}; there is no chat until `--chat-template FILE` gives another");
+            Err(error.to_string())
+        }
+        None => Err("the model has no chat template".to_owned()),
+    }
+}
+
+/// The template of `--chat-template`; one that was asked for must be there.
+pub(crate) fn template_at(path: &Path) -> Result<ChatTemplate> {
+    let source = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
+    ChatTemplate::new(&source).with_context(|| path.display().to_string())
+}
+
+/// `chat_template` of `tokenizer_config.json`: a template, or several with names, of which `default` is meant.
+fn named_template(settings: &Json) -> Result<Option<String>> {
+    if let Some(several) = settings.get("chat_template").and_then(|value| value.as_array()) {
+        let default = several.iter().find(|one| one["name"] == "default").or(several.first());
+        return Ok(default.and_then(|one| one["template"].as_str()).map(str::to_owned));
+    }
+    Ok(settings.string("chat_template")?.map(str::to_owned))
 }
 
 fn token_id(key: &str, id: usize) -> Result<u32> {
@@ -147,7 +180,7 @@ fn text_of_folder(folder: &Path) -> Result<TextSide> {
     let file = folder.join("chat_template.jinja");
     let source = match file.is_file() {
         true => Some(std::fs::read_to_string(&file).with_context(|| file.display().to_string())?),
-        false => settings.string("chat_template")?.map(str::to_owned),
+        false => named_template(&settings)?,
     };
     let generation = optional("generation_config.json")?;
     // One id, or a list of them.
@@ -166,7 +199,7 @@ fn text_of_folder(folder: &Path) -> Result<TextSide> {
     let hot = if sampled == Some(true) { 1.0 } else { defaults.temperature };
     Ok(TextSide {
         tokenizer: tokenizer.with_ends(&ends)?,
-        template: source.as_deref().map(ChatTemplate::new).transpose()?,
+        template: template_of(source.as_deref()),
         sampling: Sampling {
             temperature: if sampled == Some(false) { 0.0 } else { float("temperature", hot)? },
             top_k: generation.integer("top_k")?.unwrap_or(defaults.top_k),

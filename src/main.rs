@@ -5,6 +5,7 @@
 mod answer;
 mod bench;
 mod chat;
+mod config;
 mod convert;
 mod device;
 mod device_memory;
@@ -12,21 +13,27 @@ mod doctor;
 mod draft_flags;
 mod embedded;
 mod explain;
+mod facts;
 mod inspect;
 mod loading;
+mod logging;
 mod model_flags;
+mod notify;
 mod run;
 mod serve;
 mod watched;
 
-use clap::{Parser, Subcommand};
-use std::path::Path;
+use clap::{CommandFactory, Parser, Subcommand};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// Exact speculative decoding of Qwen3.5/3.6 models with DFlash drafters.
 #[derive(Parser)]
 #[command(name = "forerun", version, propagate_version = true)]
 struct Cli {
+    /// Flags in a TOML file, under their names without dashes; for one verb in a table of its name
+    #[arg(long, global = true, value_name = "FILE")]
+    config: Option<PathBuf>,
     #[command(subcommand)]
     verb: Verb,
 }
@@ -50,16 +57,8 @@ enum Verb {
 }
 
 fn main() -> ExitCode {
-    let result = match Cli::parse().verb {
-        Verb::Run(args) => run::run(&args),
-        Verb::Chat(args) => chat::run(&args),
-        Verb::Serve(args) => serve::run(&args),
-        Verb::Bench(args) => bench::run(&args),
-        Verb::Inspect(args) => inspect::run(&args),
-        Verb::Doctor(args) => doctor::run(&args),
-        Verb::Convert(args) => convert::run(&args),
-    };
-    match result {
+    let args = config::with_file(std::env::args_os().collect(), &Cli::command());
+    match args.and_then(|args| run_verb(&Cli::parse_from(args).verb)) {
         Ok(()) => ExitCode::SUCCESS,
         // The reader of our output went away: nobody is left to tell.
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
@@ -67,6 +66,18 @@ fn main() -> ExitCode {
             eprintln!("forerun: {error:#}");
             ExitCode::FAILURE
         }
+    }
+}
+
+fn run_verb(verb: &Verb) -> anyhow::Result<()> {
+    match verb {
+        Verb::Run(args) => run::run(args),
+        Verb::Chat(args) => chat::run(args),
+        Verb::Serve(args) => serve::run(args),
+        Verb::Bench(args) => bench::run(args),
+        Verb::Inspect(args) => inspect::run(args),
+        Verb::Doctor(args) => doctor::run(args),
+        Verb::Convert(args) => convert::run(args),
     }
 }
 

@@ -40,6 +40,9 @@ pub(crate) struct ModelFlags {
     /// Tokens of prompt and answer together; unless given, the model's own limit, on a GPU as much of it as fits
     #[arg(long, value_name = "N")]
     pub(crate) ctx: Option<usize>,
+    /// Chat template to use instead of the model's own: a Jinja file
+    #[arg(long, value_name = "FILE")]
+    chat_template: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) device: DeviceFlags,
     #[command(flatten)]
@@ -128,6 +131,8 @@ pub(crate) struct Running {
     pub(crate) text: loading::TextSide,
     /// Tokens of prompt and answer together.
     pub(crate) context: usize,
+    /// For those who ask what is served.
+    pub(crate) facts: server::Facts,
 }
 
 impl Running {
@@ -211,11 +216,14 @@ impl ModelFlags {
 
     /// Opens the files, without taking weights in.
     pub(crate) fn open(&self) -> Result<Loaded> {
-        let loaded =
+        let mut loaded =
             loading::load(self.model.as_deref(), self.draft.as_deref(), &self.draft_flags.overrides())?;
         let flag = self.draft_flags.first().or(self.draft_type.map(|_| "--draft-type"));
         if let (None, Some(flag)) = (&loaded.drafter, flag) {
             bail!("`{flag}` is about a drafter, and there is none: give `--draft FILE`");
+        }
+        if let Some(path) = &self.chat_template {
+            loaded.text.template = Ok(loading::template_at(path)?);
         }
         Ok(loaded)
     }
@@ -261,6 +269,7 @@ impl ModelFlags {
         let bar = watched::bar(loaded.bytes());
         let engine = self.take_in(&loaded, wrap(backend), kv, spec, &bar)?;
         bar.finish_and_clear();
+        let facts = loaded.facts();
         let Loaded { name, text, .. } = loaded;
         if context == 0 {
             bail!("`--ctx 0` leaves no room for a prompt");
@@ -270,7 +279,7 @@ impl ModelFlags {
                 "warning: `--ctx {context}` is beyond the {limit} tokens the model was trained to read"
             );
         }
-        Ok(Running { name, engine, mode, text, context })
+        Ok(Running { name, engine, mode, text, context, facts })
     }
 
     /// Takes the weights of opened files into a backend.

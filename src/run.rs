@@ -131,8 +131,9 @@ fn prompt_ids(args: &Args, running: &Running, prompt: &str) -> Result<Vec<u32>> 
         let bos = text.tokenizer.bos();
         return Ok(bos.into_iter().chain(text.tokenizer.encode(prompt, Specials::Parse)).collect());
     }
-    let Some(template) = &text.template else {
-        bail!("the model has no chat template: give `--raw` to continue the prompt as it is");
+    let template = match &text.template {
+        Ok(template) => template,
+        Err(why) => bail!("{why}: give `--raw` to continue the prompt as it is, or `--chat-template FILE`"),
     };
     let mut messages = Vec::new();
     if let Some(system) = &args.system {

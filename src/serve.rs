@@ -1,8 +1,10 @@
-//! `forerun serve`: the model behind OpenAI's and Anthropic's APIs.
+//! `forerun serve`: the model behind OpenAI's, Anthropic's and Ollama's APIs.
 
+use crate::logging::LogFlags;
 use crate::model_flags::{ModelFlags, Running};
+use crate::notify::notify;
 use anyhow::{Context, Result, bail};
-use server::{HeaderValue, Keys, MAX_SLOTS, Options, Served};
+use server::{HeaderValue, Keys, MAX_SLOTS, Options, Served, Tls};
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -33,6 +35,12 @@ pub(crate) struct Args {
     /// Listen beyond this machine without keys
     #[arg(long, conflicts_with = "api_key_file")]
     no_auth: bool,
+    /// Certificate to encrypt connections with, followed by those that vouch for it (PEM)
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+    /// Its private key (PEM)
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
     /// Answers written at once, 1 to 32
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=MAX_SLOTS as i64))]
     slots: u16,
@@ -45,6 +53,9 @@ pub(crate) struct Args {
     /// Host memory for states that the former has no room for, in MiB; 0 for none [default: 4096 on a GPU, else 0]
     #[arg(long, value_name = "MIB")]
     prefix_cache_host: Option<usize>,
+    /// Memory for responses that later requests may go on from (`store`, `previous_response_id`), in MiB; 0 for none
+    #[arg(long, value_name = "MIB", default_value_t = 0)]
+    store_responses: usize,
     /// Seconds a request may take; no limit unless given
     #[arg(long, value_name = "S", value_parser = clap::value_parser!(u64).range(1..))]
     timeout: Option<u64>,
@@ -54,6 +65,11 @@ pub(crate) struct Args {
     /// Origin of web pages that may use the server, such as `https://chat.example`; `*` for any; may be given again
     #[arg(long, value_name = "ORIGIN")]
     cors: Vec<HeaderValue>,
+    /// Name that the model is served under, in place of its file's; may be given again for more of them
+    #[arg(long, value_name = "NAME")]
+    served_model_name: Vec<String>,
+    #[command(flatten)]
+    log: LogFlags,
     #[command(flatten)]
     model: ModelFlags,
 }
@@ -66,13 +82,20 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             args.host
         );
     }
+    let tls = match (&args.tls_cert, &args.tls_key) {
+        (Some(certificate), Some(key)) => Some(Tls::read(certificate, key)?),
+        _ => None,
+    };
+    let collector = args.log.collector()?;
+    args.log.start()?;
     let start = Instant::now();
-    let Running { name, mut engine, mode, text, context } = args.model.load()?;
+    let Running { name, mut engine, mode, text, context, mut facts } = args.model.load()?;
     let load_s = start.elapsed().as_secs_f64();
     let spills = engine.backend().has_own_memory();
+    facts.device_bytes = if spills { facts.bytes } else { 0 };
     let host_cache = args.prefix_cache_host.unwrap_or(if spills { DEFAULT_HOST_CACHE } else { 0 });
     let served = Served {
-        name,
+        names: if args.served_model_name.is_empty() { vec![name] } else { args.served_model_name.clone() },
         engine,
         mode: mode.name(),
         tokenizer: text.tokenizer,
@@ -80,6 +103,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         sampling: text.sampling,
         context,
         load_s,
+        facts,
     };
     let options = Options {
         slots: usize::from(args.slots),
@@ -87,8 +111,11 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         keys,
         cache_bytes: args.prefix_cache.saturating_mul(1 << 20),
         host_cache_bytes: host_cache.saturating_mul(1 << 20),
+        store_bytes: args.store_responses.saturating_mul(1 << 20),
         timeout: args.timeout.map(Duration::from_secs),
         drain: Duration::from_secs(args.drain),
+        tls,
+        collector,
         cors: args.cors.clone(),
     };
     allow_many_files();
@@ -99,12 +126,20 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let result = runtime.block_on(async {
         let listener = listen(args.host, args.port);
         let listener = listener.with_context(|| format!("listening on {} port {}", args.host, args.port))?;
-        let stop = told_to_end()?;
+        let told_to_end = told_to_end()?;
+        let scheme = if options.tls.is_some() { "https" } else { "http" };
         // Where nobody reads it, it is served all the same.
-        let _ = writeln!(std::io::stdout(), "listening on http://{}", listener.local_addr()?);
+        let _ = writeln!(std::io::stdout(), "listening on {scheme}://{}", listener.local_addr()?);
+        // It is waited for when connections are answered.
+        let stop = async {
+            notify("READY=1");
+            told_to_end.await;
+            notify("STOPPING=1");
+        };
         Ok(server::serve(listener, served, options, stop).await?)
     });
     runtime.shutdown_background();
+    tracing::info!("stopped");
     result
 }
 

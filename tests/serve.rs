@@ -211,10 +211,10 @@ fn a_known_beginning_is_not_read_again_and_changes_nothing() {
         let metrics = stowing.get("/metrics", "").body;
         let bytes = |name: &str| {
             let line = metrics.lines().find_map(|line| line.strip_prefix(name)).expect(name);
-            line.trim().parse::<usize>().expect("a number")
+            line.rsplit(' ').next().and_then(|bytes| bytes.parse::<usize>().ok()).expect("a number")
         };
-        assert!(bytes("forerun_prefix_cache_host_bytes ") > 0, "{metrics}");
-        assert_eq!(bytes("forerun_prefix_cache_bytes ") > 0, near != "0", "{metrics}");
+        assert!(bytes("forerun_prefix_cache_host_bytes{") > 0, "{metrics}");
+        assert_eq!(bytes("forerun_prefix_cache_bytes{") > 0, near != "0", "{metrics}");
     }
 }
 
@@ -431,10 +431,10 @@ fn likelihoods_are_told_for_every_token() {
     body["stream"] = json!(false);
     assert_eq!(plain.chat(&body)["choices"][0], *choice);
 
-    let text = json!({"prompt": "def f(x):", "logprobs": 2, "temperature": 0, "max_tokens": 4, "echo": true});
+    let text = json!({"prompt": "def f(x):", "logprobs": 2, "temperature": 0, "max_tokens": 4});
     let logprobs = &server.ask(TEXT, &text)["choices"][0]["logprobs"];
     assert_eq!(logprobs["tokens"].as_array().unwrap().len(), 4);
-    assert_eq!(logprobs["text_offset"][0], 9);
+    assert_eq!(logprobs["text_offset"][0], 0);
     assert_eq!(logprobs["top_logprobs"][0].as_object().unwrap().len(), 2);
 }
 
@@ -529,6 +529,7 @@ fn models_tokens_and_metrics_are_told() {
     let rendered = server.ask("/tokenize", &body);
     assert_eq!(rendered["count"], answer["usage"]["prompt_tokens"]);
     let page = server.get("/metrics", "").body;
+    let page = page.replace("{model_name=\"embedded\"}", "").replace("model_name=\"embedded\",", "");
     let value = |name: &str| {
         let line =
             page.lines().find(|line| line.strip_prefix(name).is_some_and(|rest| rest.starts_with(' ')));

@@ -18,7 +18,7 @@ fn steady(value: &mut Value) {
     };
     for (name, field) in fields.iter_mut() {
         match (name.as_str(), &field) {
-            ("created" | "created_at", Value::Number(_)) => *field = json!("[time]"),
+            ("created" | "created_at", _) => *field = json!("[time]"),
             ("timing", Value::Object(_)) => *field = json!("[timing]"),
             ("id" | "call_id" | "item_id", Value::String(id)) => {
                 if let Some((kind, _)) = id.split_once(['-', '_']) {

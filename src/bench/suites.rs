@@ -1,7 +1,7 @@
 //! Prompts to measure with: the suites of the repository, and files of a user's own.
 
 use crate::loading::TextSide;
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use std::path::Path;
@@ -164,8 +164,7 @@ fn encode(line: &Line, text: &TextSide) -> Result<Vec<u32>> {
         return Ok(text.tokenizer.bos().into_iter().chain(encoded(prompt)).collect());
     }
     let messages = line.all_messages()?;
-    let template =
-        text.template.as_ref().context("the model has no chat template, and the prompt is not `raw`")?;
+    let template = text.template.as_ref().map_err(|why| anyhow!("{why}, and the prompt is not `raw`"))?;
     let prompt = text::Prompt {
         messages: &messages,
         tools: &line.tools,

@@ -31,6 +31,7 @@ mod model;
 mod propose;
 mod rehearse;
 pub mod sampling;
+mod score;
 mod sequence;
 mod size;
 mod state;
@@ -38,7 +39,7 @@ mod step;
 mod stow;
 pub mod synthetic;
 
-pub use compute::Row;
+pub use compute::{PAGE_TOKENS, Row};
 pub use error::Error;
 pub use model::{Model, Options, Random, Requantised, Tensor, WeightSource};
 pub use propose::Spec;

@@ -1,278 +1,448 @@
-// The page: a conversation over /v1/chat/completions. Every token comes in a chunk of its own that says whether it was
-// drafted; the text is put together again from tokens, so that each keeps its tint.
-"use strict";
+// The page: which conversation is open, what is being written, and what keys and buttons do.
 
-const at = (id) => document.getElementById(id);
-const messages = [];
-let running = null;
+import { Answer } from "./answer.js";
+import { addNode, chooseNode, messagesTo, newConversation, pathOf } from "./conversation.js";
+import { List, newButton } from "./list.js";
+import { announce, at, icon, kept, make, passNote } from "./parts.js";
+import { SettingsPanel, requestOf, settingsOf } from "./settings.js";
+import { isUnsaved, loadConversation, onChange, openStore, saveConversation } from "./store.js";
+import { ask, findModel, isThere, key } from "./stream.js";
+import { Talk, showNotice } from "./talk.js";
 
-/** A conversation's headers; the key is kept for this tab only. */
-function headers() {
-  const key = at("key").value;
-  return { "content-type": "application/json", ...(key ? { authorization: `Bearer ${key}` } : {}) };
+/** What is written is kept at least this often, in milliseconds. */
+const KEEP_EVERY = 700;
+
+/** A busy server is asked again so often before the reader has to. */
+const TRIES = 5;
+
+let conversation = newConversation();
+/** By conversation: the answer being written and what stops it. */
+const writing = new Map();
+/** Those that were deleted; what is still being written in one is not kept. */
+const deleted = new Set();
+
+const isStored = () => Object.keys(conversation.nodes).length > 0;
+const draftName = () => `draft.${isStored() ? conversation.id : "new"}`;
+const runningHere = () => writing.get(conversation.id);
+
+const talk = new Talk({
+  edit,
+  retry: (node) => answerTo(conversation, conversation.nodes[node.parent]),
+  choose: (node, label) => {
+    chooseNode(conversation, node);
+    keep(conversation);
+    show();
+    talk.focusBranch(node, label);
+  },
+  fresh: () => open(null),
+  draft: (node) => kept.get(`edit.${node.id}`) ?? "",
+  keepDraft: (node, text) => kept.set(`edit.${node.id}`, text),
+});
+
+const list = new List({
+  open,
+  isOpen: (id) => id === conversation.id && isStored(),
+  isWriting: (id) => writing.has(id),
+  conversation: (id) => conversationOf(id),
+  keep: async (changed) => {
+    await keep(changed);
+    if (changed.id === conversation.id) showTitle();
+  },
+  leave: async (id) => {
+    deleted.add(id);
+    writing.get(id)?.controller.abort();
+    if (id === conversation.id) await open(null);
+  },
+});
+
+const panel = new SettingsPanel(
+  () => conversation,
+  () => {
+    if (isStored()) keep(conversation);
+    showChips();
+  },
+);
+
+// ---- Conversations
+
+/** The conversation itself, not a copy, where it is open or being written. */
+async function conversationOf(id) {
+  if (id === conversation.id) return conversation;
+  return writing.get(id)?.conversation ?? (await loadConversation(id));
 }
 
-function element(name, parent, className, text) {
-  const made = document.createElement(name);
-  if (className) made.className = className;
-  if (text !== undefined) made.textContent = text;
-  parent.append(made);
-  return made;
+/** Opens a conversation, or a new one. */
+async function open(id) {
+  deleted.delete(id);
+  const found = id ? await conversationOf(id) : newConversation();
+  if (!found) passNote("That conversation is not in this browser.");
+  keepDraft();
+  conversation = found ?? newConversation();
+  const hash = isStored() ? `#${conversation.id}` : "";
+  if (location.hash !== hash)
+    history.pushState(null, "", hash || location.pathname + location.search);
+  at("prompt").value = kept.get(draftName()) ?? "";
+  fitPrompt();
+  showSide(false);
+  show();
+  talk.scrollToEnd();
+  list.draw();
+  // On a phone that would bring up the keyboard.
+  if (!isNarrow.matches) at("prompt").focus();
 }
 
-/** Cuts text into prose and fenced code: [from, to, isCode]. The fences themselves belong to neither. */
-function blocksOf(text) {
-  const blocks = [];
-  const fence = /^[ \t]*```[^\n]*(\n|$)/gm;
-  let from = 0;
-  let code = false;
-  for (let found; (found = fence.exec(text)) !== null; ) {
-    if (found.index > from) blocks.push([from, found.index, code]);
-    from = found.index + found[0].length;
-    code = !code;
-    if (found[0].length === 0) break;
-  }
-  if (from < text.length) blocks.push([from, text.length, code]);
-  return blocks;
-}
-
-/** Text made of tokens, drawn into a place of the page. */
-class Tokens {
-  constructor(place) {
-    this.place = place;
-    this.pieces = [];
-    this.text = "";
-  }
-
-  push(text, drafted) {
-    const last = this.pieces[this.pieces.length - 1];
-    const from = this.text.length;
-    this.text += text;
-    // Neighbours of one kind are one span.
-    if (last && last.drafted === drafted) last.to = this.text.length;
-    else this.pieces.push({ from, to: this.text.length, drafted });
-  }
-
-  draw() {
-    const drawn = document.createDocumentFragment();
-    for (const [from, to, code] of blocksOf(this.text)) {
-      const block = element(code ? "pre" : "p", drawn, code ? "" : "text");
-      const inner = code ? element("code", block) : block;
-      // The line breaks around a block are its margin.
-      let end = to;
-      while (end > from && this.text[end - 1] === "\n") end -= 1;
-      for (const piece of this.pieces) {
-        if (piece.to <= from || piece.from >= end) continue;
-        const text = this.text.slice(Math.max(piece.from, from), Math.min(piece.to, end));
-        if (piece.drafted) element("span", inner, "drafted", text);
-        else inner.append(text);
-      }
-    }
-    this.place.replaceChildren(drawn);
-  }
-}
-
-/** An answer on the page while it arrives. */
-class Answer {
-  constructor(parent) {
-    this.turn = element("article", parent, "turn answer");
-    this.details = element("details", this.turn);
-    this.details.hidden = true;
-    this.summary = element("summary", this.details, "", "Thinking…");
-    this.thought = new Tokens(element("div", this.details));
-    this.said = new Tokens(element("div", this.turn));
-    this.note = element("p", this.turn, "note");
-    this.began = performance.now();
-    this.first = null;
-    this.drafted = 0;
-    this.own = 0;
-    this.waits = false;
-  }
-
-  take(chunk) {
-    const choice = chunk.choices && chunk.choices[0];
-    if (chunk.forerun && "drafted" in chunk.forerun) {
-      this.first ??= performance.now();
-      this.kind = chunk.forerun.drafted;
-      if (this.kind) this.drafted += 1;
-      else this.own += 1;
-    }
-    if (chunk.usage) this.usage = chunk.usage;
-    if (chunk.forerun && chunk.forerun.spec) this.report = chunk.forerun;
-    if (choice) {
-      const { content, reasoning_content: thought } = choice.delta;
-      if (thought) {
-        this.details.hidden = false;
-        this.thought.push(thought, this.kind);
-      }
-      if (content) {
-        if (this.said.text === "" && this.thought.text !== "") this.thinkingEnds();
-        this.said.push(content, this.kind);
-      }
-      if (choice.finish_reason) this.finish = choice.finish_reason;
-    }
-    if (!this.waits) {
-      this.waits = true;
-      requestAnimationFrame(() => {
-        this.waits = false;
-        this.draw();
-      });
-    }
-  }
-
-  thinkingEnds() {
-    const seconds = (performance.now() - (this.first ?? this.began)) / 1000;
-    this.summary.textContent = `Thought for ${seconds.toFixed(1)} s`;
-  }
-
-  draw() {
-    const talk = at("talk");
-    const follows = talk.scrollHeight - talk.scrollTop - talk.clientHeight < 80;
-    this.thought.draw();
-    this.said.draw();
-    this.figures();
-    if (follows) talk.scrollTop = talk.scrollHeight;
-  }
-
-  /** Every token the model drew itself ends a round, but for the first, which ends the prompt. */
-  figures() {
-    const tokens = this.drafted + this.own;
-    if (tokens === 0) return;
-    const rounds = Math.max(this.own - 1, 1);
-    const seconds = ((this.ended ?? performance.now()) - this.first) / 1000;
-    at("acceptance").textContent = this.report
-      ? this.report.spec.mean_accept_length.toFixed(2)
-      : ((tokens - 1) / rounds).toFixed(2);
-    const rate = this.report ? this.report.timing.tokens_per_s : (tokens - 1) / Math.max(seconds, 1e-3);
-    at("rate").textContent = Math.round(rate).toLocaleString("en");
-    at("share").textContent = `${Math.round((100 * this.drafted) / tokens)} %`;
-  }
-
-  end(problem) {
-    this.ended = performance.now();
-    if (this.said.text === "" && this.thought.text !== "") this.thinkingEnds();
-    this.draw();
-    const tokens = this.usage ? this.usage.completion_tokens : this.drafted + this.own;
-    const cached = this.usage ? this.usage.prompt_tokens_details.cached_tokens : 0;
-    const parts = [`${tokens} tokens`];
-    if (cached > 0) parts.push(`${cached} of the prompt known already`);
-    if (this.finish === "length") parts.push("cut at the limit");
-    if (problem) parts.push(problem);
-    this.note.textContent = parts.join(" · ");
-    this.turn.dataset.done = problem ?? this.finish ?? "lost";
-    at("status").textContent = problem ?? "The answer is complete.";
+/** Keeps a conversation, or says that it could not be kept. */
+async function keep(changed) {
+  if (deleted.has(changed.id)) return;
+  const problem = await saveConversation(changed);
+  if (problem) {
+    const words = `This conversation is only in this tab: ${problem}. Export it, or delete others to make room.`;
+    const again = make("button", {
+      type: "button",
+      text: "Try again",
+      onclick: () => keep(changed),
+    });
+    showNotice("unsaved", words, again);
+  } else if (at("notice").dataset.kind === "unsaved" && !isUnsaved()) {
+    showNotice("");
   }
 }
 
-/** The chunks of a response, as they come. */
-async function* chunksOf(response) {
-  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
-  let held = "";
-  for (;;) {
-    const { value, done } = await reader.read();
-    if (done) return;
-    held += value;
-    const lines = held.split("\n");
-    held = lines.pop();
-    for (const line of lines) {
-      if (!line.startsWith("data: ")) continue;
-      const data = line.slice(6);
-      if (data === "[DONE]") return;
-      yield JSON.parse(data);
-    }
-  }
+function showTitle() {
+  const title = conversation.title || "New conversation";
+  at("title").textContent = title;
+  document.title = conversation.title ? `${title} · Forerun` : "Forerun";
 }
 
-function busy(is) {
-  at("send").hidden = is;
-  at("stop").hidden = !is;
-  at("fresh").disabled = is;
+/** Draws what is open. */
+function show() {
+  showTitle();
+  talk.show(conversation, (node) => {
+    const running = runningHere();
+    return running?.answer.node === node ? running.answer : undefined;
+  });
+  showBusy();
+  showChips();
 }
 
-async function ask(text) {
-  at("welcome").hidden = true;
-  const talk = at("talk");
-  element("p", element("article", talk, "turn mine"), "", text);
-  messages.push({ role: "user", content: text });
-  const answer = new Answer(talk);
-  talk.scrollTop = talk.scrollHeight;
-  const body = {
-    messages,
-    stream: true,
-    stream_options: { include_usage: true },
-    forerun: { origins: true },
-    chat_template_kwargs: { enable_thinking: at("thinking").checked },
-  };
-  if (at("temperature").value !== "") body.temperature = Number(at("temperature").value);
-  running = new AbortController();
-  busy(true);
-  let problem;
-  try {
-    const { signal } = running;
-    const response = await fetch("v1/chat/completions", { method: "POST", headers: headers(), body: JSON.stringify(body), signal });
-    if (!response.ok) {
-      at("keyed").hidden = response.status !== 401 && at("keyed").hidden;
-      throw new Error((await response.json()).error.message);
-    }
-    for await (const chunk of chunksOf(response)) {
-      if (chunk.error) throw new Error(chunk.error.message);
-      answer.take(chunk);
-    }
-  } catch (error) {
-    problem = error.name === "AbortError" ? "stopped" : error.message;
-    if (problem !== "stopped") answer.note.classList.add("wrong");
-  }
-  running = null;
-  busy(false);
-  answer.end(problem);
-  if (answer.said.text === "" && answer.thought.text === "") messages.pop();
-  else messages.push({ role: "assistant", content: answer.said.text, reasoning_content: answer.thought.text });
-  at("prompt").focus();
+function showBusy() {
+  const isBusy = Boolean(runningHere());
+  at("send").hidden = isBusy;
+  at("stop").hidden = !isBusy;
+  at("send").disabled = at("prompt").value.trim() === "";
 }
 
-function grow() {
-  const prompt = at("prompt");
-  prompt.style.height = "auto";
-  prompt.style.height = `${prompt.scrollHeight}px`;
+function showChips() {
+  at("thinking").setAttribute("aria-pressed", settingsOf(conversation).thinking !== "off");
+  const isTinted = kept.get("tint") !== "off";
+  at("shading").setAttribute("aria-pressed", isTinted);
+  at("turns").classList.toggle("plain", !isTinted);
 }
 
-at("ask").addEventListener("submit", (event) => {
-  event.preventDefault();
+// ---- Asking
+
+function send() {
   const text = at("prompt").value.trim();
-  if (text === "" || running) return;
+  if (text === "" || runningHere()) return;
+  kept.set(draftName(), "");
+  const last = pathOf(conversation).at(-1);
+  const question = addNode(conversation, last?.id ?? null, "user", { text });
   at("prompt").value = "";
-  grow();
-  ask(text);
-});
-at("prompt").addEventListener("input", grow);
-at("prompt").addEventListener("keydown", (event) => {
-  if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
-    event.preventDefault();
-    at("ask").requestSubmit();
+  fitPrompt();
+  history.replaceState(null, "", `#${conversation.id}`);
+  answerTo(conversation, question);
+}
+
+/** A message said otherwise, beside the first; an answer said otherwise is not asked for. */
+function edit(node, text) {
+  const branch = addNode(conversation, node.parent, node.role, { text });
+  if (node.role === "user") return answerTo(conversation, branch);
+  keep(conversation);
+  show();
+}
+
+/** Writes an answer after `question`, in its conversation, whether or not that stays open. */
+async function answerTo(asked, question) {
+  if (writing.has(asked.id)) return;
+  // Another try after one that gave nothing takes its place.
+  const tried = Object.values(asked.nodes).find(
+    (node) =>
+      node.parent === question.id && node.role === "assistant" && !node.text && !node.thought,
+  );
+  const node = tried ?? addNode(asked, question.id, "assistant");
+  chooseNode(asked, node);
+  const answer = new Answer(node);
+  const controller = new AbortController();
+  writing.set(asked.id, { conversation: asked, answer, controller });
+  if (asked.id === conversation.id) {
+    showNotice("");
+    show();
+    talk.scrollToEnd();
   }
-});
-document.addEventListener("keydown", (event) => {
-  if (event.key === "Escape" && running) running.abort();
-});
-at("stop").addEventListener("click", () => running && running.abort());
-at("shading").addEventListener("change", () => at("talk").classList.toggle("plain", !at("shading").checked));
-at("fresh").addEventListener("click", () => {
-  messages.length = 0;
-  document.querySelectorAll(".turn").forEach((turn) => turn.remove());
-  at("welcome").hidden = false;
-  for (const id of ["acceptance", "rate", "share"]) at(id).textContent = "–";
-  at("prompt").focus();
-});
-at("key").value = sessionStorage.getItem("key") ?? "";
-at("key").addEventListener("change", () => {
-  sessionStorage.setItem("key", at("key").value);
-  greet();
-});
+  list.draw();
+  await keep(asked);
+  const keeping = setInterval(() => keep(asked), KEEP_EVERY);
+  const problem = await write(asked, question, answer, controller.signal);
+  clearInterval(keeping);
+  const isStopped = problem?.name === "AbortError";
+  answer.end(isStopped ? "stopped" : problem ? "failed" : "done", isStopped ? null : problem);
+  writing.delete(asked.id);
+  await keep(asked);
+  list.draw();
+  if (asked.id === conversation.id) {
+    talk.draw(node);
+    showBusy();
+    if (problem?.kind === "key") showKey();
+    if (problem?.kind === "offline") waitForServer();
+    announce(isStopped ? "Stopped." : (problem?.message ?? "The answer is complete."));
+  }
+}
+
+/** Takes the chunks; what went wrong, where something did. */
+async function write(asked, question, answer, signal) {
+  const body = requestOf(settingsOf(asked), messagesTo(asked, question));
+  for (let tries = 1; ; tries += 1) {
+    try {
+      for await (const chunk of ask(body, signal)) {
+        answer.take(chunk);
+        if (asked.id === conversation.id) talk.drawSoon(answer);
+      }
+      return null;
+    } catch (error) {
+      const waits =
+        error.kind === "busy" && answer.tokens === 0 && tries < TRIES && !signal.aborted;
+      if (!waits) return error.kind || error.name === "AbortError" ? error : failure(error);
+      if (!(await waitToRetry(asked, error.after, signal)))
+        return new DOMException("", "AbortError");
+    }
+  }
+}
+
+function failure(error) {
+  console.error(error);
+  return { kind: "failed", message: error.message };
+}
+
+/** Counts the seconds down that a busy server asked for; whether to go on. */
+async function waitToRetry(asked, seconds, signal) {
+  for (let left = Math.ceil(seconds); left > 0 && !signal.aborted; left -= 1) {
+    if (asked.id === conversation.id)
+      showNotice("busy", `The server is busy. Trying again in ${left} s.`);
+    await new Promise((resolve) => setTimeout(resolve, 1000));
+  }
+  if (at("notice").dataset.kind === "busy") showNotice("");
+  return !signal.aborted;
+}
+
+/** Says so when the server is back. */
+async function waitForServer() {
+  const turn = pathOf(conversation).at(-1);
+  while (turn === pathOf(conversation).at(-1) && turn.problem?.kind === "offline") {
+    if (await isThere()) {
+      const onclick = () => {
+        showNotice("");
+        answerTo(conversation, conversation.nodes[turn.parent]);
+      };
+      const again = make("button", { type: "button", class: "main", text: "Try again", onclick });
+      greet();
+      return showNotice("back", "The server answers again.", again);
+    }
+    await new Promise((resolve) => setTimeout(resolve, 2000));
+  }
+}
+
+// ---- The server
+
+/** Asks for the key, and takes up again what failed without it. */
+function showKey() {
+  const field = make("input", {
+    id: "key",
+    type: "password",
+    autocomplete: "off",
+    placeholder: "Key",
+    "aria-label": "Key",
+  });
+  field.value = key.get();
+  const form = make(
+    "form",
+    { class: "row" },
+    field,
+    make("button", { class: "main", text: "Use" }),
+  );
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    key.set(field.value.trim());
+    showNotice("");
+    greet();
+    const last = pathOf(conversation).at(-1);
+    if (last?.problem?.kind === "key") answerTo(conversation, conversation.nodes[last.parent]);
+    at("prompt").focus();
+  });
+  const words = key.get() ? "The server does not know this key." : "This server asks for a key.";
+  showNotice("key", `${words} It is kept until the tab is closed.`, form);
+}
 
 /** Says which model answers. */
 async function greet() {
-  const response = await fetch("v1/models", { headers: headers() });
-  at("keyed").hidden = response.status !== 401 && at("key").value === "";
-  if (response.ok) at("model").textContent = (await response.json()).data[0].id;
+  try {
+    const model = await findModel();
+    at("model").textContent = model.id;
+    at("model").title = model.max_model_len
+      ? `Context of ${model.max_model_len.toLocaleString("en")} tokens`
+      : "";
+  } catch (problem) {
+    at("model").textContent = problem.kind === "offline" ? "offline" : "";
+    if (problem.kind === "key") showKey();
+  }
 }
-greet();
+
+// ---- The frame
+
+const THEMES = {
+  auto: ["half", "as the system is"],
+  light: ["sun", "light"],
+  dark: ["moon", "dark"],
+};
+
+function showTheme(theme) {
+  document.documentElement.dataset.theme = theme;
+  kept.set("theme", theme === "auto" ? "" : theme);
+  const label = `Colours: ${THEMES[theme][1]}`;
+  at("theme").replaceChildren(icon(THEMES[theme][0]));
+  at("theme").title = label;
+  at("theme").setAttribute("aria-label", label);
+}
+
+const isNarrow = matchMedia("(max-width: 52rem)");
+
+/** The list is a drawer where there is no room beside the conversation. */
+function showSide(isOpen) {
+  document.body.classList.toggle("drawer", isOpen);
+  at("shade").hidden = !isOpen;
+  at("side").inert = isNarrow.matches && !isOpen;
+  at("room").inert = isNarrow.matches && isOpen;
+  at("side-open").setAttribute("aria-expanded", isOpen);
+}
+
+function fitPrompt() {
+  const prompt = at("prompt");
+  prompt.style.height = "auto";
+  prompt.style.height = `${prompt.scrollHeight}px`;
+  at("send").disabled = prompt.value.trim() === "";
+}
+
+function keepDraft() {
+  kept.set(draftName(), at("prompt").value);
+}
+
+function wire() {
+  const icons = {
+    "side-close": "close",
+    "side-open": "list",
+    "settings-open": "sliders",
+    "settings-close": "close",
+  };
+  Object.entries({ ...icons, send: "send", latest: "down" }).forEach(([id, name]) =>
+    at(id).append(icon(name)),
+  );
+  at("fresh").append(...newButton("New conversation"));
+  const on = (id, act) => at(id).addEventListener("click", act);
+  on("fresh", () => open(null));
+  on("side-open", () => {
+    showSide(true);
+    at("search").focus();
+  });
+  on("side-close", () => showSide(false));
+  on("shade", () => showSide(false));
+  on("settings-open", () => panel.open());
+  on("stop", stop);
+  on("theme", () => {
+    const all = Object.keys(THEMES);
+    showTheme(all[(all.indexOf(document.documentElement.dataset.theme) + 1) % all.length]);
+  });
+  on("thinking", () => {
+    const thinks = at("thinking").getAttribute("aria-pressed") === "true";
+    conversation.settings = { ...conversation.settings, thinking: thinks ? "off" : "on" };
+    if (isStored()) keep(conversation);
+    showChips();
+  });
+  on("shading", () => {
+    kept.set("tint", at("shading").getAttribute("aria-pressed") === "true" ? "off" : "");
+    showChips();
+  });
+  at("ask").addEventListener("submit", (event) => {
+    event.preventDefault();
+    send();
+  });
+  at("ask").addEventListener("click", (event) => {
+    if (event.target === at("ask")) at("prompt").focus();
+  });
+  at("prompt").addEventListener("input", () => {
+    fitPrompt();
+    keepDraft();
+  });
+  at("prompt").addEventListener("keydown", (event) => {
+    if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+    event.preventDefault();
+    send();
+  });
+  document.addEventListener("keydown", press);
+}
+
+function stop() {
+  runningHere()?.controller.abort();
+  at("prompt").focus();
+}
+
+function press(event) {
+  const held = event.ctrlKey || event.metaKey;
+  const pressed = event.key.toLowerCase();
+  if (event.key === "Escape" && document.body.classList.contains("drawer")) showSide(false);
+  else if (event.key === "Escape" && !at("settings").open) return stop();
+  else if (held && pressed === "k") {
+    if (isNarrow.matches) showSide(true);
+    at("search").select();
+  } else if (held && event.shiftKey && pressed === "o") open(null);
+  else if (held && pressed === ",") panel.open();
+  else return;
+  event.preventDefault();
+}
+
+async function begin() {
+  wire();
+  showTheme(
+    document.documentElement.dataset.theme in THEMES
+      ? document.documentElement.dataset.theme
+      : "auto",
+  );
+  showSide(false);
+  isNarrow.addEventListener("change", () => showSide(false));
+  // The on-screen keyboard covers the page on some phones: what is left of it is what is seen.
+  visualViewport?.addEventListener("resize", () => {
+    if (visualViewport.scale > 1) return;
+    document.documentElement.style.setProperty("--seen", `${visualViewport.height}px`);
+  });
+  if (!(await openStore()))
+    passNote("This browser keeps nothing for this page: conversations end with the tab.");
+  onChange((id, isElsewhere) => {
+    if (isElsewhere && id === conversation.id && !runningHere()) reopen(id);
+  });
+  addEventListener("popstate", () => open(location.hash.slice(1) || null));
+  addEventListener("pagehide", () =>
+    writing.forEach(({ conversation }) => saveConversation(conversation)),
+  );
+  addEventListener("beforeunload", (event) => isUnsaved() && event.preventDefault());
+  await open(location.hash.slice(1) || null);
+  document.body.dataset.ready = "yes";
+  greet();
+}
+
+/** Another tab has changed what is open here. */
+async function reopen(id) {
+  const found = await loadConversation(id);
+  if (!found) return open(null);
+  conversation = found;
+  show();
+}
+
+begin();

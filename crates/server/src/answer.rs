@@ -1,11 +1,13 @@
 //! One answer on its way: first a prompt that is read chunk by chunk, then tokens that become text.
 
-use crate::job::{Event, Finish, News, Outcome, Report, Said, SpecReport, Ticket, Timing};
+use crate::job::{Event, Finish, News, Origin, Outcome, Progress, Report, Said, SpecReport, Ticket, Timing};
+use crate::speech::Speech;
+use crate::thought::Thought;
 use engine::sampling::Likelihood;
 use engine::{Generation, Round, Sequence};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use text::{Controls, Stream, Tokenizer};
+use text::{Stream, Tokenizer};
 
 /// A state is kept each time so many tokens of a prompt have been read.
 const KEEP_EVERY: usize = 4096;
@@ -20,6 +22,8 @@ pub(crate) struct Reading {
     pub(crate) choice: usize,
     pub(crate) sequence: Sequence,
     cached: usize,
+    /// How likely the tokens read so far were, where that is wanted.
+    pub(crate) scores: Vec<Likelihood>,
     /// Numbers of tokens after which the state is worth keeping, ascending.
     marks: Vec<usize>,
     began: Instant,
@@ -34,12 +38,34 @@ impl Reading {
         cached: usize,
         opening: Option<u32>,
     ) -> Self {
-        let mut marks = marks(&ticket.job.prompt, opening);
-        if ticket.job.choices.len() > 1 {
-            marks.push(ticket.job.prompt.len() - 1);
+        let job = &ticket.job;
+        let mut marks = marks(&job.prompt, opening);
+        // Whoever goes on from here draws from the last token's row, which says nothing about the prompt.
+        if job.choices.len() > 1 || job.scores.is_some() || job.room == 0 {
+            marks.push(job.prompt.len() - 1);
             marks.dedup();
         }
-        Self { ticket, choice, sequence, cached, marks, began: Instant::now() }
+        let (scores, began) = (Vec::new(), Instant::now());
+        Self { ticket, choice, sequence, cached, scores, marks, began }
+    }
+
+    /// Whether all of the prompt but its last token has been read.
+    pub(crate) fn is_at_last(&self) -> bool {
+        self.sequence.committed() + 1 >= self.ticket.job.prompt.len()
+    }
+
+    /// Tells every answer to the prompt how likely its tokens were.
+    pub(crate) fn tell_scores(&mut self) {
+        let Ticket { job, events, .. } = &*self.ticket;
+        if self.choice > 0 || self.scores.is_empty() {
+            return;
+        }
+        let scores = std::mem::take(&mut self.scores);
+        for choice in job.first_choice..job.first_choice + job.choices.len() {
+            let said = Said { scores: scores.clone(), ..Said::default() };
+            // Whoever has left does not hear it.
+            let _ = events.send(Event { choice, news: News::Text(said) });
+        }
     }
 
     /// Where the next chunk ends: after `limit` tokens, at the next mark or at the end of the prompt.
@@ -47,6 +73,17 @@ impl Reading {
         let read = self.sequence.committed();
         let mark = self.marks.iter().copied().find(|m| *m > read);
         (read + limit).min(mark.unwrap_or(usize::MAX)).min(self.ticket.job.prompt.len())
+    }
+
+    /// Tells how far it has come, to those who asked to be told.
+    pub(crate) fn tell(&self) {
+        let job = &self.ticket.job;
+        if job.progress {
+            let (read, of, cached) = (self.sequence.committed(), job.prompt.len(), self.cached);
+            let ms = self.began.elapsed().as_millis() as u64;
+            let news = News::Read(Progress { read, of, cached, ms });
+            let _ = self.ticket.events.send(Event { choice: job.first_choice + self.choice, news });
+        }
     }
 
     /// Whether the state is one worth keeping.
@@ -89,8 +126,18 @@ impl Begun {
             cached_tokens: reading.cached,
             spec: SpecReport { mode, ..SpecReport::default() },
             timing: Timing { load_s, queue_s, ..Timing::default() },
+            ignored: ticket.job.ignored.clone(),
         };
         Self { ticket, choice: reading.choice, report, began: reading.began }
+    }
+
+    /// What an answer took that has no tokens.
+    pub(crate) fn unwritten(self) -> Outcome {
+        let Self { ticket, mut report, began, .. } = self;
+        report.timing.prefill_s = began.elapsed().as_secs_f64();
+        let (prompt_tokens, cached_tokens) = (ticket.job.prompt.len(), report.cached_tokens);
+        let (finish, stop, completion_tokens, reasoning_tokens) = (Finish::Length, None, 0, 0);
+        Outcome { finish, stop, prompt_tokens, completion_tokens, reasoning_tokens, cached_tokens, report }
     }
 }
 
@@ -101,7 +148,7 @@ pub(crate) struct Answer {
     pub(crate) choice: usize,
     generation: Generation,
     stream: Stream<Arc<Tokenizer>>,
-    tokenizer: Arc<Tokenizer>,
+    listener: Option<Speech>,
     /// The prompt and everything the engine has emitted.
     tokens: Vec<u32>,
     /// Tokens of the answer.
@@ -109,37 +156,58 @@ pub(crate) struct Answer {
     finish: Finish,
     report: Report,
     first_token: Instant,
+    /// When the last tokens came.
+    last_tokens: Instant,
     /// What was written and not told yet, and when something was told last.
     untold: Said,
     told: Option<Instant>,
+    thought: Option<Thought>,
 }
 
 impl Answer {
     pub(crate) fn new(begun: Begun, generation: Generation, tokenizer: Arc<Tokenizer>) -> Self {
         let Begun { ticket, choice, mut report, began } = begun;
         report.timing.prefill_s = began.elapsed().as_secs_f64();
-        let stream = Stream::new(Arc::clone(&tokenizer), Controls::Hide, ticket.job.stops.iter().cloned());
-        let tokens = ticket.job.prompt.clone();
+        let stream =
+            Stream::new(Arc::clone(&tokenizer), ticket.job.controls, ticket.job.stops.iter().cloned());
+        let (tokens, listener) = (ticket.job.prompt.clone(), ticket.job.listener.clone());
+        let reasoning = ticket.job.reasoning.clone();
+        let thought = reasoning.map(|reasoning| Thought::new(reasoning, tokenizer));
         let (finish, first_token) = (Finish::Length, Instant::now());
         Self {
             ticket,
             choice,
             generation,
             stream,
-            tokenizer,
+            listener,
             tokens,
             written: 0,
             finish,
             report,
             first_token,
+            last_tokens: first_token,
             untold: Said::default(),
             told: None,
+            thought,
         }
     }
 
     /// Tokens of the prompt and the answer that the state holds.
     pub(crate) fn held_tokens(&self) -> usize {
         self.generation.sequence().committed()
+    }
+
+    /// Seconds since its last tokens came; now others have.
+    pub(crate) fn since_last(&mut self) -> f64 {
+        let now = Instant::now();
+        now.duration_since(std::mem::replace(&mut self.last_tokens, now)).as_secs_f64()
+    }
+
+    /// Tells the log what it took so far.
+    pub(crate) fn record(&self, outcome: &Outcome) {
+        if let Some(record) = &self.ticket.record {
+            record.add_answer(outcome, self.choice == 0);
+        }
     }
 
     /// The text and the room it has, for a round.
@@ -162,28 +230,44 @@ impl Answer {
     /// Takes the token that was drawn when the prompt ended; whether the answer has ended with it.
     pub(crate) fn take_first(&mut self, likelihood: Option<Likelihood>) -> bool {
         let anchor = self.generation.anchor();
-        self.take(&[anchor], 0, likelihood.as_slice())
+        self.take(&[anchor], 0, None, likelihood.as_slice())
     }
 
     /// Takes what a round emitted; whether the answer has ended with it.
     pub(crate) fn take_round(&mut self, round: &Round) -> bool {
         self.report.add(round);
-        self.take(&round.emitted, round.stood, &round.likelihoods)
+        self.take(&round.emitted, round.stood, Some(round.drafted), &round.likelihoods)
     }
 
-    /// The first `stood` of the tokens were drafted.
-    fn take(&mut self, emitted: &[u32], stood: usize, likelihoods: &[Likelihood]) -> bool {
+    /// The first `stood` of the tokens were drafted, of `proposed` in a round.
+    fn take(
+        &mut self,
+        emitted: &[u32],
+        stood: usize,
+        proposed: Option<usize>,
+        likelihoods: &[Likelihood],
+    ) -> bool {
         let before = self.written;
         self.tokens.extend(emitted);
         let mut ended = false;
         for (i, &token) in emitted.iter().enumerate() {
             self.written += 1;
-            let piece = self.stream.push(token);
-            self.untold.text.push_str(&piece);
-            if self.ticket.job.origins {
-                self.untold.origins.push((piece.len(), i < stood));
+            self.untold.tokens += 1;
+            let is_end = self.ticket.job.ends.contains(&token);
+            if let Some(thought) = self.thought.as_mut().filter(|_| !is_end) {
+                thought.take(token);
             }
-            if self.stream.stopped().is_some() || self.tokenizer.is_end(token) {
+            let is_told = !is_end || self.ticket.job.include_stop;
+            let piece = if is_told { self.stream.push(token) } else { String::new() };
+            self.untold.text.push_str(&piece);
+            if let Some(listener) = &mut self.listener {
+                listener.push(&piece);
+            }
+            if self.ticket.job.origins {
+                let proposed = proposed.filter(|_| i == 0);
+                self.untold.origins.push(Origin { bytes: piece.len(), drafted: i < stood, proposed });
+            }
+            if self.stopped().is_some() || is_end {
                 self.finish = Finish::Stop;
                 ended = true;
                 break;
@@ -194,15 +278,32 @@ impl Answer {
             }
         }
         if ended {
-            self.untold.text.push_str(&self.stream.finish());
+            let rest = self.stream.finish();
+            if let Some(listener) = &mut self.listener {
+                listener.push(&rest);
+                listener.finish();
+            }
+            self.untold.text.push_str(&rest);
+            let stop = self.stream.stopped().filter(|_| self.ticket.job.include_stop);
+            self.untold.text.push_str(stop.map_or("", |stop| &self.ticket.job.stops[stop]));
+            if self.stopped().is_some() {
+                self.finish = Finish::Stop;
+            }
         }
         let taken = likelihoods.iter().take(self.written - before);
-        self.untold.likelihoods.extend(taken.filter(|l| !self.tokenizer.is_end(l.token)).cloned());
+        let job = &self.ticket.job;
+        let told = |l: &&Likelihood| job.tells_ends || !job.ends.contains(&l.token);
+        self.untold.likelihoods.extend(taken.filter(told).cloned());
         let due = self.ticket.job.stream && self.told.is_none_or(|told| told.elapsed() >= PACE);
         if ended || due {
             self.tell_text();
         }
         ended
+    }
+
+    /// The stop string that has occurred.
+    fn stopped(&self) -> Option<usize> {
+        self.stream.stopped().or_else(|| self.listener.as_ref()?.stopped())
     }
 
     fn tell_text(&mut self) {
@@ -228,9 +329,10 @@ impl Answer {
         report.spec.fallback = self.generation.fallback();
         Outcome {
             finish: self.finish,
-            stop: self.stream.stopped(),
+            stop: self.stopped(),
             prompt_tokens: self.ticket.job.prompt.len(),
             completion_tokens: self.written,
+            reasoning_tokens: self.thought.as_ref().map_or(0, Thought::tokens),
             cached_tokens: report.cached_tokens,
             report,
         }

@@ -2,128 +2,118 @@
 
 use crate::error::ApiError;
 use crate::fields::Fields;
-use crate::job::{Job, Outcome, Said};
+use crate::job::{Job, Origin, Outcome, Progress, Said};
+pub(crate) use crate::prompt::render;
 use crate::router::{Body, Shared, unix_time};
 use crate::settings::{Settings, random};
 use crate::shape::{self, Tools};
 use crate::speech::{Message, Speech, delta};
 use crate::sse::{self, Chunks, Whole};
 use crate::totals::Totals;
-use crate::{guard, logprobs, messages};
+use crate::{aliases, known, legacy, logprobs};
 use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
-use text::{Prompt, Specials, TemplateError, Tokenizer};
+use text::Tokenizer;
 
 /// A request that was understood.
 pub(crate) struct Chat {
     pub(crate) settings: Settings,
     pub(crate) job: Job,
     pub(crate) speech: Speech,
+    /// What the request asks for and does not get, each by its path: `tools[3]: web_search`. Told with the answer.
+    pub(crate) ignored: Vec<String>,
 }
 
 /// Answers a chat.
 pub(crate) async fn complete(State(shared): State<Arc<Shared>>, body: Body) -> Result<Response, ApiError> {
-    let Chat { settings, job, speech } = body.read(&shared, read).await?;
+    let Chat { settings, mut job, speech, ignored } = body.read(&shared, read).await?;
+    job.ignored.clone_from(&ignored);
     let answers = settings.choices;
-    let news = shared.handle.submit(vec![job])?;
+    let (prompt_logprobs, first) = (job.scores, job.prompt[0]);
     let id = format!("chatcmpl-{:016x}", random());
-    let totals = Totals::new(answers);
-    let (created, model) = (unix_time(), shared.name.clone());
+    let totals = Totals::new(answers).for_prompts([job.prompt.len()], settings.continuous_usage);
+    let news = shared.handle.submit(vec![job])?;
+    let (created, model) = (unix_time(), shared.about.called(settings.model.as_deref()).to_owned());
     if settings.stream {
         let speeches = vec![speech; answers];
         let include_usage = settings.include_usage;
         let tokenizer = Arc::clone(&shared.tokenizer);
-        let chunks = ChatChunks { id, created, model, speeches, totals, include_usage, tokenizer };
-        return Ok(sse::stream(news, chunks, answers));
+        let legacy = settings.legacy;
+        let chunks = ChatChunks { id, created, model, speeches, totals, include_usage, legacy, tokenizer };
+        return Ok(known::tell(sse::stream(news, chunks, answers), &ignored));
     }
     let mut totals = totals;
     let mut choices = Vec::with_capacity(answers);
+    let mut prompt_told = None;
     for (index, whole) in sse::collect(news, answers).await?.into_iter().enumerate() {
         let Whole { said, outcome } = whole;
         let mut speech = speech.clone();
         let mut message = Message::default();
         let parts = speech.push(&said.text);
         parts.into_iter().chain(speech.finish()).for_each(|part| message.add(part));
-        let reason = speech.finish_reason(outcome.finish);
-        let message = message.object();
+        let mut reason = speech.finish_reason(outcome.finish);
+        let mut message = message.object();
+        if settings.legacy {
+            (message, reason) = (legacy::former(message), legacy::former_reason(reason));
+        }
         let logprobs = settings.likelihoods.map(|_| logprobs::of_chat(&said.likelihoods, &shared.tokenizer));
         choices
             .push(json!({"index": index, "message": message, "logprobs": logprobs, "finish_reason": reason}));
         totals.add(index, outcome);
+        if let Some(top) = prompt_logprobs.filter(|_| index == 0) {
+            prompt_told = Some(logprobs::of_prompt(first, &said.scores, top, &shared.tokenizer));
+        }
     }
     let object = "chat.completion";
     let (usage, forerun) = (totals.usage(), totals.forerun());
-    Ok(Json(json!({"id": id, "object": object, "created": created, "model": model, "choices": choices,
-        "usage": usage, "forerun": forerun}))
-    .into_response())
+    let mut answer = json!({"id": id, "object": object, "created": created, "model": model, "choices": choices,
+        "usage": usage, "forerun": forerun});
+    if let Some(told) = prompt_told {
+        answer["prompt_logprobs"] = told;
+    }
+    Ok(known::tell(Json(answer).into_response(), &ignored))
 }
 
 /// Reads a request.
 pub(crate) fn read(body: &Map<String, Value>, shared: &Shared) -> Result<Chat, ApiError> {
-    let fields = Fields::of(body);
+    let ignored = known::check(known::CHAT, body)?;
+    let mut chat = read_known(body, shared)?;
+    chat.ignored.splice(..0, ignored);
+    Ok(chat)
+}
+
+/// Reads a request whose fields are known, or that was made of one.
+pub(crate) fn read_known(body: &Map<String, Value>, shared: &Shared) -> Result<Chat, ApiError> {
+    let body = aliases::settle(body)?;
+    let modern = legacy::modern(&body)?;
+    let fields = Fields::of(modern.as_ref().unwrap_or(&body));
     let settings = Settings::read(&fields, &shared.limits)?;
     let tools = Tools::read(&fields)?;
-    let prompt = render(&fields, tools.offered, shared)?;
-    let speech = Speech::new(&prompt.text, tools.offered, tools.parallel);
+    let prompt = render(&fields, &tools.offered, shared)?;
+    let mut speech = Speech::new(&prompt.text, &tools.offered, tools.parallel);
+    if let Some(thinking) = prompt.goes_on {
+        speech.goes_on(thinking);
+    }
     let mut job = settings.job(prompt.tokens(shared), "messages", 0, &shared.limits)?;
-    job.grammar = shape::grammar(&fields, &tools, speech.is_thinking(), shared)?;
-    Ok(Chat { settings, job, speech })
-}
-
-/// The text that the model goes on from.
-pub(crate) struct Rendered {
-    text: String,
-    /// Stands inside what looks like a control token in the messages and is none.
-    mark: Option<char>,
-}
-
-impl Rendered {
-    pub(crate) fn tokens(&self, shared: &Shared) -> Vec<u32> {
-        match self.mark {
-            Some(mark) => shared.tokenizer.encode_marked(&self.text, mark),
-            None => shared.tokenizer.encode(&self.text, Specials::Parse),
-        }
+    job.reasoning = Some(speech.reasoning());
+    job.scores = logprobs::read_prompt_top(&fields, settings.stream)?;
+    if let Some(top) = job.scores {
+        logprobs::check_size("prompt_logprobs", job.prompt.len() * settings.choices, top)?;
     }
-}
-
-/// Renders the messages of a request, with `tools` on offer.
-pub(crate) fn render(fields: &Fields<'_>, tools: &[Value], shared: &Shared) -> Result<Rendered, ApiError> {
-    let Some(template) = &shared.template else {
-        let message = "the model has no chat template: use /v1/completions";
-        return Err(ApiError::field("messages", message));
-    };
-    let messages = messages::read(fields)?;
-    let mut extra = Map::new();
-    let mut thinking = match fields.string("reasoning_effort")? {
-        None => None,
-        Some("none" | "minimal") => Some(false),
-        Some("low" | "medium" | "high" | "xhigh") => Some(true),
-        Some(_) => {
-            let efforts = "`none`, `minimal`, `low`, `medium`, `high` or `xhigh`";
-            return Err(fields.wrong("reasoning_effort", efforts));
-        }
-    };
-    if let Some(variables) = fields.object("chat_template_kwargs")? {
-        thinking = variables.bool("enable_thinking")?.or(thinking);
-        // What the request says elsewhere is not said again here.
-        let own = ["messages", "tools", "documents", "add_generation_prompt", "enable_thinking"];
-        let others = variables.entries().filter(|(name, _)| !own.contains(&name.as_str()));
-        extra.extend(others.map(|(name, value)| (name.clone(), value.clone())));
+    job.held = shape::held(&fields, &tools, speech.is_thinking(), &settings, shared)?;
+    if job.held.grammar.is_some() && prompt.goes_on == Some(false) {
+        let message = "an answer that goes on in the middle cannot be held to a form: leave out \
+            `continue_final_message` (or the assistant's last message), or what asks for the form";
+        return Err(ApiError::field("continue_final_message", message));
     }
-    let mut said = json!([messages, tools, extra]);
-    let mark = guard::mark(&mut said, &shared.tokenizer)?;
-    let part = |i: usize| said[i].as_array().map(Vec::as_slice).unwrap_or_default();
-    let extra = said[2].as_object().cloned().unwrap_or_default();
-    let (messages, tools) = (part(0), part(1));
-    let prompt = Prompt { messages, tools, enable_thinking: thinking, extra, ..Prompt::default() };
-    let text = template.render(&prompt).map_err(|error| match error {
-        TemplateError::Thread(_) => ApiError::Internal(error.to_string()),
-        error => ApiError::field("messages", error.to_string()),
-    })?;
-    Ok(Rendered { text, mark })
+    if !job.stops.is_empty() {
+        speech.stop_at(std::mem::take(&mut job.stops), settings.include_stop);
+        job.listener = Some(speech.clone());
+    }
+    Ok(Chat { settings, job, speech, ignored: prompt.ignored })
 }
 
 /// Chunks of a streamed chat.
@@ -134,6 +124,7 @@ struct ChatChunks {
     speeches: Vec<Speech>,
     totals: Totals,
     include_usage: bool,
+    legacy: bool,
     tokenizer: Arc<Tokenizer>,
 }
 
@@ -143,23 +134,22 @@ impl ChatChunks {
         let object = "chat.completion.chunk";
         let mut chunk =
             json!({"id": id, "object": object, "created": created, "model": model, "choices": choices});
-        if self.include_usage {
-            chunk["usage"] = Value::Null;
-        }
+        self.totals.tell(&mut chunk, self.include_usage);
         chunk
     }
 
     fn delta(&self, index: usize, delta: Value) -> Value {
+        let delta = if self.legacy { legacy::former(delta) } else { delta };
         self.chunk(json!([{"index": index, "delta": delta, "logprobs": null, "finish_reason": null}]))
     }
 }
 
 impl ChatChunks {
     /// A chunk for each token, with its text, as far as that is certain, and where the token came from.
-    fn told_by_token(&mut self, choice: usize, text: &str, origins: &[(usize, bool)]) -> Vec<Value> {
+    fn told_by_token(&mut self, choice: usize, text: &str, origins: &[Origin]) -> Vec<Value> {
         let mut chunks = Vec::with_capacity(origins.len());
         let mut start = 0;
-        for (bytes, drafted) in origins {
+        for Origin { bytes, drafted, proposed } in origins {
             let parts = self.speeches[choice].push(&text[start..start + bytes]);
             start += bytes;
             let mut deltas: Vec<Value> = parts.into_iter().map(delta).collect();
@@ -169,6 +159,9 @@ impl ChatChunks {
             let first = chunks.len();
             chunks.extend(deltas.into_iter().map(|delta| self.delta(choice, delta)));
             chunks[first]["forerun"] = json!({"drafted": drafted});
+            if let Some(proposed) = proposed {
+                chunks[first]["forerun"]["round"] = json!({"drafted": proposed});
+            }
         }
         chunks
     }
@@ -180,10 +173,21 @@ impl Chunks for ChatChunks {
         (0..self.speeches.len()).map(|index| self.delta(index, first.clone())).collect()
     }
 
+    fn read(&mut self, progress: Progress) -> Vec<Value> {
+        let mut chunk = self.chunk(json!([]));
+        chunk["forerun"] = json!({"prefill": progress});
+        // The same in llama.cpp's words.
+        let Progress { read, of, cached, ms } = progress;
+        let same = json!({"total": of, "cache": cached, "processed": read, "time_ms": ms});
+        chunk["prompt_progress"] = same;
+        vec![chunk]
+    }
+
     fn text(&mut self, choice: usize, said: &Said) -> Vec<Value> {
-        let Said { text, likelihoods, origins } = said;
+        let Said { text, likelihoods, origins, .. } = said;
+        self.totals.count(choice, said);
         let mut chunks = self.told_by_token(choice, text, origins);
-        let rest = &text[origins.iter().map(|(bytes, _)| bytes).sum()..];
+        let rest = &text[origins.iter().map(|origin| origin.bytes).sum()..];
         let parts = self.speeches[choice].push(rest);
         chunks.extend(parts.into_iter().map(|part| self.delta(choice, delta(part))));
         if !likelihoods.is_empty() {
@@ -200,11 +204,13 @@ impl Chunks for ChatChunks {
         let parts = self.speeches[choice].finish();
         let mut chunks: Vec<Value> = parts.into_iter().map(|part| self.delta(choice, delta(part))).collect();
         let reason = self.speeches[choice].finish_reason(outcome.finish);
+        let reason = if self.legacy { legacy::former_reason(reason) } else { reason };
         let end = json!([{"index": choice, "delta": {}, "logprobs": null, "finish_reason": reason}]);
-        let mut end = self.chunk(end);
-        end["forerun"] = json!(outcome.report);
-        chunks.push(end);
+        let report = json!(outcome.report);
         self.totals.add(choice, outcome);
+        let mut end = self.chunk(end);
+        end["forerun"] = report;
+        chunks.push(end);
         chunks
     }
 

@@ -3,14 +3,16 @@
 use crate::error::ApiError;
 use crate::fields::{Fields, wrong};
 use crate::job::{Finish, Job, Outcome, Said};
-use crate::logprobs;
 use crate::router::{Body, Shared, unix_time};
 use crate::settings::{Settings, random};
+use crate::shape::{self, Tools};
 use crate::sse::{self, Chunks, Whole};
 use crate::totals::Totals;
+use crate::{known, logprobs};
 use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
+use engine::sampling::Likelihood;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 use text::{Controls, Specials, Tokenizer};
@@ -18,45 +20,104 @@ use text::{Controls, Specials, Tokenizer};
 /// Tokens of an answer where the request does not say, as at OpenAI.
 const DEFAULT_MAX_TOKENS: usize = 16;
 
+/// Prompts of a request at most, as at OpenAI.
+const MAX_PROMPTS: usize = 2048;
+
 /// A request that was understood.
 struct Completion {
     settings: Settings,
     jobs: Vec<Job>,
-    /// What comes before each answer: the prompt, where the request wants it back.
-    echoes: Vec<String>,
+    form: Form,
+    /// What the request asks for and does not get, each by its path. Told with the answer.
+    ignored: Vec<String>,
+}
+
+/// What answers are to look like.
+struct Form {
+    /// By prompt.
+    heads: Vec<Head>,
+    /// Answers to each prompt.
+    choices: usize,
+    /// Whether the prompt comes before its answers.
+    echo: bool,
+    /// Likeliest tokens to tell beside each, where likelihoods are wanted.
+    logprobs: Option<usize>,
+    /// The same of the prompt's tokens, apart from the answer's.
+    prompt_logprobs: Option<usize>,
+    tokenizer: Arc<Tokenizer>,
+}
+
+/// The beginning of what is told.
+struct Head {
+    /// The prompt, where the request wants it back.
+    text: String,
+    /// The prompt's first token.
+    first: u32,
 }
 
 /// Continues prompts.
 pub(crate) async fn complete(State(shared): State<Arc<Shared>>, body: Body) -> Result<Response, ApiError> {
-    let Completion { settings, jobs, echoes } = body.read(&shared, read).await?;
+    let Completion { settings, mut jobs, form, ignored } = body.read(&shared, read).await?;
+    jobs.iter_mut().for_each(|job| job.ignored.clone_from(&ignored));
     let answers = jobs.len() * settings.choices;
+    let prompts = jobs.iter().map(|job| job.prompt.len());
+    let totals = Totals::new(settings.choices).for_prompts(prompts, settings.continuous_usage);
     let news = shared.handle.submit(jobs)?;
     let id = format!("cmpl-{:016x}", random());
-    let (created, model) = (unix_time(), shared.name.clone());
-    let mut totals = Totals::new(settings.choices);
+    let (created, model) = (unix_time(), shared.about.called(settings.model.as_deref()).to_owned());
     if settings.stream {
         let include_usage = settings.include_usage;
-        let offsets = echoes.iter().map(|echo| echo.chars().count()).collect();
-        let tokenizer = Arc::clone(&shared.tokenizer);
-        let chunks = TextChunks { id, created, model, echoes, totals, include_usage, tokenizer, offsets };
-        return Ok(sse::stream(news, chunks, answers));
+        let begun = vec![None; answers];
+        let chunks = TextChunks { id, created, model, form, totals, include_usage, begun };
+        return Ok(known::tell(sse::stream(news, chunks, answers), &ignored));
     }
-    let mut choices = Vec::with_capacity(answers);
-    for (index, whole) in sse::collect(news, answers).await?.into_iter().enumerate() {
-        let Whole { said, outcome } = whole;
-        let mut offset = echoes[index].chars().count();
-        let text = format!("{}{}", echoes[index], said.text);
-        let mut choice = choice(index, &text, Some(outcome.finish));
-        if settings.likelihoods.is_some() {
-            choice["logprobs"] = logprobs::of_text(&said.likelihoods, &shared.tokenizer, &mut offset);
+    let wholes = sse::collect(news, answers).await?;
+    let compose = move || {
+        let (choices, totals) = form.choices(wholes, totals);
+        let (usage, forerun) = (totals.usage(), totals.forerun());
+        Json(json!({"id": id, "object": "text_completion", "created": created, "model": model,
+            "choices": choices, "usage": usage, "forerun": forerun}))
+        .into_response()
+    };
+    // What is told about long prompts is long itself.
+    let composed = tokio::task::spawn_blocking(compose).await;
+    let composed = composed.map_err(|_| ApiError::Internal("a panic while telling the answer".to_owned()))?;
+    Ok(known::tell(composed, &ignored))
+}
+
+impl Form {
+    /// The choices of a response that is whole.
+    fn choices(&self, wholes: Vec<Whole>, mut totals: Totals) -> (Vec<Value>, Totals) {
+        let mut choices = Vec::with_capacity(wholes.len());
+        for (index, Whole { said, outcome }) in wholes.into_iter().enumerate() {
+            let head = self.head(index);
+            let mut choice = choice(index, &format!("{}{}", head.text, said.text), Some(outcome.finish));
+            if self.logprobs.is_some() {
+                choice["logprobs"] = match self.echo {
+                    true => {
+                        let prompt = logprobs::told_prompt(head.first, &said.scores);
+                        self.logprobs(prompt.chain(logprobs::told(&said.likelihoods)), &mut 0)
+                    }
+                    false => self.logprobs(logprobs::told(&said.likelihoods), &mut 0),
+                };
+            }
+            if let Some(top) = self.prompt_logprobs {
+                let told = logprobs::of_prompt(head.first, &said.scores, top, &self.tokenizer);
+                choice["prompt_logprobs"] = told;
+            }
+            choices.push(choice);
+            totals.add(index, outcome);
         }
-        choices.push(choice);
-        totals.add(index, outcome);
+        (choices, totals)
     }
-    let (usage, forerun) = (totals.usage(), totals.forerun());
-    Ok(Json(json!({"id": id, "object": "text_completion", "created": created, "model": model,
-        "choices": choices, "usage": usage, "forerun": forerun}))
-    .into_response())
+
+    fn head(&self, choice: usize) -> &Head {
+        &self.heads[choice / self.choices]
+    }
+
+    fn logprobs<'l>(&self, told: impl Iterator<Item = logprobs::Told<'l>>, offset: &mut usize) -> Value {
+        logprobs::of_text(told, self.logprobs.unwrap_or(0), &self.tokenizer, offset)
+    }
 }
 
 fn choice(index: usize, text: &str, finish: Option<Finish>) -> Value {
@@ -68,48 +129,78 @@ fn choice(index: usize, text: &str, finish: Option<Finish>) -> Value {
 }
 
 fn read(body: &Map<String, Value>, shared: &Shared) -> Result<Completion, ApiError> {
+    let ignored = known::check(known::COMPLETIONS, body)?;
     let fields = Fields::of(body);
-    let mut settings = Settings::read(&fields, &shared.limits)?;
-    settings.max_tokens.get_or_insert(DEFAULT_MAX_TOKENS);
+    let mut settings = Settings::read_from(&fields, &shared.limits, 0)?;
+    // Who says -1 wants no limit, who says nothing takes the usual one.
+    if ["max_tokens", "max_completion_tokens", "n_predict"].iter().all(|name| fields.get(name).is_none()) {
+        settings.max_tokens = Some(DEFAULT_MAX_TOKENS);
+    }
+    let choices = settings.choices;
     let echo = fields.bool("echo")?.unwrap_or(false);
     if fields.string("suffix")?.is_some_and(|suffix| !suffix.is_empty()) {
         return Err(fields.wrong("suffix", "nothing"));
     }
-    if fields.integer("best_of", 1..=i64::MAX)?.is_some_and(|best| best != settings.choices as i64) {
+    if fields.integer("best_of", 1..=i64::MAX)?.is_some_and(|best| best != choices as i64) {
         return Err(fields.wrong("best_of", "the same as `n`"));
     }
+    let prompt_logprobs = logprobs::read_prompt_top(&fields, settings.stream)?;
+    let logprobs = settings.likelihoods;
+    let scores = prompt_logprobs.max(logprobs.filter(|_| echo));
     let prompts = read_prompts(&fields, shared)?;
-    if prompts.len() * settings.choices > shared.limits.capacity {
-        let most = shared.limits.capacity / settings.choices;
-        return Err(fields.wrong("prompt", &format!("at most {most} prompts")));
+    if let Some(top) = scores {
+        let tokens: usize = prompts.iter().map(|(_, tokens)| tokens.len() * choices).sum();
+        let field = if prompt_logprobs.is_some() { "prompt_logprobs" } else { "logprobs" };
+        logprobs::check_size(field, tokens, top)?;
     }
+    let held = shape::held(&fields, &Tools::none(), false, &settings, shared)?;
     let mut jobs = Vec::with_capacity(prompts.len());
-    let mut echoes = Vec::new();
-    for (i, prompt) in prompts.into_iter().enumerate() {
-        let text = if echo { shared.tokenizer.decode(&prompt, Controls::Hide) } else { String::new() };
-        echoes.extend(std::iter::repeat_n(text, settings.choices));
-        jobs.push(settings.job(prompt, "prompt", i * settings.choices, &shared.limits)?);
+    let mut heads = Vec::with_capacity(prompts.len());
+    for (i, (text, tokens)) in prompts.into_iter().enumerate() {
+        let whole = tokens.len();
+        let tokens = settings.kept(tokens, &shared.limits);
+        let text = match text {
+            _ if !echo => String::new(),
+            Some(text) if tokens.len() == whole => text.to_owned(),
+            _ => shared.tokenizer.decode(&tokens, Controls::Show),
+        };
+        let first = tokens.first().copied().unwrap_or_default();
+        let job = settings.job(tokens, "prompt", i * choices, &shared.limits)?;
+        jobs.push(Job { scores, tells_ends: true, held: held.clone(), ..job });
+        heads.push(Head { text, first });
     }
-    Ok(Completion { settings, jobs, echoes })
+    let tokenizer = Arc::clone(&shared.tokenizer);
+    let form = Form { heads, choices, echo, logprobs, prompt_logprobs, tokenizer };
+    Ok(Completion { settings, jobs, form, ignored })
 }
 
-/// A text, several texts, tokens, or several lists of tokens.
-fn read_prompts(fields: &Fields<'_>, shared: &Shared) -> Result<Vec<Vec<u32>>, ApiError> {
+/// A text, several texts, tokens, or several lists of tokens: each with its tokens, and its text where it was one.
+fn read_prompts<'b>(
+    fields: &Fields<'b>,
+    shared: &Shared,
+) -> Result<Vec<(Option<&'b str>, Vec<u32>)>, ApiError> {
     let path = || fields.path("prompt");
+    let vocab = shared.limits.vocab;
+    let bare = fields.bool("add_special_tokens")? == Some(false);
     let prompts = match fields.required("prompt")? {
         Value::Array(prompts) if prompts.first().is_some_and(|p| p.is_number()) => {
-            return Ok(vec![read_ids(prompts, &path(), shared.limits.vocab)?]);
+            return Ok(vec![(None, read_ids(prompts, &path(), vocab)?)]);
         }
         Value::Array(prompts) => prompts.as_slice(),
         prompt => std::slice::from_ref(prompt),
     };
+    if prompts.is_empty() || prompts.len() > MAX_PROMPTS {
+        return Err(fields.wrong("prompt", &format!("1 to {MAX_PROMPTS} prompts")));
+    }
     let read = prompts.iter().enumerate().map(|(i, prompt)| match prompt {
-        Value::String(text) => Ok(encode(text, shared)),
-        Value::Array(ids) => read_ids(ids, &format!("{}[{i}]", path()), shared.limits.vocab),
+        Value::String(text) if bare => {
+            Ok((Some(text.as_str()), shared.tokenizer.encode(text, Specials::Parse)))
+        }
+        Value::String(text) => Ok((Some(text.as_str()), encode(text, shared))),
+        Value::Array(ids) => Ok((None, read_ids(ids, &format!("{}[{i}]", path()), vocab)?)),
         other => Err(wrong(path(), other, "a string, an array of tokens or an array of either")),
     });
-    let prompts: Vec<Vec<u32>> = read.collect::<Result<_, _>>()?;
-    if prompts.is_empty() { Err(fields.wrong("prompt", "at least one prompt")) } else { Ok(prompts) }
+    read.collect()
 }
 
 /// Tokens of a text that no template surrounds.
@@ -132,12 +223,11 @@ struct TextChunks {
     id: String,
     created: u64,
     model: String,
-    echoes: Vec<String>,
+    form: Form,
     totals: Totals,
     include_usage: bool,
-    tokenizer: Arc<Tokenizer>,
-    /// Characters of each answer so far, as its tokens tell them.
-    offsets: Vec<usize>,
+    /// Characters of each answer so far, as its tokens tell them, once there are any.
+    begun: Vec<Option<usize>>,
 }
 
 impl TextChunks {
@@ -146,33 +236,64 @@ impl TextChunks {
         let object = "text_completion";
         let mut chunk =
             json!({"id": id, "object": object, "created": created, "model": model, "choices": choices});
-        if self.include_usage {
-            chunk["usage"] = Value::Null;
-        }
+        self.totals.tell(&mut chunk, self.include_usage);
         chunk
+    }
+
+    /// Whether prompts come with likelihoods, so that they can be told only when they have been read.
+    fn scores_echo(&self) -> bool {
+        self.form.echo && self.form.logprobs.is_some()
+    }
+
+    /// Begins an answer: with the prompt, where that has waited for its likelihoods.
+    fn begin(&mut self, index: usize, scores: &[Likelihood]) -> Vec<Value> {
+        if self.begun[index].is_some() {
+            return Vec::new();
+        }
+        let mut offset = 0;
+        let mut chunks = Vec::new();
+        if self.scores_echo() {
+            let head = self.form.head(index);
+            let mut choice = choice(index, &head.text, None);
+            let told = logprobs::told_prompt(head.first, scores);
+            choice["logprobs"] = self.form.logprobs(told, &mut offset);
+            chunks.push(self.chunk(json!([choice])));
+        }
+        self.begun[index] = Some(offset);
+        chunks
     }
 }
 
 impl Chunks for TextChunks {
     fn open(&mut self) -> Vec<Value> {
-        let echoes = self.echoes.iter().enumerate().filter(|(_, echo)| !echo.is_empty());
-        echoes.map(|(index, echo)| self.chunk(json!([choice(index, echo, None)]))).collect()
+        if !self.form.echo || self.scores_echo() {
+            return Vec::new();
+        }
+        let echo = |index: usize| choice(index, &self.form.head(index).text, None);
+        (0..self.begun.len()).map(|index| self.chunk(json!([echo(index)]))).collect()
     }
 
     fn text(&mut self, index: usize, said: &Said) -> Vec<Value> {
-        let mut choice = choice(index, &said.text, None);
-        if !said.likelihoods.is_empty() {
-            choice["logprobs"] =
-                logprobs::of_text(&said.likelihoods, &self.tokenizer, &mut self.offsets[index]);
+        self.totals.count(index, said);
+        let mut chunks = self.begin(index, &said.scores);
+        if !said.text.is_empty() || !said.likelihoods.is_empty() {
+            let mut choice = choice(index, &said.text, None);
+            if let Some(offset) = self.begun[index].as_mut().filter(|_| !said.likelihoods.is_empty()) {
+                choice["logprobs"] = self.form.logprobs(logprobs::told(&said.likelihoods), offset);
+            }
+            chunks.push(self.chunk(json!([choice])));
         }
-        vec![self.chunk(json!([choice]))]
+        chunks
     }
 
     fn done(&mut self, index: usize, outcome: Outcome) -> Vec<Value> {
-        let mut end = self.chunk(json!([choice(index, "", Some(outcome.finish))]));
-        end["forerun"] = json!(outcome.report);
+        let mut chunks = self.begin(index, &[]);
+        let (finish, report) = (outcome.finish, json!(outcome.report));
         self.totals.add(index, outcome);
-        vec![end]
+        let mut end = self.chunk(json!([choice(index, "", Some(finish))]));
+        end["forerun"] = report;
+        chunks.push(end);
+        chunks
     }
 
     fn close(&mut self) -> Vec<Value> {

@@ -1,16 +1,23 @@
 //! Connections: taken in, given so long to ask and so long to listen, and told when it is over. Whoever is slow or gone
 //! holds a socket for a while and nothing else.
 
+use crate::framing::Framing;
+use crate::log::Peer;
+use crate::tls::Tls;
 use axum::Router;
+use hyper::Request;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
+use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::server::graceful::GracefulShutdown;
+use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use hyper_util::service::TowerToHyperService;
 use socket2::{SockRef, TcpKeepalive};
 use std::future::Future;
 use std::io;
+use std::net::SocketAddr;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
@@ -26,29 +33,63 @@ const READER_PATIENCE: Duration = Duration::from_secs(60);
 const BREATH: Duration = Duration::from_millis(50);
 
 /// Serves `app` until `over`, then lets connections finish what they are at.
-pub(crate) async fn serve(listener: TcpListener, app: Router, over: impl Future<Output = ()>) {
+pub(crate) async fn serve(
+    listener: TcpListener,
+    tls: Option<Tls>,
+    app: Router,
+    over: impl Future<Output = ()>,
+) {
     let connections = GracefulShutdown::new();
-    let mut builder = http1::Builder::new();
-    builder.timer(TokioTimer::new()).header_read_timeout(HEAD_PATIENCE);
     tokio::pin!(over);
+    let mut crowded = false;
     loop {
         let stream = tokio::select! {
             stream = listener.accept() => stream,
             () = &mut over => break,
         };
-        let Ok((stream, _)) = stream else {
-            tokio::time::sleep(BREATH).await;
-            continue;
+        let (stream, peer) = match stream {
+            Ok(taken) => taken,
+            Err(error) => {
+                if !std::mem::replace(&mut crowded, true) {
+                    tracing::warn!(cause = %error, "no connection could be taken in");
+                }
+                tokio::time::sleep(BREATH).await;
+                continue;
+            }
         };
+        crowded = false;
         prepare(&stream);
-        let io = TokioIo::new(Patient::new(stream, READER_PATIENCE));
-        let connection = builder.serve_connection(io, TowerToHyperService::new(app.clone()));
-        let connection = connections.watch(connection);
-        // How a connection ends is its own affair.
-        tokio::spawn(async move { connection.await.unwrap_or_default() });
+        let (tls, app, watcher) = (tls.clone(), app.clone(), connections.watcher());
+        tokio::spawn(async move {
+            let Some(tls) = tls else { return hold(stream, peer, app, watcher).await };
+            match tokio::time::timeout(HEAD_PATIENCE, tls.accept(stream)).await {
+                Ok(Ok(stream)) => hold(stream, peer, app, watcher).await,
+                Ok(Err(error)) => tracing::debug!(client = %peer, cause = %error, "no TLS connection"),
+                Err(_) => tracing::debug!(client = %peer, "no TLS connection in time"),
+            }
+        });
     }
     drop(listener);
     connections.shutdown().await;
+}
+
+/// Serves one connection to its end.
+async fn hold<S>(stream: S, peer: SocketAddr, app: Router, watcher: Watcher)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let mut builder = http1::Builder::new();
+    builder.timer(TokioTimer::new()).header_read_timeout(HEAD_PATIENCE);
+    let app = TowerToHyperService::new(app);
+    let service = service_fn(move |mut request: Request<Incoming>| {
+        request.extensions_mut().insert(Peer(peer));
+        app.call(request)
+    });
+    let stream = TokioIo::new(Patient::new(stream, READER_PATIENCE));
+    let connection = builder.serve_connection(stream, service);
+    if let Err(error) = watcher.watch(connection).await {
+        tracing::debug!(client = %peer, cause = %error, "a connection broke");
+    }
 }
 
 /// Small pieces go out at once, and a peer that has vanished is noticed. None of it is vital.
@@ -60,9 +101,16 @@ fn prepare(stream: &TcpStream) {
     let _ = socket.set_tcp_user_timeout(Some(READER_PATIENCE));
 }
 
-/// A stream whose writes fail when the other side takes nothing for too long.
+/// Ends a head so that it is refused as malformed, with a 400 and the end of the connection.
+const REFUSAL: &[u8] = b"transfer-encoding: refused\r\n\r\n";
+
+/// A stream whose writes fail when the other side takes nothing for too long, and whose reads end in a refusal where a
+/// request tells its length twice.
 struct Patient<T> {
     inner: T,
+    framing: Framing,
+    /// What is left to say of a refusal, once there is one.
+    refusal: Option<&'static [u8]>,
     patience: Duration,
     /// Runs while a write waits.
     timer: Pin<Box<Sleep>>,
@@ -71,7 +119,8 @@ struct Patient<T> {
 
 impl<T> Patient<T> {
     fn new(inner: T, patience: Duration) -> Self {
-        Self { inner, patience, timer: Box::pin(tokio::time::sleep(patience)), waits: false }
+        let timer = Box::pin(tokio::time::sleep(patience));
+        Self { inner, framing: Framing::new(), refusal: None, patience, timer, waits: false }
     }
 
     /// Passes a result on; a wait that has lasted too long becomes an error.
@@ -97,7 +146,21 @@ impl<T: AsyncRead + Unpin> AsyncRead for Patient<T> {
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().inner).poll_read(cx, buffer)
+        let this = self.get_mut();
+        let before = buffer.filled().len();
+        if this.refusal.is_none() {
+            ready!(Pin::new(&mut this.inner).poll_read(cx, buffer))?;
+            let Some(kept) = this.framing.take(&buffer.filled()[before..]) else {
+                return Poll::Ready(Ok(()));
+            };
+            buffer.set_filled(before + kept);
+            this.refusal = Some(REFUSAL);
+        }
+        let left = this.refusal.unwrap_or_default();
+        let (now, later) = left.split_at(left.len().min(buffer.remaining()));
+        buffer.put_slice(now);
+        this.refusal = Some(later);
+        Poll::Ready(Ok(()))
     }
 }
 

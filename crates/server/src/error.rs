@@ -37,12 +37,18 @@ pub enum ApiError {
     /// Nothing is served there.
     #[error("nothing is served at {0}")]
     NotFound(String),
+    /// A thing that is asked for by its name is not there.
+    #[error("{0}")]
+    Absent(String),
     /// Served, but not with this method.
     #[error("{0}")]
     Method(String),
     /// The queue is full.
     #[error("{waiting} requests are in the works, as many as the server takes: try again later")]
     Busy { waiting: usize },
+    /// Too much of the same work is being done.
+    #[error("{0}")]
+    Crowded(String),
     /// The server is about to end.
     #[error("the server is shutting down")]
     Closing,
@@ -69,12 +75,41 @@ impl ApiError {
             Self::ContentType { .. } => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Self::Key => StatusCode::UNAUTHORIZED,
             Self::Host => StatusCode::FORBIDDEN,
-            Self::NotFound(_) => StatusCode::NOT_FOUND,
+            Self::NotFound(_) | Self::Absent(_) => StatusCode::NOT_FOUND,
             Self::Method(_) => StatusCode::METHOD_NOT_ALLOWED,
-            Self::Busy { .. } => StatusCode::TOO_MANY_REQUESTS,
+            Self::Busy { .. } | Self::Crowded(_) => StatusCode::TOO_MANY_REQUESTS,
             Self::Closing => StatusCode::SERVICE_UNAVAILABLE,
             Self::Deadline { .. } => StatusCode::GATEWAY_TIMEOUT,
             Self::Internal(_) => StatusCode::INTERNAL_SERVER_ERROR,
+        }
+    }
+
+    /// The kind of error in a word, for the log and for `/metrics`.
+    pub(crate) fn kind(&self) -> &'static str {
+        match self {
+            Self::Field { .. } => "field",
+            Self::Body(_) => "body",
+            Self::TooLarge { .. } => "too_large",
+            Self::Slow { .. } => "slow",
+            Self::ContentType { .. } => "content_type",
+            Self::TooLong { .. } => "too_long",
+            Self::Key => "key",
+            Self::Host => "host",
+            Self::NotFound(_) | Self::Absent(_) => "not_found",
+            Self::Method(_) => "method",
+            Self::Busy { .. } | Self::Crowded(_) => "busy",
+            Self::Closing => "closing",
+            Self::Deadline { .. } => "deadline",
+            Self::Internal(_) => "internal",
+        }
+    }
+
+    /// The field that is to blame.
+    pub(crate) fn field_name(&self) -> Option<&str> {
+        match self {
+            Self::Field { field, .. } => Some(field),
+            Self::TooLong { field, .. } => Some(field),
+            _ => None,
         }
     }
 
@@ -86,16 +121,12 @@ impl ApiError {
 
     /// OpenAI's error object.
     pub(crate) fn object(&self) -> Value {
-        let param = match self {
-            Self::Field { field, .. } => Some(field.as_str()),
-            Self::TooLong { field, .. } => Some(*field),
-            _ => None,
-        };
+        let param = self.field_name();
         let (kind, code) = match self {
             Self::TooLong { .. } => ("invalid_request_error", Some("context_length_exceeded")),
             Self::Key => ("invalid_request_error", Some("invalid_api_key")),
             Self::NotFound(_) => ("invalid_request_error", Some("unknown_url")),
-            Self::Busy { .. } => ("rate_limit_error", Some("rate_limit_exceeded")),
+            Self::Busy { .. } | Self::Crowded(_) => ("rate_limit_error", Some("rate_limit_exceeded")),
             Self::Closing => ("server_error", Some("shutting_down")),
             Self::Deadline { .. } => ("server_error", Some("timeout")),
             Self::Internal(_) => ("server_error", None),
@@ -115,9 +146,11 @@ impl ApiError {
     /// A response with this body, and the status and headers that the error asks for.
     pub(crate) fn respond(&self, body: Value) -> Response {
         let mut response = (self.status(), Json(body)).into_response();
+        // For the log, and for whoever says it in other words.
+        response.extensions_mut().insert(self.clone());
         let headers = response.headers_mut();
         match self {
-            Self::Busy { .. } | Self::Closing => {
+            Self::Busy { .. } | Self::Crowded(_) | Self::Closing => {
                 headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
             }
             Self::Key => {

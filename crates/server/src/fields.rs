@@ -1,5 +1,5 @@
 //! Reading a request's fields one by one, so that an error names the field, what it holds and what it should hold.
-//! `null` counts as absent, as OpenAI's clients expect; fields nobody asks for are tolerated.
+//! `null` counts as absent, as OpenAI's clients expect. Which fields there are at all is in `known`.
 
 use crate::error::ApiError;
 use serde_json::{Map, Value};
@@ -51,6 +51,19 @@ impl<'a> Fields<'a> {
         wrong(self.path(name), self.object.get(name).unwrap_or(&Value::Null), expected)
     }
 
+    /// An error about a field whose value is a word out of a list: such a word is no part of a prompt, and may be
+    /// repeated.
+    pub(crate) fn unlisted(&self, name: &str, expected: &str) -> ApiError {
+        let Some(Value::String(word)) = self.object.get(name) else { return self.wrong(name, expected) };
+        let (path, word) = (self.path(name), word.chars().take(64).collect::<String>());
+        ApiError::field(path.clone(), format!("`{path}` is `{word}`, {expected} was expected"))
+    }
+
+    /// The name of this object itself.
+    pub(crate) fn whole_path(&self) -> String {
+        self.path.clone()
+    }
+
     fn read<T>(
         &self,
         name: &str,
@@ -89,7 +102,15 @@ impl<'a> Fields<'a> {
             i64::MAX => format!("an integer from {} on", range.start()),
             end => format!("an integer from {} to {end}", range.start()),
         };
-        self.read(name, expected, |value| value.as_i64().filter(|x| range.contains(x)))
+        self.read(name, expected, |value| whole(value).filter(|x| range.contains(x)))
+    }
+
+    /// The most tokens that are wanted, from `least` on; -1 is how some clients say that there is no limit.
+    pub(crate) fn limit(&self, name: &str, least: i64) -> Result<Option<usize>, ApiError> {
+        let expected = || format!("an integer from {least} on, or -1 for no limit");
+        let read = |value: &Value| whole(value).filter(|x| *x >= least || *x == -1);
+        let limit = self.read(name, expected, read)?;
+        Ok(limit.and_then(|limit| usize::try_from(limit).ok()))
     }
 
     /// Names and values, in the order of the request.
@@ -98,17 +119,28 @@ impl<'a> Fields<'a> {
     }
 }
 
+/// A whole number, also where it is spelt with a fraction of nothing: some languages know no other numbers.
+pub(crate) fn whole(value: &Value) -> Option<i64> {
+    // Beyond this neighbours of a float are more than 1 apart.
+    let exact = |x: &f64| x.fract() == 0.0 && x.abs() <= (1_i64 << 53) as f64;
+    value.as_i64().or_else(|| value.as_f64().filter(exact).map(|x| x as i64))
+}
+
 /// An error about a value that is not what was expected. Strings are not repeated: they may be part of a prompt.
 pub(crate) fn wrong(path: String, found: &Value, expected: &str) -> ApiError {
-    let found = match found {
+    let message = format!("`{path}` is {}, {expected} was expected", described(found));
+    ApiError::Field { field: path, message }
+}
+
+/// What a value is, in a few words.
+pub(crate) fn described(value: &Value) -> String {
+    match value {
         Value::Null => "null".to_owned(),
-        Value::Bool(_) | Value::Number(_) => found.to_string(),
+        Value::Bool(_) | Value::Number(_) => value.to_string(),
         Value::String(_) => "a string".to_owned(),
         Value::Array(items) => format!("an array of {}", items.len()),
         Value::Object(_) => "an object".to_owned(),
-    };
-    let message = format!("`{path}` is {found}, {expected} was expected");
-    ApiError::Field { field: path, message }
+    }
 }
 
 #[cfg(test)]
@@ -129,6 +161,7 @@ mod tests {
             "`a` is 3, a number from 0 to 2 was expected"
         );
         assert_eq!(message(fields.bool("b").map(drop)), "`b` is a string, true or false was expected");
+        assert_eq!(fields.unlisted("b", "`c`").to_string(), "`b` is `text`, `c` was expected");
         let inner = fields.object("d").unwrap().unwrap();
         assert_eq!(message(inner.string("e").map(drop)), "`d.e` is an array of 1, a string was expected");
         assert_eq!(message(inner.required("f").map(drop)), "`d.f` is missing");
@@ -136,5 +169,18 @@ mod tests {
             message(fields.integer("a", 5..=i64::MAX).map(drop)),
             "`a` is 3, an integer from 5 on was expected"
         );
+    }
+
+    #[test]
+    fn numbers_are_taken_as_clients_spell_them() {
+        let body = json!({"a": 3.0, "b": -1, "c": -1.0, "d": 1.5, "e": "3", "f": 1e300, "g": -2, "h": 0});
+        let fields = Fields::of(body.as_object().unwrap());
+        assert_eq!(fields.integer("a", 0..=5), Ok(Some(3)));
+        assert_eq!(fields.limit("a", 1), Ok(Some(3)));
+        assert_eq!((fields.limit("b", 1), fields.limit("c", 1)), (Ok(None), Ok(None)));
+        for name in ["d", "e", "f", "g", "h"] {
+            assert_eq!(fields.limit(name, 1).map_err(ApiError::named), Err(name.to_owned()));
+        }
+        assert_eq!(fields.limit("h", 0), Ok(Some(0)));
     }
 }

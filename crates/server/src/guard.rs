@@ -11,13 +11,25 @@ pub(crate) fn mark(said: &mut Value, tokenizer: &Tokenizer) -> Result<Option<cha
     if !any(said, &|text| tokenizer.mark_controls(text, '\0').is_some()) {
         return Ok(None);
     }
-    // Noncharacters: no text has them, but somebody might try.
-    let mark = ('\u{fdd0}'..='\u{fdef}').find(|mark| !any(said, &|text| text.contains(*mark)));
-    let Some(mark) = mark else {
-        return Err(ApiError::field("messages", "`messages` has control tokens among noncharacters"));
-    };
+    let mark = unused(said)?;
     replace(said, &|text| tokenizer.mark_controls(text, mark));
     Ok(Some(mark))
+}
+
+/// Marks the end of the string at `pointer`, and tells with which character: what a template writes after it is not
+/// part of that string.
+pub(crate) fn break_off(said: &mut Value, pointer: &str) -> Result<char, ApiError> {
+    let mark = unused(said)?;
+    if let Some(Value::String(text)) = said.pointer_mut(pointer) {
+        text.push(mark);
+    }
+    Ok(mark)
+}
+
+/// A noncharacter that is not in `said`: no text has them, but somebody might try.
+fn unused(said: &Value) -> Result<char, ApiError> {
+    let mark = ('\u{fdd0}'..='\u{fdef}').find(|mark| !any(said, &|text| text.contains(*mark)));
+    mark.ok_or_else(|| ApiError::field("messages", "`messages` has control tokens among noncharacters"))
 }
 
 /// Whether a string of `value` is such; names of fields are strings as well.

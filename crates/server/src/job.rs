@@ -1,11 +1,15 @@
 //! What the HTTP side asks of the engine's thread, and what it hears back.
 
+use crate::constraint::Held;
 use crate::error::ApiError;
+use crate::log::Record;
+use crate::speech::Speech;
 use engine::Round;
 use engine::sampling::{Likelihood, Sampling};
 use serde::Serialize;
+use std::sync::Arc;
 use std::time::Instant;
-use text::Grammar;
+use text::{Controls, Reasoning};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::mpsc::UnboundedSender;
 
@@ -18,30 +22,52 @@ pub(crate) struct Job {
     pub(crate) choices: Vec<Sampling>,
     /// Index of the first of them in the response.
     pub(crate) first_choice: usize,
-    /// Tokens of an answer at most, at least 1 and within the context.
+    /// Tokens of an answer at most, within the context; where it is 0 the prompt is read and nothing is written.
     pub(crate) room: usize,
-    /// Texts that end an answer.
+    /// Texts that end an answer wherever they occur.
     pub(crate) stops: Vec<String>,
+    /// Tokens that do.
+    pub(crate) ends: Vec<u32>,
+    /// Whether an answer ends with what ended it.
+    pub(crate) include_stop: bool,
+    /// Hears an answer and knows when one of its own stop strings has ended it.
+    pub(crate) listener: Option<Speech>,
     /// Likeliest tokens to tell beside each one written, where likelihoods are wanted.
     pub(crate) likelihoods: Option<usize>,
+    /// The same beside each token of the prompt.
+    pub(crate) scores: Option<usize>,
+    /// Whether the likelihood of an end token is told: not where the answer is a message.
+    pub(crate) tells_ends: bool,
     /// Whether text is wanted as it comes.
     pub(crate) stream: bool,
     /// Whether to tell which tokens were drafted.
     pub(crate) origins: bool,
+    /// Whether to tell how much of the prompt has been read.
+    pub(crate) progress: bool,
+    /// Whether control tokens are part of an answer's text.
+    pub(crate) controls: Controls,
+    /// Fields of the request that were ignored, to be told with the answer.
+    pub(crate) ignored: Vec<String>,
     /// What answers are held to, at their beginning.
-    pub(crate) grammar: Option<Grammar>,
+    pub(crate) held: Held,
+    /// What takes thinking and answer apart, where thinking is to be counted.
+    pub(crate) reasoning: Option<Reasoning>,
 }
 
 /// A job on its way through the scheduler.
 #[derive(Debug)]
 pub(crate) struct Ticket {
     pub(crate) job: Job,
+    /// What the log is told, where the request has a line there.
+    pub(crate) record: Option<Arc<Record>>,
     /// Closed when the client has gone away.
     pub(crate) events: UnboundedSender<Event>,
     pub(crate) arrived: Instant,
     pub(crate) deadline: Option<Instant>,
-    /// Given back when all jobs of the request are done.
-    pub(crate) _permit: std::sync::Arc<OwnedSemaphorePermit>,
+    /// Its places in the request's share, given back when it is done.
+    pub(crate) _place: OwnedSemaphorePermit,
+    /// The share itself, given back when all jobs of the request are.
+    pub(crate) _share: Arc<OwnedSemaphorePermit>,
 }
 
 /// News of one answer.
@@ -55,6 +81,8 @@ pub(crate) struct Event {
 /// What happened.
 #[derive(Debug)]
 pub(crate) enum News {
+    /// More of the prompt has been read.
+    Read(Progress),
     /// More text.
     Text(Said),
     /// The answer is whole.
@@ -63,19 +91,45 @@ pub(crate) enum News {
     Failed(ApiError),
 }
 
+/// How far the reading of a prompt has come, in tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Progress {
+    pub(crate) read: usize,
+    pub(crate) of: usize,
+    /// Of those read, how many were known already.
+    pub(crate) cached: usize,
+    /// Milliseconds it has taken so far.
+    pub(crate) ms: u64,
+}
+
+/// Where a token came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Origin {
+    /// Bytes of the text that came with it.
+    pub(crate) bytes: usize,
+    pub(crate) drafted: bool,
+    /// With the first token of a round: how many tokens were proposed in it.
+    pub(crate) proposed: Option<usize>,
+}
+
 /// Text of an answer and what is told about its tokens, where that is wanted; not all of it is empty. Text may come
 /// later than its tokens.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Said {
     pub(crate) text: String,
     pub(crate) likelihoods: Vec<Likelihood>,
-    /// For each token how many bytes of the text came with it, and whether it was drafted.
-    pub(crate) origins: Vec<(usize, bool)>,
+    /// How likely the tokens of the prompt were, from its second on: told once, before anything else.
+    pub(crate) scores: Vec<Likelihood>,
+    /// One for each token.
+    pub(crate) origins: Vec<Origin>,
+    /// Tokens that were written for it.
+    pub(crate) tokens: usize,
 }
 
 impl Said {
     pub(crate) fn is_empty(&self) -> bool {
-        self.text.is_empty() && self.likelihoods.is_empty() && self.origins.is_empty()
+        let Self { text, likelihoods, scores, origins, .. } = self;
+        text.is_empty() && likelihoods.is_empty() && scores.is_empty() && origins.is_empty()
     }
 }
 
@@ -96,6 +150,8 @@ pub(crate) struct Outcome {
     pub(crate) stop: Option<usize>,
     pub(crate) prompt_tokens: usize,
     pub(crate) completion_tokens: usize,
+    /// Those of them that were thinking, its closing tag included.
+    pub(crate) reasoning_tokens: usize,
     /// Tokens of the prompt that were not read again.
     pub(crate) cached_tokens: usize,
     pub(crate) report: Report,
@@ -108,6 +164,9 @@ pub(crate) struct Report {
     pub(crate) cached_tokens: usize,
     pub(crate) spec: SpecReport,
     pub(crate) timing: Timing,
+    /// Fields of the request that were ignored.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) ignored: Vec<String>,
 }
 
 /// How speculation went.

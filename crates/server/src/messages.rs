@@ -1,8 +1,10 @@
 //! The messages of a chat request, checked and brought into the form that chat templates read: `content` is one
 //! string, `arguments` of tool calls are objects.
 
+use crate::arguments;
 use crate::error::ApiError;
-use crate::fields::{Fields, wrong};
+use crate::fields::Fields;
+use crate::parts::{self, Unread};
 use serde_json::{Map, Value, json};
 
 /// Messages at most.
@@ -15,26 +17,41 @@ pub(crate) fn read(fields: &Fields<'_>) -> Result<Vec<Value>, ApiError> {
     if messages.is_empty() || messages.len() > MAX_MESSAGES {
         return Err(fields.wrong("messages", &format!("1 to {MAX_MESSAGES} messages")));
     }
-    messages.iter().enumerate().map(|(i, message)| read_message(message, format!("messages[{i}]"))).collect()
+    let newest = newest(messages);
+    let read = messages.iter().enumerate().map(|(i, message)| {
+        read_message(&Fields::within(message, format!("messages[{i}]"))?, newest == Some(i))
+    });
+    read.collect()
 }
 
-fn read_message(message: &Value, path: String) -> Result<Value, ApiError> {
-    let fields = Fields::within(message, path)?;
+/// The place of what the user says now: the last message, whatever the system says after it. What is not text is
+/// refused there alone; everything before has been answered, or was followed by something else to answer.
+pub(crate) fn newest(messages: &[Value]) -> Option<usize> {
+    let aside = |message: &Value| matches!(message["role"].as_str(), Some("system" | "developer"));
+    let last = messages.iter().rposition(|message| !aside(message))?;
+    (messages[last]["role"] == "user").then_some(last)
+}
+
+fn read_message(fields: &Fields<'_>, newest: bool) -> Result<Value, ApiError> {
     fields.required("role")?;
     let role = match fields.string("role")? {
         Some("developer") => "system",
+        // Results of functions as they were before there were tools.
+        Some("function") => "tool",
         Some(role @ ("system" | "user" | "assistant" | "tool")) => role,
-        _ => return Err(fields.wrong("role", "`system`, `developer`, `user`, `assistant` or `tool`")),
+        _ => return Err(fields.unlisted("role", "`system`, `developer`, `user`, `assistant` or `tool`")),
     };
     let mut read = Map::new();
     read.insert("role".into(), json!(role));
     let calls = match role {
-        "assistant" => read_calls(&fields)?,
+        "assistant" => read_calls(fields)?,
         _ => Vec::new(),
     };
+    let unread = if newest || role == "system" { Unread::Refused } else { Unread::Noted };
     let content = match fields.get("content") {
-        Some(content) => read_content(content, fields.path("content"))?,
-        None if role == "assistant" => String::new(),
+        Some(content) => parts::read(content, &fields.path("content"), unread)?,
+        None if role == "assistant" && fields.get("audio").is_some() => parts::note("audio"),
+        None if role == "assistant" => fields.string("refusal")?.unwrap_or_default().to_owned(),
         None => return Err(fields.missing("content")),
     };
     read.insert("content".into(), json!(content));
@@ -55,57 +72,43 @@ fn read_message(message: &Value, path: String) -> Result<Value, ApiError> {
     Ok(Value::Object(read))
 }
 
-/// A string, or parts that are all text.
-fn read_content(content: &Value, path: String) -> Result<String, ApiError> {
-    let parts = match content {
-        Value::String(text) => return Ok(text.clone()),
-        Value::Array(parts) => parts,
-        other => return Err(wrong(path, other, "a string or an array of parts")),
-    };
-    let mut text = String::new();
-    for (i, part) in parts.iter().enumerate() {
-        let fields = Fields::within(part, format!("{path}[{i}]"))?;
-        fields.required("type")?;
-        match fields.string("type")? {
-            Some("text") => {
-                fields.required("text")?;
-                text.push_str(fields.string("text")?.unwrap_or_default());
-            }
-            Some("refusal") => text.push_str(fields.string("refusal")?.unwrap_or_default()),
-            Some(kind @ ("image_url" | "image" | "input_image" | "input_audio" | "video_url" | "file")) => {
-                let message =
-                    format!("`{path}[{i}]` is of type `{kind}`: the model that is served reads text only");
-                return Err(ApiError::field(format!("{path}[{i}]"), message));
-            }
-            _ => return Err(fields.wrong("type", "`text`")),
-        }
-    }
-    Ok(text)
-}
-
-/// Tool calls of an earlier answer; their arguments come as JSON in a string.
+/// Tool calls of an earlier answer, also the one call of the time before there were tools.
 fn read_calls(fields: &Fields<'_>) -> Result<Vec<Value>, ApiError> {
     let calls = fields.array("tool_calls")?.unwrap_or_default();
     let read = calls.iter().enumerate().map(|(i, call)| {
         let call = Fields::within(call, format!("{}[{i}]", fields.path("tool_calls")))?;
-        call.required("function")?;
-        let function = call.object("function")?.ok_or_else(|| call.wrong("function", "an object"))?;
-        function.required("name")?;
-        let name = function.string("name")?;
-        let arguments = match function.get("arguments") {
-            None => json!({}),
-            Some(Value::Object(object)) => json!(object),
-            Some(Value::String(text)) if text.trim().is_empty() => json!({}),
-            Some(Value::String(text)) => match serde_json::from_str(text) {
-                Ok(Value::Object(object)) => Value::Object(object),
-                _ => return Err(function.wrong("arguments", "a JSON object in a string")),
-            },
-            Some(_) => return Err(function.wrong("arguments", "a JSON object in a string")),
-        };
         let id = call.string("id")?;
+        let (name, arguments) = match (call.string("type")?, call.object("custom")?) {
+            (Some("custom"), Some(custom)) => {
+                custom.required("name")?;
+                (custom.string("name")?, json!({"input": custom.string("input")?.unwrap_or_default()}))
+            }
+            _ => {
+                call.required("function")?;
+                let function = call.object("function")?.ok_or_else(|| call.wrong("function", "an object"))?;
+                read_function(&function)?
+            }
+        };
         Ok(json!({"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}))
     });
-    read.collect()
+    let mut read = read.collect::<Result<Vec<Value>, ApiError>>()?;
+    if let Some(function) = fields.object("function_call")?.filter(|_| read.is_empty()) {
+        let (name, arguments) = read_function(&function)?;
+        read.push(json!({"type": "function", "function": {"name": name, "arguments": arguments}}));
+    }
+    Ok(read)
+}
+
+/// The name and the arguments of a call; these come as JSON in a string.
+fn read_function<'a>(function: &Fields<'a>) -> Result<(Option<&'a str>, Value), ApiError> {
+    function.required("name")?;
+    let arguments = match function.get("arguments") {
+        None => json!({}),
+        Some(Value::Object(object)) => json!(object),
+        Some(Value::String(text)) => Value::Object(arguments::read(text)),
+        Some(_) => return Err(function.wrong("arguments", "a JSON object in a string")),
+    };
+    Ok((function.string("name")?, arguments))
 }
 
 #[cfg(test)]
@@ -154,8 +157,7 @@ mod tests {
             (json!([{"role": "assistant", "tool_calls": 3}]), "messages[0].tool_calls"),
             (json!([{"role": "assistant", "tool_calls": [{}]}]), "messages[0].tool_calls[0].function"),
             (call(json!({})), "messages[0].tool_calls[0].function.name"),
-            (call(json!({"name": "f", "arguments": "{"})), "messages[0].tool_calls[0].function.arguments"),
-            (call(json!({"name": "f", "arguments": "[]"})), "messages[0].tool_calls[0].function.arguments"),
+            (call(json!({"name": "f", "arguments": 3})), "messages[0].tool_calls[0].function.arguments"),
         ] {
             let error = messages(value.clone()).unwrap_err();
             assert_eq!(error.object()["error"]["param"], field, "{value}");
@@ -166,5 +168,37 @@ mod tests {
             messages(image).unwrap_err().to_string(),
             "`messages[0].content[1]` is of type `image_url`: the model that is served reads text only"
         );
+    }
+
+    #[test]
+    fn what_was_said_once_can_be_said_again() {
+        let image = json!([{"type": "image_url", "image_url": {"url": "data:"}}]);
+        let seen = "[an image that this model cannot see]\n";
+        let call = |arguments: &str| json!({"id": "c", "type": "function", "function": {"name": "f", "arguments": arguments}});
+        let read = messages(json!([
+            {"role": "user", "content": image},
+            {"role": "user", "content": "What is it?"},
+            {"role": "assistant", "content": null, "tool_calls": [call("{\"path\": \"a.p"),
+                {"id": "d", "type": "custom", "custom": {"name": "patch", "input": "*** Begin"}}]},
+            {"role": "tool", "tool_call_id": "c", "content": image},
+            {"role": "assistant", "content": null, "function_call": {"name": "g", "arguments": ""}},
+            {"role": "function", "name": "g", "content": "7"},
+            {"role": "assistant", "content": null, "audio": {"id": "x"}},
+            {"role": "user", "content": "Go on"},
+            {"role": "system", "content": "Be brief"},
+        ]))
+        .unwrap();
+        assert_eq!((&read[0]["content"], &read[3]["content"]), (&json!(seen), &json!(seen)));
+        let arguments =
+            |message: usize, call: usize| &read[message]["tool_calls"][call]["function"]["arguments"];
+        assert_eq!(arguments(2, 0), &json!({"path": "a.p"}));
+        assert_eq!(arguments(2, 1), &json!({"input": "*** Begin"}));
+        assert_eq!((arguments(4, 0), &read[5]["role"]), (&json!({}), &json!("tool")));
+        assert_eq!(read[6]["content"], "[audio that this model cannot hear]");
+        // What the user says now is another matter, whatever the system adds.
+        let now = json!([{"role": "user", "content": image}, {"role": "system", "content": "x"}]);
+        assert_eq!(messages(now).unwrap_err().named(), "messages[0].content[0]");
+        let robot = messages(json!([{"role": "robot", "content": "x"}])).unwrap_err().to_string();
+        assert!(robot.starts_with("`messages[0].role` is `robot`, `system`"), "{robot}");
     }
 }

@@ -1,14 +1,15 @@
 //! Counters and histograms in Prometheus' text form. Names that gateways for vLLM know are used where they mean the
 //! same; the others begin with `forerun`. Nothing here tells what was said.
 
-use crate::job::{Finish, Outcome};
+use crate::job::{Finish, Outcome, Ticket};
 use engine::Round;
 use prometheus_client::encoding::{EncodeLabelSet, text::encode};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
-use prometheus_client::registry::Registry;
+use prometheus_client::registry::{Metric, Registry};
+use std::collections::HashSet;
 use std::sync::atomic::AtomicU64;
 
 /// Why requests ended.
@@ -23,6 +24,33 @@ struct Drafter {
     drafter: &'static str,
 }
 
+/// How far behind a round's anchor a drafted token lies; the first is 0.
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Position {
+    position: u64,
+}
+
+/// What went wrong.
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Kind {
+    kind: &'static str,
+}
+
+/// How states are kept, in the words of vLLM's dashboards.
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+pub(crate) struct CacheConfig {
+    /// Tokens of a page of keys and values.
+    pub(crate) block_size: u64,
+    /// Pages that all slots together can fill.
+    pub(crate) num_gpu_blocks: u64,
+    pub(crate) cache_dtype: String,
+    pub(crate) enable_prefix_caching: String,
+    pub(crate) prefix_cache_bytes: u64,
+    pub(crate) prefix_cache_host_bytes: u64,
+    /// Answers written at once.
+    pub(crate) slots: u64,
+}
+
 /// What is counted.
 #[derive(Debug)]
 pub(crate) struct Metrics {
@@ -32,6 +60,8 @@ pub(crate) struct Metrics {
     /// Answers that wait for a slot.
     pub(crate) waiting: Gauge,
     pub(crate) prompt_tokens: Counter,
+    /// Of the prompts' tokens, those that passes have read.
+    pub(crate) prefill_tokens: Counter,
     pub(crate) generation_tokens: Counter,
     pub(crate) cached_queries: Counter,
     pub(crate) cached_hits: Counter,
@@ -42,106 +72,187 @@ pub(crate) struct Metrics {
     pub(crate) kv_usage: Gauge<f64, AtomicU64>,
     pub(crate) refused: Counter,
     pub(crate) first_token: Histogram,
+    between_tokens: Histogram,
     per_token: Histogram,
+    whole: Histogram,
+    queue: Histogram,
+    prefill: Histogram,
+    decode: Histogram,
+    prompt_lengths: Histogram,
+    answer_lengths: Histogram,
+    rooms: Histogram,
+    choices: Histogram,
     drafts: Counter,
     drafted: Counter,
     accepted: Counter,
+    accepted_at: Family<Position, Counter>,
     accept_length: Histogram,
     rounds: Family<Drafter, Counter>,
     ended: Family<Ended, Counter>,
+    errors: Family<Kind, Counter>,
+}
+
+/// Registers metrics one by one.
+struct Book(Registry);
+
+impl Book {
+    fn add<M: Metric + Clone>(&mut self, name: &str, help: &str, metric: M) -> M {
+        self.0.register(name, help, metric.clone());
+        metric
+    }
+
+    fn new<M: Metric + Clone + Default>(&mut self, name: &str, help: &str) -> M {
+        self.add(name, help, M::default())
+    }
+
+    fn seconds(&mut self, name: &str, help: &str) -> Histogram {
+        let steps = [1.0, 2.5, 5.0];
+        let buckets = (-3..3).flat_map(move |power| steps.map(|s| s * 10f64.powi(power)));
+        self.add(name, help, Histogram::new(buckets))
+    }
+
+    /// Of up to `most` tokens.
+    fn tokens(&mut self, name: &str, help: &str, most: usize) -> Histogram {
+        let steps = (0..9).flat_map(|power| [1.0, 2.0, 5.0].map(|s| s * 10f64.powi(power)));
+        self.add(name, help, Histogram::new(steps.take_while(|step| *step <= most as f64)))
+    }
 }
 
 impl Metrics {
-    pub(crate) fn new() -> Self {
-        let seconds = || {
-            let steps = [1.0, 2.5, 5.0];
-            Histogram::new((-3..3).flat_map(move |power| steps.map(|s| s * 10f64.powi(power))))
-        };
-        let mut metrics = Self {
-            registry: Registry::default(),
-            running: Gauge::default(),
-            waiting: Gauge::default(),
-            prompt_tokens: Counter::default(),
-            generation_tokens: Counter::default(),
-            cached_queries: Counter::default(),
-            cached_hits: Counter::default(),
-            cache_bytes: Gauge::default(),
-            cache_host_bytes: Gauge::default(),
-            cache_entries: Gauge::default(),
-            kv_usage: Gauge::default(),
-            refused: Counter::default(),
-            first_token: seconds(),
-            per_token: seconds(),
-            drafts: Counter::default(),
-            drafted: Counter::default(),
-            accepted: Counter::default(),
-            accept_length: Histogram::new((1..=16).map(f64::from)),
-            rounds: Family::default(),
-            ended: Family::default(),
-        };
-        let r = &mut metrics.registry;
-        r.register("vllm:num_requests_running", "Answers being read or written", metrics.running.clone());
-        r.register("vllm:num_requests_waiting", "Answers that wait for a slot", metrics.waiting.clone());
+    /// For a model of that name, whose context holds so many tokens.
+    pub(crate) fn new(model: &str, context: usize) -> Self {
+        let label = ("model_name".into(), model.to_owned().into());
+        let mut b = Book(Registry::with_labels(std::iter::once(label)));
         // The second name is the one that older gateways know.
-        for name in ["vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"] {
-            r.register(name, "Tokens held, of all that the slots could hold", metrics.kv_usage.clone());
+        let held = "Tokens held, of all that the slots could hold";
+        let kv_usage: Gauge<f64, AtomicU64> = b.new("vllm:kv_cache_usage_perc", held);
+        b.add("vllm:gpu_cache_usage_perc", held, kv_usage.clone());
+        let mean = "Decoding by token, of an answer";
+        let per_token = b.seconds("vllm:request_time_per_output_token_seconds", mean);
+        b.add("vllm:time_per_output_token_seconds", mean, per_token.clone());
+        let metrics = Self {
+            running: b.new("vllm:num_requests_running", "Answers being read or written"),
+            waiting: b.new("vllm:num_requests_waiting", "Answers that wait for a slot"),
+            prompt_tokens: b.new("vllm:prompt_tokens", "Tokens of prompts"),
+            prefill_tokens: b.new("forerun_prefill_tokens", "Prompt tokens read"),
+            generation_tokens: b.new("vllm:generation_tokens", "Tokens of answers"),
+            cached_queries: b.new("vllm:prefix_cache_queries", "Prompt tokens looked up"),
+            cached_hits: b.new("vllm:prefix_cache_hits", "Prompt tokens found"),
+            cache_bytes: b.new("forerun_prefix_cache_bytes", "Bytes that cached states use"),
+            cache_host_bytes: b
+                .new("forerun_prefix_cache_host_bytes", "Bytes of those stowed in the host's memory"),
+            cache_entries: b.new("forerun_prefix_cache_entries", "Cached states"),
+            kv_usage,
+            refused: b.new("forerun_requests_refused", "Requests turned away"),
+            first_token: b.seconds("vllm:time_to_first_token_seconds", "Arrival to first token"),
+            between_tokens: b.seconds(
+                "vllm:inter_token_latency_seconds",
+                "From one round's tokens of an answer to the next's",
+            ),
+            per_token,
+            whole: b.seconds("vllm:e2e_request_latency_seconds", "Arrival to last token"),
+            queue: b.seconds("vllm:request_queue_time_seconds", "Arrival to a slot"),
+            prefill: b.seconds("vllm:request_prefill_time_seconds", "A slot to the first token"),
+            decode: b.seconds("vllm:request_decode_time_seconds", "First token to last"),
+            prompt_lengths: b.tokens("vllm:request_prompt_tokens", "Tokens of a prompt", context),
+            answer_lengths: b.tokens("vllm:request_generation_tokens", "Tokens of an answer", context),
+            rooms: b.tokens("vllm:request_params_max_tokens", "Tokens that an answer may have", context),
+            choices: b.tokens("vllm:request_params_n", "Answers to a prompt", 20),
+            drafts: b.new("vllm:spec_decode_num_drafts", "Rounds with a draft"),
+            drafted: b.new("vllm:spec_decode_num_draft_tokens", "Drafted tokens judged"),
+            accepted: b.new("vllm:spec_decode_num_accepted_tokens", "Of them, how many stood"),
+            accepted_at: b
+                .new("vllm:spec_decode_num_accepted_tokens_per_pos", "Of them, by how far behind the anchor"),
+            accept_length: b.add(
+                "forerun_accept_length",
+                "Tokens of a round",
+                Histogram::new((1..=16).map(f64::from)),
+            ),
+            rounds: b.new("forerun_rounds", "Rounds by who proposed"),
+            ended: b.new("vllm:request_success", "Answers that ended"),
+            errors: b.new("forerun_request_errors", "Requests that failed, by what went wrong"),
+            registry: b.0,
+        };
+        // What has not happened yet is 0 and not absent.
+        for finished_reason in ["stop", "length", "abort"] {
+            metrics.ended.get_or_create(&Ended { finished_reason }).inc_by(0);
         }
-        r.register("vllm:prompt_tokens", "Tokens of prompts", metrics.prompt_tokens.clone());
-        r.register("vllm:generation_tokens", "Tokens of answers", metrics.generation_tokens.clone());
-        r.register("vllm:prefix_cache_queries", "Prompt tokens looked up", metrics.cached_queries.clone());
-        r.register("vllm:prefix_cache_hits", "Prompt tokens found", metrics.cached_hits.clone());
-        r.register("vllm:time_to_first_token_seconds", "Arrival to first token", metrics.first_token.clone());
-        r.register("vllm:time_per_output_token_seconds", "Decoding, by token", metrics.per_token.clone());
-        r.register("vllm:spec_decode_num_drafts", "Rounds with a draft", metrics.drafts.clone());
-        r.register("vllm:spec_decode_num_draft_tokens", "Drafted tokens judged", metrics.drafted.clone());
-        r.register(
-            "vllm:spec_decode_num_accepted_tokens",
-            "Of them, how many stood",
-            metrics.accepted.clone(),
-        );
-        r.register("vllm:request_success", "Answers that ended", metrics.ended.clone());
-        r.register("forerun_accept_length", "Tokens of a round", metrics.accept_length.clone());
-        r.register("forerun_rounds", "Rounds by who proposed", metrics.rounds.clone());
-        r.register("forerun_prefix_cache_bytes", "Bytes that cached states use", metrics.cache_bytes.clone());
-        r.register(
-            "forerun_prefix_cache_host_bytes",
-            "Bytes of those stowed in the host's memory",
-            metrics.cache_host_bytes.clone(),
-        );
-        r.register("forerun_prefix_cache_entries", "Cached states", metrics.cache_entries.clone());
-        r.register("forerun_requests_refused", "Requests turned away", metrics.refused.clone());
+        metrics.accepted_at.get_or_create(&Position { position: 0 }).inc_by(0);
+        metrics.errors.get_or_create(&Kind { kind: "internal" }).inc_by(0);
         metrics
     }
 
-    pub(crate) fn add_round(&self, round: &Round) {
+    /// Tells once how states are kept.
+    pub(crate) fn tell_cache(&mut self, config: CacheConfig) {
+        let info = Family::<CacheConfig, Gauge>::default();
+        info.get_or_create(&config).set(1);
+        self.registry.register("vllm:cache_config_info", "How states are kept", info);
+    }
+
+    /// A round of an answer, so many seconds after its last tokens came.
+    pub(crate) fn add_round(&self, round: &Round, seconds: f64) {
         self.rounds.get_or_create(&Drafter { drafter: round.drafter }).inc();
         self.drafts.inc_by(u64::from(round.drafted > 0));
         self.drafted.inc_by(round.drafted as u64);
         self.accepted.inc_by(round.stood as u64);
+        for position in 0..round.stood as u64 {
+            self.accepted_at.get_or_create(&Position { position }).inc();
+        }
         self.accept_length.observe(round.accept_length() as f64);
         self.generation_tokens.inc_by(round.emitted.len() as u64);
+        self.between_tokens.observe(seconds);
     }
 
-    pub(crate) fn add_answer(&self, outcome: &Outcome) {
+    /// An answer is whole.
+    pub(crate) fn add_answer(&self, outcome: &Outcome, ticket: &Ticket) {
         let finished_reason = match outcome.finish {
             Finish::Stop => "stop",
             Finish::Length => "length",
         };
         self.ended.get_or_create(&Ended { finished_reason }).inc();
+        let timing = &outcome.report.timing;
         if outcome.completion_tokens > 1 {
-            self.per_token.observe(outcome.report.timing.decode_s / (outcome.completion_tokens - 1) as f64);
+            self.per_token.observe(timing.decode_s / (outcome.completion_tokens - 1) as f64);
         }
+        self.whole.observe(ticket.arrived.elapsed().as_secs_f64());
+        self.queue.observe(timing.queue_s);
+        self.prefill.observe(timing.prefill_s);
+        self.decode.observe(timing.decode_s);
+        self.prompt_lengths.observe(outcome.prompt_tokens as f64);
+        self.answer_lengths.observe(outcome.completion_tokens as f64);
+        self.rooms.observe(ticket.job.room as f64);
+        self.choices.observe(ticket.job.choices.len() as f64);
     }
 
     pub(crate) fn add_abort(&self) {
         self.ended.get_or_create(&Ended { finished_reason: "abort" }).inc();
     }
 
-    /// The page of `/metrics`.
-    pub(crate) fn page(&self) -> String {
+    /// A request failed.
+    pub(crate) fn add_error(&self, kind: &'static str) {
+        self.errors.get_or_create(&Kind { kind }).inc();
+    }
+
+    /// The page of `/metrics`, in OpenMetrics' form or in Prometheus' older one, where a counter's family is called as
+    /// its samples are.
+    pub(crate) fn page(&self, is_open: bool) -> String {
         let mut page = String::new();
         // Writing to a string cannot fail; a page cut short is still better than no page.
         let _ = encode(&mut page, &self.registry);
-        page
+        if is_open {
+            return page;
+        }
+        let counters = page.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.strip_suffix(" counter"));
+        let counters: HashSet<&str> = counters.collect();
+        let older = |line: &str| {
+            let mut words = line.splitn(4, ' ');
+            match (words.next(), words.next(), words.next(), words.next()) {
+                (Some("#"), Some(what), Some(name), Some(rest)) if counters.contains(name) => {
+                    format!("# {what} {name}_total {rest}\n")
+                }
+                _ => format!("{line}\n"),
+            }
+        };
+        page.lines().filter(|line| *line != "# EOF").map(older).collect()
     }
 }

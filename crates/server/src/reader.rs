@@ -3,35 +3,48 @@
 use crate::error::ApiError;
 use crate::handle::Handle;
 use crate::metrics::Metrics;
+use crate::models::{Abilities, About};
 use crate::router::Shared;
 use crate::settings::Limits;
-use crate::{anthropic, chat, responses};
+use crate::{anthropic, chat, ollama, responses};
 use engine::sampling::Sampling;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, OnceLock, mpsc};
+use std::sync::{Arc, OnceLock, Weak, mpsc};
 use text::{ChatTemplate, Tokenizer};
 
 /// Reads bodies as a server with this tokenizer and template would.
-pub struct Reader(Shared);
+pub struct Reader(pub(crate) Shared);
 
 impl Reader {
     /// A reader for a context of 4096 tokens.
     pub fn new(tokenizer: Tokenizer, template: ChatTemplate) -> Self {
-        let metrics = Arc::new(Metrics::new());
+        let metrics = Arc::new(Metrics::new("none", 4096));
         let (jobs, _) = mpsc::channel();
-        let handle = Handle::new(jobs, 8, None, Arc::new(AtomicBool::new(false)), Arc::clone(&metrics));
-        let limits =
-            Limits { sampling: Sampling::default(), vocab: tokenizer.len(), context: 4096, capacity: 8 };
+        let abandon = Arc::new(AtomicBool::new(false));
+        let handle = Handle::new(jobs, 8, 8, None, abandon, Arc::clone(&metrics), Weak::new());
+        let about = About {
+            names: vec!["none".to_owned()],
+            created: 0,
+            context: 4096,
+            trained_context: 4096,
+            parameters: 0,
+            vocab: tokenizer.len(),
+            hidden: 0,
+            can: Abilities::of(Some(&template)),
+        };
+        let (vocab, ends) = (tokenizer.len(), tokenizer.ends().to_vec());
+        let limits = Limits { sampling: Sampling::default(), vocab, context: 4096, capacity: 8, ends };
         Self(Shared {
             handle,
-            name: "none".to_owned(),
-            created: 0,
+            about,
             tokenizer: Arc::new(tokenizer),
-            template: Some(template),
+            template: Ok(template),
             grammars: OnceLock::new(),
             limits,
             keys: None,
             metrics,
+            weights: ollama::About::default(),
+            store: None,
         })
     }
 
@@ -42,7 +55,12 @@ impl Reader {
 
     /// The same of a request of the Responses API.
     pub fn responses(&self, body: &[u8]) -> Result<Vec<u32>, ApiError> {
-        Ok(responses::read(&parsed(body)?, &self.0)?.0.job.prompt)
+        Ok(responses::read(&parsed(body)?, &self.0)?.chat.job.prompt)
+    }
+
+    /// The same of a request to Ollama's `/api/chat`; none where nothing is asked.
+    pub fn ollama(&self, body: &[u8]) -> Result<Option<Vec<u32>>, ApiError> {
+        Ok(ollama::read_chat(&parsed(body)?, &self.0)?.map(|chat| chat.job.prompt))
     }
 
     /// The same of a request in Anthropic's form.

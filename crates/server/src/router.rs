@@ -3,26 +3,36 @@
 use crate::error::ApiError;
 use crate::handle::Handle;
 use crate::keys::Keys;
+use crate::log::{self, Log};
 use crate::metrics::Metrics;
+use crate::models::{self, About};
 use crate::settings::Limits;
-use crate::{anthropic, chat, completions, hosts, page, responses, tokens};
+use crate::{anthropic, chat, completions, hosts, ollama, page, responses, tokens};
 use axum::body::Bytes;
 use axum::extract::rejection::BytesRejection;
 use axum::extract::{DefaultBodyLimit, FromRequest, Request, State};
-use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use serde_json::{Map, Value, json};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, LazyLock, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use text::{ChatTemplate, GrammarError, Grammars, Tokenizer};
+use tokio::sync::Semaphore;
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::cors::{AllowHeaders, Any, CorsLayer};
 
 /// Bytes of a body at most.
 const MAX_BODY: usize = 16 << 20;
+
+/// Bodies that are understood at the same time, one a processor; the others wait, so that many long ones take neither
+/// all the processors' time nor all the memory.
+static READERS: LazyLock<Semaphore> = LazyLock::new(|| {
+    let processors = std::thread::available_parallelism().map_or(2, usize::from);
+    Semaphore::new(processors.clamp(2, 16))
+});
 
 /// A body must have come by then.
 const BODY_PATIENCE: Duration = Duration::from_secs(60);
@@ -30,17 +40,19 @@ const BODY_PATIENCE: Duration = Duration::from_secs(60);
 /// What every request works with.
 pub(crate) struct Shared {
     pub(crate) handle: Handle,
-    /// Name of the model.
-    pub(crate) name: String,
-    /// When the server began, in seconds since 1970.
-    pub(crate) created: u64,
+    pub(crate) about: About,
     pub(crate) tokenizer: Arc<Tokenizer>,
-    pub(crate) template: Option<ChatTemplate>,
+    /// Or why there is none.
+    pub(crate) template: Result<ChatTemplate, String>,
     /// Made when the first is asked for.
     pub(crate) grammars: OnceLock<Result<Grammars, GrammarError>>,
     pub(crate) limits: Limits,
     pub(crate) keys: Option<Keys>,
     pub(crate) metrics: Arc<Metrics>,
+    /// What Ollama's clients are told of the model.
+    pub(crate) weights: ollama::About,
+    /// Responses that are kept, where they are.
+    pub(crate) store: Option<Arc<responses::Store>>,
 }
 
 impl Shared {
@@ -53,20 +65,28 @@ impl Shared {
 
 /// All paths. Pages of the origins in `cors` may take them too; where the server is `loopback` it answers to no other
 /// name than this machine's.
-pub(crate) fn router(shared: Arc<Shared>, cors: &[HeaderValue], loopback: bool) -> Router {
+pub(crate) fn router(shared: Arc<Shared>, log: Log, cors: &[HeaderValue], loopback: bool) -> Router {
     let app = Router::new()
         .route("/v1/chat/completions", post(chat::complete))
         .route("/v1/completions", post(completions::complete))
         .route("/v1/responses", post(responses::respond))
+        .route("/v1/responses/input_tokens", post(responses::count))
+        .route("/v1/responses/{id}", get(responses::fetch).delete(responses::remove))
+        .route("/v1/responses/{id}/input_items", get(responses::input_items))
         .route("/v1/messages", post(anthropic::messages))
         .route("/v1/messages/count_tokens", post(anthropic::count_tokens))
-        .route("/v1/models", get(models))
-        .route("/v1/models/{*name}", get(model))
+        .route("/v1/models", get(models::list))
+        .route("/v1/models/{*name}", get(models::one))
         .route("/tokenize", post(tokens::tokenize))
         .route("/detokenize", post(tokens::detokenize))
+        .route("/tokenizer_info", get(tokens::info))
         .route("/metrics", get(metrics))
         .route_layer(middleware::from_fn_with_state(Arc::clone(&shared), check_key))
         .route("/health", get(health))
+        .route("/ready", get(ready))
+        .route("/ping", get(health).post(health))
+        .route("/version", get(version))
+        .nest("/api", ollama::routes(&shared))
         .merge(page::routes())
         .method_not_allowed_fallback(no_such_method)
         .fallback(no_such_path)
@@ -80,13 +100,16 @@ pub(crate) fn router(shared: Arc<Shared>, cors: &[HeaderValue], loopback: bool) 
         origins if origins.iter().any(|origin| origin == "*") => app.layer(shares().allow_origin(Any)),
         origins => app.layer(shares().allow_origin(origins.to_vec())),
     };
-    if loopback { app.layer(middleware::from_fn(check_host)) } else { app }
+    let app = if loopback { app.layer(middleware::from_fn(check_host)) } else { app };
+    app.layer(middleware::from_fn(anthropic::own_errors))
+        .layer(middleware::from_fn_with_state(log, log::follow))
 }
 
 /// What pages of other origins may send.
 fn shares() -> CorsLayer {
-    let methods = [Method::GET, Method::POST];
-    CorsLayer::new().allow_methods(methods).allow_headers(AllowHeaders::mirror_request())
+    let methods = [Method::GET, Method::POST, Method::DELETE];
+    let shares = CorsLayer::new().allow_methods(methods).allow_headers(AllowHeaders::mirror_request());
+    shares.expose_headers([log::REQUEST_ID])
 }
 
 async fn check_host(request: Request, next: Next) -> Response {
@@ -104,30 +127,37 @@ async fn check_key(State(shared): State<Arc<Shared>>, request: Request, next: Ne
     }
 }
 
+/// Whether the process is any good: one that drains is, one whose engine has ended is not.
 async fn health(State(shared): State<Arc<Shared>>) -> Response {
-    match shared.handle.is_closing() {
-        true => (StatusCode::SERVICE_UNAVAILABLE, Json(json!({"status": "draining"}))).into_response(),
-        false => Json(json!({"status": "ok"})).into_response(),
+    let handle = &shared.handle;
+    let (code, status) = match (handle.is_alive(), handle.is_closing()) {
+        (false, _) => (StatusCode::INTERNAL_SERVER_ERROR, "the engine has ended"),
+        (true, true) => (StatusCode::OK, "draining"),
+        (true, false) => (StatusCode::OK, "ok"),
+    };
+    (code, Json(json!({"status": status}))).into_response()
+}
+
+/// Whether the next request should come here.
+async fn ready(State(shared): State<Arc<Shared>>) -> Response {
+    match shared.handle.is_alive() && !shared.handle.is_closing() {
+        true => Json(json!({"status": "ok"})).into_response(),
+        false => (StatusCode::SERVICE_UNAVAILABLE, Json(json!({"status": "draining"}))).into_response(),
     }
 }
 
-async fn models(State(shared): State<Arc<Shared>>) -> Json<Value> {
-    Json(json!({"object": "list", "data": [model_object(&shared)]}))
+async fn version() -> Json<Value> {
+    Json(json!({"version": env!("CARGO_PKG_VERSION")}))
 }
 
-/// Any name is served by the model that is loaded.
-async fn model(State(shared): State<Arc<Shared>>) -> Json<Value> {
-    Json(model_object(&shared))
-}
-
-fn model_object(shared: &Shared) -> Value {
-    let (name, created, context) = (&shared.name, shared.created, shared.limits.context);
-    json!({"id": name, "object": "model", "created": created, "owned_by": "forerun", "max_model_len": context})
-}
-
-async fn metrics(State(shared): State<Arc<Shared>>) -> Response {
-    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-    ([(header::CONTENT_TYPE, kind)], shared.metrics.page()).into_response()
+async fn metrics(State(shared): State<Arc<Shared>>, headers: HeaderMap) -> Response {
+    let accepted = headers.get(header::ACCEPT).and_then(|kinds| kinds.to_str().ok());
+    let is_open = accepted.is_some_and(|kinds| kinds.contains("application/openmetrics-text"));
+    let kind = match is_open {
+        true => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+        false => "text/plain; version=0.0.4; charset=utf-8",
+    };
+    ([(header::CONTENT_TYPE, kind)], shared.metrics.page(is_open)).into_response()
 }
 
 async fn no_such_path(uri: Uri) -> ApiError {
@@ -180,7 +210,9 @@ impl Body {
         read: fn(&Map<String, Value>, &Shared) -> Result<T, ApiError>,
     ) -> Result<T, ApiError> {
         let shared = Arc::clone(shared);
+        let turn = READERS.acquire().await;
         let work = tokio::task::spawn_blocking(move || {
+            let _turn = turn;
             let body: Map<String, Value> =
                 serde_json::from_slice(&self.0).map_err(|error| ApiError::Body(error.to_string()))?;
             read(&body, &shared)

@@ -4,7 +4,6 @@
 
 use crate::answer::{Answer, Begun, Reading};
 use crate::chunk::Chunk;
-use crate::constraint::Held;
 use crate::error::ApiError;
 use crate::job::{Event, News, Ticket};
 use crate::metrics::Metrics;
@@ -131,7 +130,13 @@ impl Scheduler {
         };
         work.waiting.retain(|w| stays(&w.ticket, w.choice));
         work.reading.retain(|r| stays(&r.ticket, r.choice));
-        work.answers.retain(|a| stays(&a.ticket, a.choice));
+        work.answers.retain(|a| {
+            let stays = stays(&a.ticket, a.choice);
+            if !stays {
+                a.record(&a.outcome());
+            }
+            stays
+        });
     }
 
     /// Gives free slots to those who wait, first come, first served.
@@ -143,6 +148,8 @@ impl Scheduler {
             let sibling = start.is_some();
             let (cached, sequence) = match start {
                 Some(sequence) => (sequence.committed(), sequence),
+                // What is to be scored has to be read.
+                None if ticket.job.scores.is_some() => (0, self.engine.sequence()),
                 None => match self.cache.find(&mut self.engine, prompt) {
                     Some(found) => found,
                     None => (0, self.engine.sequence()),
@@ -150,12 +157,15 @@ impl Scheduler {
             };
             if !sibling {
                 self.metrics.prompt_tokens.inc_by(prompt.len() as u64);
-                self.metrics.cached_queries.inc_by(prompt.len() as u64);
-                self.metrics.cached_hits.inc_by(cached as u64);
+                if ticket.job.scores.is_none() {
+                    self.metrics.cached_queries.inc_by(prompt.len() as u64);
+                    self.metrics.cached_hits.inc_by(cached as u64);
+                }
                 self.note_cache();
             }
             let opening = self.tokenizer.special("<|im_start|>");
             let reading = Reading::new(ticket, choice, sequence, cached, opening);
+            reading.tell();
             admit_siblings(&reading, &mut work.waiting);
             work.reading.push_back(reading);
         }
@@ -178,25 +188,44 @@ impl Scheduler {
     /// Reads a chunk of the prompt that has waited longest for one.
     fn read_chunk(&mut self, work: &mut Work) {
         let Some(mut reading) = work.reading.pop_front() else { return };
+        if reading.ticket.job.room == 0 && reading.is_at_last() {
+            self.end_unwritten(&reading);
+            return;
+        }
+        let scores = reading.ticket.job.scores;
         let largest = self.engine.model().options().max_rows;
         let is_alone = work.answers.is_empty();
         let limit = if is_alone { largest } else { self.chunk.tokens() };
+        let limit = if scores.is_some() { limit.min(self.engine.scored_rows()) } else { limit };
         let end = reading.chunk_end(limit);
         let ticket = Arc::clone(&reading.ticket);
         let prompt = &ticket.job.prompt;
         let choice = reading.choice;
+        self.metrics.prefill_tokens.inc_by((end - reading.sequence.committed()) as u64);
         if end < prompt.len() {
             let (from, start) = (reading.sequence.committed(), Instant::now());
             let read = guarded(|| {
-                self.engine.read(&mut reading.sequence, &prompt[from..end])?;
-                if is_alone { Ok(()) } else { Ok(self.engine.backend().finish()?) }
+                match scores {
+                    None => self.engine.read(&mut reading.sequence, &prompt[from..end])?,
+                    Some(top) => {
+                        let (tokens, following) = (&prompt[from..end], &prompt[from + 1..=end]);
+                        let sequence = &mut reading.sequence;
+                        reading.scores.extend(self.engine.read_scored(sequence, tokens, following, top)?);
+                    }
+                }
+                // A device may still be at it; who is told of progress is told what has been read indeed.
+                if is_alone && !ticket.job.progress { Ok(()) } else { Ok(self.engine.backend().finish()?) }
             });
             match read {
                 Ok(()) => {
-                    if !is_alone {
+                    if !is_alone && scores.is_none() {
                         self.chunk.add(end - from, start.elapsed().as_secs_f64());
                     }
+                    reading.tell();
                     self.keep(&reading);
+                    if reading.is_at_last() {
+                        reading.tell_scores();
+                    }
                     admit_siblings(&reading, &mut work.waiting);
                     work.reading.push_back(reading);
                 }
@@ -205,7 +234,7 @@ impl Scheduler {
             return;
         }
         let begun = Begun::of(&reading, self.mode, self.load_s);
-        match guarded(|| self.begin(reading)) {
+        match guarded_for(&ticket, || self.begin(reading)) {
             Ok(mut generation) => {
                 let likelihood = ticket.job.likelihoods.map(|top| {
                     generation.tell_likelihoods(top);
@@ -227,14 +256,27 @@ impl Scheduler {
         }
     }
 
+    /// Ends answers that are to have no tokens, now that their prompt has been read.
+    fn end_unwritten(&mut self, reading: &Reading) {
+        let Ticket { job, events, record, .. } = &*reading.ticket;
+        for choice in job.first_choice..job.first_choice + job.choices.len() {
+            let outcome = Begun::of(reading, self.mode, self.load_s).unwritten();
+            self.metrics.add_answer(&outcome, &reading.ticket);
+            if let Some(record) = record {
+                record.add_answer(&outcome, choice == job.first_choice);
+            }
+            let _ = events.send(Event { choice, news: News::Done(Box::new(outcome)) });
+        }
+    }
+
     fn begin(&mut self, reading: Reading) -> Result<Generation, engine::Error> {
         let Reading { ticket, choice, sequence, .. } = reading;
         let prompt = &ticket.job.prompt;
         let unread = &prompt[sequence.committed()..];
         let sampling = ticket.job.choices[choice].clone();
-        let grammar = ticket.job.grammar.clone();
-        let constraint = grammar.map(|grammar| Box::new(Held(grammar)) as Box<dyn Constraint>);
-        let ends = self.tokenizer.ends().to_vec();
+        let held = Some(ticket.job.held.clone()).filter(|held| !held.is_free());
+        let constraint = held.map(|held| Box::new(held) as Box<dyn Constraint>);
+        let ends = ticket.job.ends.clone();
         self.engine.begin_within(constraint, sequence, unread, prompt, sampling, ends, |_| ())
     }
 
@@ -270,11 +312,11 @@ impl Scheduler {
             let round = match round {
                 Ok(round) => round,
                 Err(error) => {
-                    fail(&answer.ticket, answer.choice, ApiError::Internal(error.to_string()));
+                    fail(&answer.ticket, answer.choice, told(&answer.ticket, error));
                     continue;
                 }
             };
-            self.metrics.add_round(round);
+            self.metrics.add_round(round, answer.since_last());
             tokens += round.emitted.len();
             match answer.take_round(round) {
                 true => self.end(answer),
@@ -287,7 +329,8 @@ impl Scheduler {
     /// Tells that an answer is whole and keeps the state it left.
     fn end(&mut self, answer: Answer) {
         let outcome = answer.outcome();
-        self.metrics.add_answer(&outcome);
+        self.metrics.add_answer(&outcome, &answer.ticket);
+        answer.record(&outcome);
         answer.tell(News::Done(Box::new(outcome)));
         let (tokens, sequence) = answer.into_state();
         self.cache.insert(&mut self.engine, &tokens, sequence);
@@ -305,7 +348,7 @@ impl Scheduler {
 /// Lets the other answers to a prompt begin once the first has read all of it but the last token.
 fn admit_siblings(reading: &Reading, waiting: &mut VecDeque<Waiting>) {
     let job = &reading.ticket.job;
-    if reading.choice > 0 || reading.sequence.committed() + 1 < job.prompt.len() {
+    if reading.choice > 0 || job.room == 0 || !reading.is_at_last() {
         return;
     }
     for choice in (1..job.choices.len()).rev() {
@@ -316,8 +359,24 @@ fn admit_siblings(reading: &Reading, waiting: &mut VecDeque<Waiting>) {
 
 /// Tells a client that there is no more; whoever has left does not hear it.
 fn fail(ticket: &Ticket, choice: usize, error: ApiError) {
+    if let Some(record) = ticket.record.as_ref().filter(|_| !ticket.events.is_closed()) {
+        record.fail(&error);
+    }
     let choice = ticket.job.first_choice + choice;
     let _ = ticket.events.send(Event { choice, news: News::Failed(error) });
+}
+
+/// What a client is told of an error: one of what the answer is held to is about the request, and its own.
+fn told(ticket: &Ticket, error: &engine::Error) -> ApiError {
+    match error {
+        engine::Error::Constraint { reason, .. } => ticket.job.held.error(reason),
+        error => ApiError::Internal(error.to_string()),
+    }
+}
+
+/// Runs a part of the engine for one answer.
+fn guarded_for<T>(ticket: &Ticket, work: impl FnOnce() -> Result<T, engine::Error>) -> Result<T, ApiError> {
+    guarded(|| Ok(work().map_err(|error| told(ticket, &error))))?
 }
 
 /// Runs a part of the engine; a panic becomes an error. Passes only read committed state, and a commit that was cut

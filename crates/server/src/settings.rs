@@ -1,11 +1,15 @@
 //! What a request says about how to answer, the same for every endpoint: sampling, stops, length, number, streaming.
 
+use crate::completions::read_ids;
+use crate::constraint::Held;
 use crate::error::ApiError;
-use crate::fields::{Fields, wrong};
+use crate::fields::{Fields, whole, wrong};
 use crate::job::Job;
 use engine::sampling::Sampling;
 use serde_json::Value;
 use std::hash::{BuildHasher, Hasher};
+use std::ops::RangeInclusive;
+use text::Controls;
 
 /// Answers to one prompt at most.
 const MAX_CHOICES: i64 = 16;
@@ -13,23 +17,66 @@ const MAX_CHOICES: i64 = 16;
 const MAX_STOPS: usize = 16;
 const MAX_STOP_BYTES: usize = 1024;
 /// Likeliest tokens told at most.
-const MAX_LIKELIEST: i64 = 20;
+pub(crate) const MAX_LIKELIEST: i64 = 20;
+/// Tokens that end an answer at most, beside the model's own.
+const MAX_STOP_TOKENS: usize = 128;
+/// OpenAI ends at 2; clients of other servers go on.
+const MAX_TEMPERATURE: f64 = 100.0;
 /// Tokens with a bias at most.
 const MAX_BIASES: usize = 1024;
+
+/// Fields of vLLM and SGLang that every API takes.
+pub(crate) const EXTENSIONS: [&str; 7] = [
+    "ignore_eos",
+    "min_tokens",
+    "min_new_tokens",
+    "stop_token_ids",
+    "include_stop_str_in_output",
+    "bad_words",
+    "allowed_token_ids",
+];
 
 /// How to answer.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Settings {
+    /// The name that the model was asked for by.
+    pub(crate) model: Option<String>,
     pub(crate) sampling: Sampling,
     pub(crate) stops: Vec<String>,
+    /// Tokens that end an answer, beside the model's own.
+    pub(crate) stop_tokens: Vec<u32>,
+    /// Whether an answer ends with what ended it.
+    pub(crate) include_stop: bool,
+    /// Whether the model's own ends are tokens like any other.
+    pub(crate) ignore_eos: bool,
+    /// Tokens that are written before an answer may end.
+    pub(crate) min_tokens: usize,
+    /// Whether calls are told as they were before there were tools.
+    pub(crate) legacy: bool,
     pub(crate) max_tokens: Option<usize>,
     pub(crate) choices: usize,
     /// Likeliest tokens to tell beside each one written, where likelihoods are wanted.
     pub(crate) likelihoods: Option<usize>,
     pub(crate) stream: bool,
     pub(crate) include_usage: bool,
+    /// Whether every chunk tells the usage so far.
+    pub(crate) continuous_usage: bool,
     /// Whether to tell which tokens were drafted.
     pub(crate) origins: bool,
+    /// Whether to tell how much of the prompt has been read.
+    pub(crate) progress: bool,
+    /// Whether control tokens are part of an answer's text.
+    pub(crate) controls: Controls,
+    /// How much of a prompt is kept where it is too long; all of it has to fit otherwise.
+    pub(crate) keep: Option<Keep>,
+}
+
+/// How much of a prompt is kept; what is too much goes from its beginning.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Keep {
+    Tokens(usize),
+    /// As much as the context has room for beside the answer.
+    Room,
 }
 
 /// What the loaded model allows and recommends.
@@ -41,20 +88,28 @@ pub(crate) struct Limits {
     pub(crate) context: usize,
     /// Answers that can be in the works at once.
     pub(crate) capacity: usize,
+    /// Tokens that the model ends answers with.
+    pub(crate) ends: Vec<u32>,
 }
 
 impl Settings {
     /// Reads the fields; what is not there is as the model recommends.
     pub(crate) fn read(fields: &Fields<'_>, limits: &Limits) -> Result<Self, ApiError> {
+        Self::read_from(fields, limits, 1)
+    }
+
+    /// The same where an answer of `least` tokens may be asked for.
+    pub(crate) fn read_from(fields: &Fields<'_>, limits: &Limits, least: i64) -> Result<Self, ApiError> {
         let file = &limits.sampling;
         let any = f64::from(f32::MIN_POSITIVE)..=f64::from(f32::MAX);
         let sampling = Sampling {
-            temperature: fields.number("temperature", 0.0..=2.0)?.unwrap_or(file.temperature),
+            temperature: fields.number("temperature", 0.0..=MAX_TEMPERATURE)?.unwrap_or(file.temperature),
             top_p: fields.number("top_p", 0.0..=1.0)?.unwrap_or(file.top_p),
             // -1 is how some clients say all.
             top_k: fields.integer("top_k", -1..=i64::MAX)?.map_or(file.top_k, |k| k.max(0) as usize),
             min_p: fields.number("min_p", 0.0..=1.0)?.unwrap_or(file.min_p),
-            repetition_penalty: fields.number("repetition_penalty", any)?.unwrap_or(file.repetition_penalty),
+            repetition_penalty: read_either(fields, "repetition_penalty", "repeat_penalty", any)?
+                .unwrap_or(file.repetition_penalty),
             presence_penalty: fields.number("presence_penalty", -2.0..=2.0)?.unwrap_or(file.presence_penalty),
             frequency_penalty: fields
                 .number("frequency_penalty", -2.0..=2.0)?
@@ -67,25 +122,74 @@ impl Settings {
         let choices = fields.integer("n", 1..=most)?.unwrap_or(1) as usize;
         let stream_options = fields.object("stream_options")?;
         let stream = fields.bool("stream")?.unwrap_or(false);
-        if stream_options.is_some() && !stream {
-            return Err(fields.wrong("stream_options", "nothing without `stream`"));
-        }
-        let include_usage = match &stream_options {
-            Some(options) => options.bool("include_usage")?.unwrap_or(false),
-            None => false,
+        // Some clients send them always; whole answers have no need of them.
+        let (include_usage, continuous_usage) = match &stream_options {
+            Some(options) => {
+                let continuous = options.bool("continuous_usage_stats")?.unwrap_or(false);
+                (options.bool("include_usage")?.unwrap_or(continuous), continuous)
+            }
+            None => (false, false),
         };
-        let max_tokens = fields.integer("max_tokens", 1..=i64::MAX)?;
-        let max_tokens = fields.integer("max_completion_tokens", 1..=i64::MAX)?.or(max_tokens);
+        let max_tokens = fields.limit("max_tokens", least)?.or(fields.limit("n_predict", least)?);
+        let max_tokens = fields.limit("max_completion_tokens", least)?.or(max_tokens);
         fields.string("user")?;
-        fields.string("model")?;
+        let model = fields.string("model")?.map(str::to_owned);
         let stops = read_stops(fields)?;
-        let max_tokens = max_tokens.map(|n| n as usize);
+        let stop_tokens = read_stop_tokens(fields, limits.vocab)?;
+        let min_tokens = read_least(fields, max_tokens)?;
+        let include_stop = fields.bool("include_stop_str_in_output")?.unwrap_or(false);
+        let ignore_eos = fields.bool("ignore_eos")?.unwrap_or(false);
+        let legacy = fields.get("functions").is_some();
         let likelihoods = read_likelihoods(fields)?;
-        let origins = match fields.object("forerun")? {
-            Some(own) => own.bool("origins")?.unwrap_or(false),
-            None => false,
+        let own = fields.object("forerun")?;
+        let wanted = |name| match &own {
+            Some(own) => Ok::<_, ApiError>(own.bool(name)?.unwrap_or(false)),
+            None => Ok(false),
         };
-        Ok(Self { sampling, stops, max_tokens, choices, likelihoods, stream, include_usage, origins })
+        // The second name is llama.cpp's.
+        let progress = wanted("progress")? | fields.bool("return_progress")?.unwrap_or(false);
+        let (origins, progress) = (wanted("origins")?, progress && stream);
+        let controls = match fields.bool("skip_special_tokens")? {
+            Some(false) => Controls::Show,
+            _ => Controls::Hide,
+        };
+        Ok(Self {
+            model,
+            sampling,
+            stops,
+            stop_tokens,
+            include_stop,
+            ignore_eos,
+            min_tokens,
+            legacy,
+            max_tokens,
+            choices,
+            likelihoods,
+            stream,
+            include_usage,
+            continuous_usage,
+            origins,
+            progress,
+            controls,
+            keep: read_keep(fields)?,
+        })
+    }
+
+    /// Tokens after which nothing follows.
+    pub(crate) fn ends(&self, limits: &Limits) -> Vec<u32> {
+        let own = if self.ignore_eos { &[] } else { limits.ends.as_slice() };
+        own.iter().chain(&self.stop_tokens).copied().collect()
+    }
+
+    /// What is kept of a prompt.
+    pub(crate) fn kept(&self, mut prompt: Vec<u32>, limits: &Limits) -> Vec<u32> {
+        let most = match self.keep {
+            None => usize::MAX,
+            Some(Keep::Tokens(tokens)) => tokens,
+            Some(Keep::Room) => limits.context.saturating_sub(self.max_tokens.unwrap_or(1).max(1)).max(1),
+        };
+        prompt.drain(..prompt.len().saturating_sub(most));
+        prompt
     }
 
     /// The job of answering `prompt`, which came in `field`.
@@ -97,6 +201,7 @@ impl Settings {
         limits: &Limits,
     ) -> Result<Job, ApiError> {
         let context = limits.context;
+        let prompt = self.kept(prompt, limits);
         if prompt.is_empty() {
             return Err(ApiError::field(field, format!("`{field}` has no tokens")));
         }
@@ -112,10 +217,19 @@ impl Settings {
             first_choice,
             room,
             stops,
+            ends: self.ends(limits),
+            include_stop: self.include_stop,
+            listener: None,
             likelihoods,
+            scores: None,
+            tells_ends: false,
             stream: self.stream,
             origins: self.origins,
-            grammar: None,
+            progress: self.progress,
+            controls: self.controls,
+            ignored: Vec::new(),
+            held: Held::default(),
+            reasoning: None,
         })
     }
 }
@@ -125,11 +239,34 @@ pub(crate) fn random() -> u64 {
     std::collections::hash_map::RandomState::new().build_hasher().finish()
 }
 
-/// Any 64-bit integer, of either sign.
+/// A number under the name that is known here or the one it has elsewhere.
+fn read_either(
+    fields: &Fields<'_>,
+    name: &str,
+    elsewhere: &str,
+    range: RangeInclusive<f64>,
+) -> Result<Option<f32>, ApiError> {
+    let other = fields.number(elsewhere, range.clone())?;
+    Ok(fields.number(name, range)?.or(other))
+}
+
+/// Any 64-bit integer, of either sign; -1 is how some clients say that there is none.
 fn read_seed(fields: &Fields<'_>) -> Result<Option<u64>, ApiError> {
     let Some(value) = fields.get("seed") else { return Ok(None) };
-    let seed = value.as_u64().or_else(|| value.as_i64().map(|seed| seed as u64));
-    seed.map(Some).ok_or_else(|| fields.wrong("seed", "an integer of 64 bits"))
+    let seed = value.as_u64().or_else(|| whole(value).map(|seed| seed as u64));
+    let seed = seed.ok_or_else(|| fields.wrong("seed", "an integer of 64 bits"))?;
+    Ok(Some(seed).filter(|seed| *seed != u64::MAX))
+}
+
+/// vLLM's `truncate_prompt_tokens`.
+fn read_keep(fields: &Fields<'_>) -> Result<Option<Keep>, ApiError> {
+    let name = "truncate_prompt_tokens";
+    match fields.integer(name, -1..=i64::MAX)? {
+        None => Ok(None),
+        Some(-1) => Ok(Some(Keep::Room)),
+        Some(0) => Err(fields.wrong(name, "an integer from 1 on, or -1 for what has room")),
+        Some(tokens) => Ok(Some(Keep::Tokens(tokens as usize))),
+    }
 }
 
 /// `logprobs` with `top_logprobs`, as chats have it, or a number of `logprobs`, as completions do.
@@ -147,8 +284,9 @@ fn read_likelihoods(fields: &Fields<'_>) -> Result<Option<usize>, ApiError> {
     Ok(wanted.map(|top| top as usize))
 }
 
+/// Strings that end an answer. An empty one, which forms send where nothing was filled in, ends nothing.
 fn read_stops(fields: &Fields<'_>) -> Result<Vec<String>, ApiError> {
-    let stops = match fields.get("stop") {
+    let stops: Vec<String> = match fields.get("stop") {
         None => Vec::new(),
         Some(Value::String(stop)) => vec![stop.clone()],
         Some(Value::Array(stops)) => {
@@ -168,7 +306,26 @@ fn read_stops(fields: &Fields<'_>) -> Result<Vec<String>, ApiError> {
         let message = format!("`{path}` has {} bytes, at most {MAX_STOP_BYTES} are taken", stops[i].len());
         return Err(ApiError::field(path, message));
     }
-    Ok(stops)
+    Ok(stops.into_iter().filter(|stop| !stop.is_empty()).collect())
+}
+
+/// vLLM's `stop_token_ids`.
+fn read_stop_tokens(fields: &Fields<'_>, vocab: usize) -> Result<Vec<u32>, ApiError> {
+    let ids = fields.array("stop_token_ids")?.unwrap_or_default();
+    if ids.len() > MAX_STOP_TOKENS {
+        return Err(fields.wrong("stop_token_ids", &format!("at most {MAX_STOP_TOKENS}")));
+    }
+    read_ids(ids, &fields.path("stop_token_ids"), vocab)
+}
+
+/// vLLM's `min_tokens`, which SGLang calls `min_new_tokens`.
+fn read_least(fields: &Fields<'_>, most: Option<usize>) -> Result<usize, ApiError> {
+    let name = if fields.get("min_tokens").is_some() { "min_tokens" } else { "min_new_tokens" };
+    let least = fields.integer(name, 0..=i64::MAX)?.unwrap_or(0) as usize;
+    match most.filter(|most| *most < least) {
+        Some(most) => Err(fields.wrong(name, &format!("at most the {most} of `max_tokens`"))),
+        None => Ok(least),
+    }
 }
 
 /// Token ids as strings, biases from -100 (never) to 100.
@@ -198,7 +355,7 @@ mod tests {
 
     fn limits() -> Limits {
         let sampling = Sampling { temperature: 0.7, ..Sampling::default() };
-        Limits { sampling, vocab: 100, context: 10, capacity: 8 }
+        Limits { sampling, vocab: 100, context: 10, capacity: 8, ends: vec![7] }
     }
 
     fn read(body: Value) -> Result<Settings, String> {
@@ -208,13 +365,13 @@ mod tests {
     #[test]
     fn fields_are_read_over_the_recommendation() {
         let settings = read(json!({
-            "temperature": 0, "top_k": -1, "seed": -1, "stop": ["a", "b"], "n": 2, "stream": true,
+            "temperature": 0, "top_k": -1, "seed": -2, "stop": ["a", "", "b"], "n": 2, "stream": true,
             "logit_bias": {"5": -100}, "stream_options": {"include_usage": true}, "max_tokens": 3,
             "max_completion_tokens": 4, "unknown": [{}], "top_p": null,
         }))
         .unwrap();
         assert_eq!(settings.sampling.temperature, 0.0);
-        assert_eq!((settings.sampling.top_k, settings.sampling.seed), (0, u64::MAX));
+        assert_eq!((settings.sampling.top_k, settings.sampling.seed), (0, u64::MAX - 1));
         assert_eq!(settings.sampling.logit_bias, [(5, -100.0)]);
         assert_eq!(settings.stops, ["a", "b"]);
         assert_eq!((settings.max_tokens, settings.choices), (Some(4), 2));
@@ -223,9 +380,27 @@ mod tests {
     }
 
     #[test]
+    fn numbers_and_nothing_are_taken_as_others_take_them() {
+        let settings = read(json!({
+            "max_tokens": -1, "top_k": 4.0, "n": 2.0, "seed": 7.0, "temperature": 3, "repeat_penalty": 1.5,
+            "stop": null, "stream_options": {"include_usage": true},
+        }))
+        .unwrap();
+        assert_eq!((settings.max_tokens, settings.choices), (None, 2));
+        assert_eq!((settings.sampling.top_k, settings.sampling.seed), (4, 7));
+        assert_eq!((settings.sampling.temperature, settings.sampling.repetition_penalty), (3.0, 1.5));
+        assert!(settings.stops.is_empty() && !settings.stream);
+        assert_eq!(read(json!({"stop": ""})).unwrap().stops, [""; 0]);
+        assert_eq!(read(json!({"n_predict": 9})).unwrap().max_tokens, Some(9));
+        assert_eq!(read(json!({"max_completion_tokens": -1, "max_tokens": 5})).unwrap().max_tokens, Some(5));
+        let seeds = [0, 1].map(|_| read(json!({"seed": -1})).unwrap().sampling.seed);
+        assert_ne!(seeds[0], seeds[1]);
+    }
+
+    #[test]
     fn wrong_values_name_their_field() {
         for (body, field) in [
-            (json!({"temperature": 2.1}), "temperature"),
+            (json!({"temperature": 101}), "temperature"),
             (json!({"temperature": "hot"}), "temperature"),
             (json!({"top_p": -0.1}), "top_p"),
             (json!({"top_k": 1.5}), "top_k"),
@@ -238,7 +413,11 @@ mod tests {
             (json!({"n": 0}), "n"),
             (json!({"n": 9}), "n"),
             (json!({"max_tokens": 0}), "max_tokens"),
-            (json!({"max_completion_tokens": -1}), "max_completion_tokens"),
+            (json!({"max_completion_tokens": -2}), "max_completion_tokens"),
+            (json!({"max_tokens": "5"}), "max_tokens"),
+            (json!({"repeat_penalty": 0}), "repeat_penalty"),
+            (json!({"truncate_prompt_tokens": 0}), "truncate_prompt_tokens"),
+            (json!({"skip_special_tokens": 1}), "skip_special_tokens"),
             (json!({"logit_bias": {"100": 0}}), "logit_bias"),
             (json!({"logit_bias": {"x": 0}}), "logit_bias"),
             (json!({"logit_bias": {"5": 101}}), "logit_bias.5"),
@@ -252,11 +431,22 @@ mod tests {
             (json!({"stream": 1}), "stream"),
             (json!({"stream": true, "stream_options": 1}), "stream_options"),
             (json!({"stream": true, "stream_options": {"include_usage": 1}}), "stream_options.include_usage"),
-            (json!({"stream_options": {}}), "stream_options"),
+            (
+                json!({"stream": true, "stream_options": {"continuous_usage_stats": 1}}),
+                "stream_options.continuous_usage_stats",
+            ),
             (json!({"user": 1}), "user"),
             (json!({"forerun": 1}), "forerun"),
             (json!({"forerun": {"origins": 1}}), "forerun.origins"),
+            (json!({"forerun": {"progress": 1}}), "forerun.progress"),
+            (json!({"return_progress": 1}), "return_progress"),
             (json!({"model": {}}), "model"),
+            (json!({"stop_token_ids": [100]}), "stop_token_ids[0]"),
+            (json!({"stop_token_ids": 3}), "stop_token_ids"),
+            (json!({"ignore_eos": 1}), "ignore_eos"),
+            (json!({"include_stop_str_in_output": 1}), "include_stop_str_in_output"),
+            (json!({"min_tokens": -1}), "min_tokens"),
+            (json!({"min_new_tokens": 5, "max_tokens": 4}), "min_new_tokens"),
         ] {
             assert_eq!(read(body.clone()), Err(field.to_owned()), "{body}");
         }
@@ -273,5 +463,14 @@ mod tests {
             Err(ApiError::TooLong { tokens: 10, context: 10, .. })
         ));
         assert!(settings.job(Vec::new(), "prompt", 0, &limits()).is_err());
+
+        let kept = |body: Value| read(body).unwrap().job((0..20).collect(), "prompt", 0, &limits());
+        assert_eq!(kept(json!({"truncate_prompt_tokens": 3})).unwrap().prompt, [17, 18, 19]);
+        let roomy = kept(json!({"truncate_prompt_tokens": -1, "max_tokens": 6})).unwrap();
+        assert_eq!((roomy.prompt.as_slice(), roomy.room), ([16, 17, 18, 19].as_slice(), 6));
+        assert!(kept(json!({"truncate_prompt_tokens": 30})).is_err());
+        assert_eq!(job.ends, [7]);
+        let on = read(json!({"ignore_eos": true, "stop_token_ids": [3]})).unwrap();
+        assert_eq!(on.job(vec![1], "prompt", 0, &limits()).unwrap().ends, [3]);
     }
 }

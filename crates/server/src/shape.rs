@@ -1,27 +1,42 @@
-//! What a chat's answer may be: free, JSON (`response_format`), a call of a tool (`tool_choice`).
+//! What an answer may be: free, of a form (`structured.rs`), a call of a tool (`tool_choice`); and tokens that it may not
+//! have.
 
+use crate::completions::read_ids;
+use crate::constraint::Held;
 use crate::error::ApiError;
-use crate::fields::Fields;
+use crate::fields::{Fields, wrong};
 use crate::router::Shared;
-use serde_json::{Value, json};
-use text::{Grammar, GrammarError, Shape};
+use crate::settings::Settings;
+use crate::structured::Structured;
+use serde_json::Value;
+use std::borrow::Cow;
+use text::{Grammar, GrammarError, Shape, Specials};
 
 /// Tools on offer at most.
 const MAX_TOOLS: usize = 128;
 
+/// Words that may not be written at most, and bytes of one.
+const MAX_BAD_WORDS: usize = 256;
+const MAX_BAD_WORD_BYTES: usize = 1024;
+
 /// Tools on offer, and which of them must be called.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Tools<'a> {
     /// None where none is to be called.
-    pub(crate) offered: &'a [Value],
+    pub(crate) offered: Cow<'a, [Value]>,
     /// Those of which one must be called; none where the model decides.
-    forced: &'a [Value],
+    forced: Cow<'a, [Value]>,
     /// Whether more than one call is wanted.
     pub(crate) parallel: bool,
     named: bool,
 }
 
 impl<'a> Tools<'a> {
+    /// For answers that call nothing.
+    pub(crate) fn none() -> Self {
+        Self { offered: Cow::default(), forced: Cow::default(), parallel: false, named: false }
+    }
+
     /// Reads `tools`, `tool_choice` and `parallel_tool_calls`.
     pub(crate) fn read(fields: &Fields<'a>) -> Result<Self, ApiError> {
         let tools = fields.array("tools")?.unwrap_or_default();
@@ -32,43 +47,73 @@ impl<'a> Tools<'a> {
             check_tool(&Fields::within(tool, format!("tools[{i}]"))?)?;
         }
         let parallel = fields.bool("parallel_tool_calls")?.unwrap_or(true);
-        let all = Self { offered: tools, forced: &[], parallel, named: false };
+        let all = Self { offered: Cow::Borrowed(tools), parallel, ..Self::none() };
         match fields.get("tool_choice") {
             None => Ok(all),
             Some(Value::String(choice)) => match choice.as_str() {
                 "auto" => Ok(all),
-                "none" => Ok(Self { offered: &[], ..all }),
+                "none" => Ok(Self { offered: Cow::default(), ..all }),
                 "required" if tools.is_empty() => {
                     let message = "`tool_choice` is `required`, but there are no `tools`";
                     Err(ApiError::field("tool_choice", message))
                 }
-                "required" => Ok(Self { forced: tools, ..all }),
-                _ => Err(fields.wrong("tool_choice", "`none`, `auto`, `required` or a function")),
+                "required" => Ok(Self { forced: Cow::Borrowed(tools), ..all }),
+                _ => Err(fields.unlisted("tool_choice", "`none`, `auto`, `required` or a function")),
             },
             Some(Value::Object(_)) => {
                 let Some(choice) = fields.object("tool_choice")? else { return Ok(all) };
-                if choice.string("type")? != Some("function") {
-                    return Err(choice.wrong("type", "`function`"));
+                match choice.string("type")? {
+                    Some("function") => {
+                        let at = find_tool(&choice, tools)?;
+                        Ok(Self { forced: Cow::Borrowed(&tools[at..=at]), named: true, ..all })
+                    }
+                    Some("allowed_tools") => all.restricted(&choice, tools),
+                    _ => Err(choice.unlisted("type", "`function` or `allowed_tools`")),
                 }
-                choice.required("function")?;
-                let Some(function) = choice.object("function")? else { return Ok(all) };
-                function.required("name")?;
-                let name = function.string("name")?;
-                let named = |tool: &Value| tool["function"]["name"].as_str() == name;
-                let Some(at) = tools.iter().position(named) else {
-                    return Err(function.wrong("name", "the name of one of `tools`"));
-                };
-                Ok(Self { forced: &tools[at..=at], named: true, ..all })
             }
             Some(_) => Err(fields.wrong("tool_choice", "`none`, `auto`, `required` or a function")),
         }
     }
+
+    /// Only those that `allowed_tools` names are on offer.
+    fn restricted(self, choice: &Fields<'a>, tools: &[Value]) -> Result<Self, ApiError> {
+        choice.required("allowed_tools")?;
+        let Some(named) = choice.object("allowed_tools")? else { return Ok(self) };
+        named.required("tools")?;
+        let mut offered: Vec<Value> = Vec::new();
+        for (i, tool) in named.array("tools")?.unwrap_or_default().iter().enumerate() {
+            let tool = Fields::within(tool, format!("{}[{i}]", named.path("tools")))?;
+            let at = find_tool(&tool, tools)?;
+            if !offered.contains(&tools[at]) {
+                offered.push(tools[at].clone());
+            }
+        }
+        if offered.is_empty() {
+            return Err(named.wrong("tools", "at least one of `tools`"));
+        }
+        let forced = match named.string("mode")? {
+            None | Some("auto") => Cow::default(),
+            Some("required") => Cow::Owned(offered.clone()),
+            Some(_) => return Err(named.unlisted("mode", "`auto` or `required`")),
+        };
+        Ok(Self { offered: Cow::Owned(offered), forced, ..self })
+    }
+}
+
+/// Which of the tools a `function` with a `name` means.
+fn find_tool(choice: &Fields<'_>, tools: &[Value]) -> Result<usize, ApiError> {
+    choice.required("function")?;
+    let function = choice.object("function")?.ok_or_else(|| choice.missing("function"))?;
+    function.required("name")?;
+    let name = function.string("name")?;
+    let at = tools.iter().position(|tool| tool["function"]["name"].as_str() == name);
+    at.ok_or_else(|| function.wrong("name", "the name of one of `tools`"))
 }
 
 fn check_tool(tool: &Fields<'_>) -> Result<(), ApiError> {
     tool.required("type")?;
     if tool.string("type")? != Some("function") {
-        return Err(tool.wrong("type", "`function`"));
+        return Err(tool.unlisted("type", "`function`"));
     }
     tool.required("function")?;
     let Some(function) = tool.object("function")? else { return Ok(()) };
@@ -81,46 +126,86 @@ fn check_tool(tool: &Fields<'_>) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// The grammar that a request asks for, if it does. `thinking` says whether the prompt has left `<think>` open.
-pub(crate) fn grammar(
+/// What a request's answers are held to. `thinking` says whether the prompt has left `<think>` open.
+pub(crate) fn held(
+    fields: &Fields<'_>,
+    tools: &Tools<'_>,
+    thinking: bool,
+    settings: &Settings,
+    shared: &Shared,
+) -> Result<Held, ApiError> {
+    let (grammar, field) = grammar(fields, tools, thinking, shared)?.unzip();
+    if grammar.is_some() && settings.ignore_eos {
+        let field = field.unwrap_or_default();
+        let message = format!("`ignore_eos` and `{field}` contradict each other: a form has an end");
+        return Err(ApiError::field("ignore_eos", message));
+    }
+    let allowed = match fields.array("allowed_token_ids")? {
+        None => None,
+        Some([]) => return Err(fields.wrong("allowed_token_ids", "at least one token")),
+        Some(ids) => {
+            let mut ids = read_ids(ids, &fields.path("allowed_token_ids"), shared.limits.vocab)?;
+            ids.sort_unstable();
+            Some(ids.into())
+        }
+    };
+    let ends = settings.ends(&shared.limits);
+    Ok(Held {
+        field: field.unwrap_or_default(),
+        grammar,
+        least: if ends.is_empty() { 0 } else { settings.min_tokens },
+        ends: ends.into(),
+        allowed,
+        banned: read_bad_words(fields, shared)?.into(),
+        written: Vec::new(),
+    })
+}
+
+/// Words as rows of tokens, as they are at the beginning of a text and after a space.
+fn read_bad_words(fields: &Fields<'_>, shared: &Shared) -> Result<Vec<Vec<u32>>, ApiError> {
+    let words = fields.array("bad_words")?.unwrap_or_default();
+    if words.len() > MAX_BAD_WORDS {
+        return Err(fields.wrong("bad_words", &format!("at most {MAX_BAD_WORDS}")));
+    }
+    let mut rows = Vec::new();
+    for (i, word) in words.iter().enumerate() {
+        let path = format!("{}[{i}]", fields.path("bad_words"));
+        let fits = |word: &&str| !word.trim().is_empty() && word.len() <= MAX_BAD_WORD_BYTES;
+        let Some(word) = word.as_str().filter(fits) else {
+            return Err(wrong(path, word, &format!("a word of at most {MAX_BAD_WORD_BYTES} bytes")));
+        };
+        for spelt in [word.to_owned(), format!(" {}", word.trim_start())] {
+            let row = shared.tokenizer.encode(&spelt, Specials::Literal);
+            if !rows.contains(&row) {
+                rows.push(row);
+            }
+        }
+    }
+    Ok(rows)
+}
+
+/// The grammar that a request asks for, if it does, and the field that asks.
+fn grammar(
     fields: &Fields<'_>,
     tools: &Tools<'_>,
     thinking: bool,
     shared: &Shared,
-) -> Result<Option<Grammar>, ApiError> {
-    let object = json!({"type": "object"});
-    let schema = read_format(fields, &object)?;
+) -> Result<Option<(Grammar, String)>, ApiError> {
+    let structured = Structured::read(fields)?;
     let several = tools.parallel && !tools.named;
-    let (shape, field) = match (tools.forced, schema) {
+    let (shape, field) = match (&*tools.forced, &structured) {
         ([], None) => return Ok(None),
-        // Where the model may call, its answer is a call or JSON.
-        ([], json) => (Shape { json, calls: tools.offered, several, thinking }, "response_format"),
-        (calls, _) => (Shape { json: None, calls, several, thinking }, "tool_choice"),
+        // Where the model may call, its answer is a call or of the form.
+        ([], Some(asked)) => {
+            let answer = Some(asked.form());
+            (Shape { answer, calls: &tools.offered, several, thinking }, asked.field.clone())
+        }
+        (calls, _) => (Shape { answer: None, calls, several, thinking }, "tool_choice".to_owned()),
     };
     let grammar = shared.grammars()?.grammar(&shape).map_err(|error| match error {
-        GrammarError::Tokenizer(_) => ApiError::Internal(error.to_string()),
-        error => ApiError::field(field, format!("`{field}`: {error}")),
+        GrammarError::Tokenizer(_) | GrammarError::Thread(_) => ApiError::Internal(error.to_string()),
+        GrammarError::Busy => ApiError::Crowded(error.to_string()),
+        error => ApiError::field(field.as_str(), format!("`{field}`: {error}")),
     })?;
-    Ok(Some(grammar))
-}
-
-/// The schema of `response_format`; `object` stands for any JSON object.
-fn read_format<'a>(fields: &Fields<'a>, object: &'a Value) -> Result<Option<&'a Value>, ApiError> {
-    let Some(format) = fields.object("response_format")? else { return Ok(None) };
-    format.required("type")?;
-    match format.string("type")? {
-        Some("text") => Ok(None),
-        Some("json_object") => Ok(Some(object)),
-        Some("json_schema") => {
-            format.required("json_schema")?;
-            let Some(described) = format.object("json_schema")? else { return Ok(None) };
-            described.string("name")?;
-            described.bool("strict")?;
-            match described.required("schema")? {
-                schema @ (Value::Object(_) | Value::Bool(_)) => Ok(Some(schema)),
-                _ => Err(described.wrong("schema", "a JSON schema")),
-            }
-        }
-        _ => Err(format.wrong("type", "`text`, `json_object` or `json_schema`")),
-    }
+    Ok(Some((grammar, field)))
 }

@@ -1,10 +1,11 @@
 //! Generated text taken apart: thinking, answer, tool calls. Streams and whole answers come from the same parts, so
-//! that a streamed answer put together is the whole one.
+//! that a streamed answer put together is the whole one. Stop strings end the answer where a reader sees them: not in
+//! thinking, not in calls, and not in the line breaks between.
 
 use crate::job::Finish;
 use crate::settings::random;
 use serde_json::{Value, json};
-use text::{CallEvent, Reasoning, ToolCalls};
+use text::{CallEvent, Reasoning, Stops, ToolCalls};
 
 /// A part of an answer, in the order it was said. Texts are never empty.
 #[derive(Clone, Debug, PartialEq)]
@@ -25,13 +26,38 @@ pub(crate) struct Speech {
     parallel: bool,
     begun: usize,
     ended: usize,
+    stops: Stops,
+    /// The stop strings, where an answer ends with the one that ended it and not before it.
+    told_stops: Vec<String>,
 }
 
 impl Speech {
     /// For an answer to `prompt`.
     pub(crate) fn new(prompt: &str, tools: &[Value], parallel: bool) -> Self {
         let calls = (!tools.is_empty()).then(|| ToolCalls::new(tools));
-        Self { reasoning: Reasoning::new(prompt), calls, parallel, begun: 0, ended: 0 }
+        let (reasoning, stops) = (Reasoning::new(prompt), Stops::default());
+        Self { reasoning, calls, parallel, begun: 0, ended: 0, stops, told_stops: Vec::new() }
+    }
+
+    /// The answer goes on where the prompt's last message breaks off: inside its thinking, or inside what it says.
+    pub(crate) fn goes_on(&mut self, thinking: bool) {
+        self.reasoning = Reasoning::within(thinking);
+    }
+
+    /// What is said ends before the first of `stops`, or behind it where that is to be `told`.
+    pub(crate) fn stop_at(&mut self, stops: Vec<String>, told: bool) {
+        self.told_stops = if told { stops.clone() } else { Vec::new() };
+        self.stops = Stops::new(stops);
+    }
+
+    /// The stop string that has occurred.
+    pub(crate) fn stopped(&self) -> Option<usize> {
+        self.stops.stopped()
+    }
+
+    /// What takes thinking and answer apart, as it was before any text.
+    pub(crate) fn reasoning(&self) -> Reasoning {
+        self.reasoning.clone()
     }
 
     /// Whether the answer is inside `<think>`.
@@ -51,6 +77,11 @@ impl Speech {
         self.take(parts, true)
     }
 
+    /// Calls that were said to their end.
+    pub(crate) fn whole_calls(&self) -> usize {
+        self.ended
+    }
+
     /// OpenAI's word for why the answer ended.
     pub(crate) fn finish_reason(&self, finish: Finish) -> &'static str {
         match finish {
@@ -62,6 +93,9 @@ impl Speech {
 
     fn take(&mut self, parts: text::Parts, last: bool) -> Vec<Part> {
         let mut taken = Vec::new();
+        if self.stopped().is_some() {
+            return taken;
+        }
         if !parts.reasoning.is_empty() {
             taken.push(Part::Reasoning(parts.reasoning));
         }
@@ -75,14 +109,31 @@ impl Speech {
             }
             None => events.push(CallEvent::Text(parts.content)),
         }
-        taken.extend(events.into_iter().filter_map(|event| self.part(event)));
+        for event in events {
+            let said = match &event {
+                CallEvent::Text(text) => self.stops.push(text),
+                // What is said before a call ends there; no stop string goes on behind it.
+                _ => self.stops.finish(),
+            };
+            taken.extend((!said.is_empty()).then_some(Part::Content(said)));
+            if let Some(stop) = self.stopped() {
+                taken.extend(self.told_stops.get(stop).map(|stop| Part::Content(stop.clone())));
+                return taken;
+            }
+            taken.extend(self.part(event));
+        }
+        if last {
+            let said = self.stops.finish();
+            taken.extend((!said.is_empty()).then_some(Part::Content(said)));
+        }
         taken
     }
 
+    /// The part of a call.
     fn part(&mut self, event: CallEvent) -> Option<Part> {
         let wanted = |begun: usize| begun == 1 || self.parallel;
         match event {
-            CallEvent::Text(text) => (!text.is_empty()).then_some(Part::Content(text)),
+            CallEvent::Text(_) => None,
             CallEvent::Begin(name) => {
                 self.begun += 1;
                 let id = format!("call_{:016x}", random());
@@ -190,5 +241,43 @@ mod tests {
         let message = say(&mut none, CALLS);
         assert!(message.calls.is_empty() && message.content.contains("<tool_call>"));
         assert_eq!(none.finish_reason(Finish::Stop), "stop");
+    }
+
+    #[test]
+    fn stop_strings_end_what_is_said_and_nothing_else() {
+        let tools =
+            [json!({"function": {"name": "f", "parameters": {"properties": {"a": {"type": "string"}}}}})];
+        let call =
+            "<tool_call>\n<function=f>\n<parameter=a>\nSTOP\n\nx\n</parameter>\n</function>\n</tool_call>";
+        for (stop, text, reasoning, content, stopped) in [
+            ("STOP", "a STOP b</think>\n\nc STOP d", "a STOP b", "c ", true),
+            ("\n\n", "a\n\nb\n</think>\n\nc\n\nd", "a\n\nb", "c", true),
+            ("</think>", "a</think>\n\nc", "a", "c", false),
+            ("STOP", "a</think>\n\nc STO", "a", "c STO", false),
+            ("\n\n", &format!("a</think>\n\nc\n\n{call}"), "a", "c", false),
+            ("STOP", &format!("a</think>\n\n{call}"), "a", "", false),
+        ] {
+            let mut speech = Speech::new("<think>\n", &tools, true);
+            speech.stop_at(vec![stop.to_owned()], false);
+            let mut whole = speech.clone();
+            let message = say(&mut speech, text);
+            assert_eq!((&*message.reasoning, &*message.content), (reasoning, content), "{stop} {text}");
+            assert_eq!(speech.stopped().is_some(), stopped, "{stop} {text}");
+            assert_eq!(message.calls.len(), usize::from(text.contains("<tool_call>")));
+            let mut at_once = Message::default();
+            whole.push(text).into_iter().chain(whole.finish()).for_each(|part| at_once.add(part));
+            assert_eq!((at_once.content, at_once.reasoning), (message.content, message.reasoning));
+        }
+    }
+
+    #[test]
+    fn an_answer_goes_on_where_it_broke_off() {
+        let mut speech = Speech::new("<think>\n", &[], true);
+        speech.goes_on(true);
+        let message = say(&mut speech, "\nmore</think>\n\nc");
+        assert_eq!((&*message.reasoning, &*message.content), ("\nmore", "c"));
+        let mut speech = Speech::new("assistant\n", &[], true);
+        speech.goes_on(false);
+        assert_eq!(say(&mut speech, "\n and").content, "\n and");
     }
 }

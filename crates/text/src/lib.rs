@@ -27,14 +27,16 @@
 
 mod grammar;
 mod reasoning;
+mod stops;
 mod stream;
 mod template;
 mod tokenizer;
 mod tool_calls;
 
-pub use grammar::{Grammar, GrammarError, Grammars, Shape};
+pub use grammar::{Form, Grammar, GrammarError, Grammars, Shape};
 pub use reasoning::{Parts, Reasoning};
+pub use stops::Stops;
 pub use stream::Stream;
-pub use template::{ChatTemplate, Prompt, TemplateError};
+pub use template::{ChatTemplate, Manners, Prompt, TemplateError};
 pub use tokenizer::{Controls, Kind, Specials, Tokenizer, TokenizerError, Vocabulary};
 pub use tool_calls::{CallEvent, ToolCalls};

@@ -1,7 +1,7 @@
 //! Thinking apart from the answer: `<think>` and `</think>` split generated text in two while it arrives. The line
 //! breaks that the template puts around both parts belong to neither.
 
-use crate::stream::overlap;
+use crate::stops::overlap;
 
 const OPEN: &str = "<think>";
 const CLOSE: &str = "</think>";
@@ -47,6 +47,12 @@ impl Reasoning {
     pub fn new(prompt: &str) -> Self {
         let open = prompt.trim_end().ends_with(OPEN);
         Self { place: if open { Place::ThinkingBegins } else { Place::Start }, held: String::new() }
+    }
+
+    /// For text that goes on where an earlier one broke off, inside its thinking or inside its answer. Line breaks
+    /// between the two belong to the text.
+    pub fn within(thinking: bool) -> Self {
+        Self { place: if thinking { Place::Thinking } else { Place::Content }, held: String::new() }
     }
 
     /// Whether the text is inside `<think>`.
@@ -151,6 +157,10 @@ mod tests {
         of("assistant\n", "  plain <think>", "", "  plain <think>");
         of("assistant\n", " <thin", "", " <thin");
         of("<think>\n", "a</think>b</think>c", "a", "b</think>c");
+        let mut thinking = Reasoning::within(true);
+        let parts = thinking.push("\n on</think>\n\nc");
+        assert_eq!((parts.reasoning.as_str(), parts.content.as_str()), ("\n on", "c"));
+        assert_eq!(Reasoning::within(false).push("\n<think>c").content, "\n<think>c");
     }
 
     proptest! {

@@ -6,7 +6,7 @@ use std::collections::{HashMap, HashSet};
 
 use serde_json::{Map, Value};
 
-use crate::stream::overlap;
+use crate::stops::overlap;
 
 const OPEN: &str = "<tool_call>";
 const CLOSE: &str = "</tool_call>";
@@ -48,6 +48,8 @@ pub struct ToolCalls {
     place: Place,
     /// Text not yet understood.
     held: String,
+    /// Bytes of it that were understood since the last piece came: taking each out at once would move the rest as often.
+    at: usize,
     /// Whether there was a call, so that white space at the end is no text.
     any: bool,
 }
@@ -81,6 +83,8 @@ struct Parameter {
     begun: bool,
     /// The second value of a key is left out.
     ignored: bool,
+    /// Bytes among which its end does not begin.
+    searched: usize,
 }
 
 /// Where the end of a JSON object is being looked for.
@@ -113,7 +117,7 @@ impl ToolCalls {
             Some((function.get("name")?.as_str()?.to_owned(), properties.cloned().unwrap_or_default()))
         });
         let properties = properties.collect();
-        Self { properties, place: Place::Outside, held: String::new(), any: false }
+        Self { properties, place: Place::Outside, held: String::new(), at: 0, any: false }
     }
 
     /// Takes the next piece of text.
@@ -121,7 +125,13 @@ impl ToolCalls {
         self.held.push_str(piece);
         let mut events = Vec::new();
         while self.advance(&mut events) {}
+        self.held.drain(..std::mem::take(&mut self.at));
         events
+    }
+
+    /// Text not yet understood.
+    fn rest(&self) -> &str {
+        &self.held[self.at..]
     }
 
     /// The rest, when no more text comes. A call that was cut inside a value has no end, and its arguments are not
@@ -164,16 +174,16 @@ impl ToolCalls {
     }
 
     fn outside(&mut self, events: &mut Vec<CallEvent>) -> bool {
-        let (sure, found) = match self.held.find(OPEN) {
+        let (sure, found) = match self.rest().find(OPEN) {
             Some(at) => (at, true),
-            None => (self.held.len() - overlap(&self.held, OPEN), false),
+            None => (self.rest().len() - overlap(self.rest(), OPEN), false),
         };
         // White space before a call belongs to it.
-        let text = self.held[..sure].trim_end().len();
+        let text = self.rest()[..sure].trim_end().len();
         if text > 0 {
-            events.push(CallEvent::Text(self.held[..text].to_owned()));
+            events.push(CallEvent::Text(self.rest()[..text].to_owned()));
         }
-        self.held.drain(..if found { sure + OPEN.len() } else { text });
+        self.at += if found { sure + OPEN.len() } else { text };
         if found {
             self.place = Place::Opened;
         }
@@ -181,8 +191,8 @@ impl ToolCalls {
     }
 
     fn opened(&mut self, events: &mut Vec<CallEvent>) -> bool {
-        let begun = self.held.trim_start();
-        let skipped = self.held.len() - begun.len();
+        let begun = self.rest().trim_start();
+        let skipped = self.rest().len() - begun.len();
         if begun.starts_with('{') {
             self.place = Place::Json(Scan { at: skipped, ..Scan::default() });
             return true;
@@ -190,7 +200,7 @@ impl ToolCalls {
         match tag(begun, FUNCTION) {
             Tag::Whole(name, length) => {
                 let name = name.to_owned();
-                self.held.drain(..skipped + length);
+                self.at += skipped + length;
                 self.any = true;
                 events.push(CallEvent::Begin(name.clone()));
                 self.place = Place::Function(Function { name, ..Function::default() });
@@ -208,13 +218,13 @@ impl ToolCalls {
     }
 
     fn json(&mut self, mut scan: Scan, events: &mut Vec<CallEvent>) -> bool {
-        let Some(end) = scan.find_end(self.held.as_bytes()) else {
+        let Some(end) = scan.find_end(self.rest().as_bytes()) else {
             self.place = Place::Json(scan);
             return false;
         };
-        match json_call(&self.held[..end]) {
+        match json_call(&self.rest()[..end]) {
             Some((name, arguments)) => {
-                self.held.drain(..end);
+                self.at += end;
                 self.any = true;
                 let arguments = Value::Object(arguments).to_string();
                 events.extend([CallEvent::Begin(name), CallEvent::Arguments(arguments), CallEvent::End]);
@@ -227,39 +237,39 @@ impl ToolCalls {
 
     fn function(&mut self, mut function: Function, events: &mut Vec<CallEvent>) -> bool {
         // What stands between parameters means nothing.
-        let junk = self.held.find('<').unwrap_or(self.held.len());
-        self.held.drain(..junk);
-        if self.held.is_empty() {
+        self.at += self.rest().find('<').unwrap_or(self.rest().len());
+        if self.rest().is_empty() {
             self.place = Place::Function(function);
             return false;
         }
         for (end, place) in [(FUNCTION_END, Place::Closing), (CLOSE, Place::Outside)] {
-            if self.held.starts_with(end) {
-                self.held.drain(..end.len());
+            if self.rest().starts_with(end) {
+                self.at += end.len();
                 end_function(&function, events);
                 self.place = place;
                 return true;
             }
         }
-        match tag(&self.held, PARAMETER) {
+        match tag(self.rest(), PARAMETER) {
             Tag::Whole(key, length) => {
                 let key = key.to_owned();
-                self.held.drain(..length);
+                self.at += length;
                 let types = self.types(&function.name, &key);
                 let ignored = !function.seen.insert(key.clone());
-                self.place = Place::Value(function, Parameter { key, types, begun: false, ignored });
+                self.place =
+                    Place::Value(function, Parameter { key, types, begun: false, ignored, searched: 0 });
                 true
             }
             Tag::Partial => {
                 self.place = Place::Function(function);
                 false
             }
-            Tag::Other if FUNCTION_END.starts_with(&*self.held) || CLOSE.starts_with(&*self.held) => {
+            Tag::Other if FUNCTION_END.starts_with(self.rest()) || CLOSE.starts_with(self.rest()) => {
                 self.place = Place::Function(function);
                 false
             }
             Tag::Other => {
-                self.held.drain(..1);
+                self.at += 1;
                 self.place = Place::Function(function);
                 true
             }
@@ -268,8 +278,9 @@ impl ToolCalls {
 
     fn value(&mut self, function: Function, mut parameter: Parameter, events: &mut Vec<CallEvent>) -> bool {
         let first = function.seen.len() == 1;
-        if let Some(at) = self.held.find(PARAMETER_END) {
-            let value = &self.held[..at];
+        if let Some(at) = self.rest()[parameter.searched..].find(PARAMETER_END) {
+            let at = parameter.searched + at;
+            let value = &self.rest()[..at];
             let value = value.strip_suffix('\n').unwrap_or(value);
             if !parameter.ignored && parameter.begun {
                 events.push(CallEvent::Arguments(escaped(value) + "\""));
@@ -277,14 +288,15 @@ impl ToolCalls {
                 let value = parameter.types.read(value.strip_prefix('\n').unwrap_or(value));
                 events.push(CallEvent::Arguments(format!("{}{value}", opening(&parameter.key, first))));
             }
-            self.held.drain(..at + PARAMETER_END.len());
+            self.at += at + PARAMETER_END.len();
             self.place = Place::Function(function);
             return true;
         }
+        parameter.searched = self.rest().len() - overlap(self.rest(), PARAMETER_END);
         if parameter.types == Types::String && !parameter.ignored {
             // The line break that may come before the end of the value is not part of it.
-            let mut sure = self.held.len() - overlap(&self.held, PARAMETER_END);
-            sure -= usize::from(self.held[..sure].ends_with('\n'));
+            let ends_in_break = self.rest()[..parameter.searched].ends_with('\n');
+            let sure = parameter.searched - usize::from(ends_in_break);
             // A line break at the very beginning is none either, and until something follows it, nobody knows whether
             // it is the one at the end.
             if sure > 0 {
@@ -292,12 +304,13 @@ impl ToolCalls {
                 let mut from = 0;
                 if !parameter.begun {
                     text = opening(&parameter.key, first) + "\"";
-                    from = usize::from(self.held.starts_with('\n'));
+                    from = usize::from(self.rest().starts_with('\n'));
                     parameter.begun = true;
                 }
-                text += &escaped(&self.held[from..sure]);
+                text += &escaped(&self.rest()[from..sure]);
                 events.push(CallEvent::Arguments(text));
-                self.held.drain(..sure);
+                self.at += sure;
+                parameter.searched -= sure;
             }
         }
         self.place = Place::Value(function, parameter);
@@ -305,10 +318,10 @@ impl ToolCalls {
     }
 
     fn closing(&mut self) -> bool {
-        let begun = self.held.trim_start();
-        let skipped = self.held.len() - begun.len();
+        let begun = self.rest().trim_start();
+        let skipped = self.rest().len() - begun.len();
         if begun.starts_with(CLOSE) {
-            self.held.drain(..skipped + CLOSE.len());
+            self.at += skipped + CLOSE.len();
             return true;
         }
         if begun.starts_with(FUNCTION) {
@@ -360,7 +373,8 @@ fn tag<'a>(text: &'a str, start: &str) -> Tag<'a> {
     let Some(rest) = text.strip_prefix(start) else {
         return if start.starts_with(text) { Tag::Partial } else { Tag::Other };
     };
-    let end = rest.find(['>', '\n']);
+    // No further than a name reaches.
+    let end = rest.bytes().take(MAX_NAME + 1).position(|byte| matches!(byte, b'>' | b'\n'));
     match end {
         Some(end) if rest[end..].starts_with('>') && end <= MAX_NAME && !rest[..end].trim().is_empty() => {
             Tag::Whole(rest[..end].trim(), start.len() + end + 1)

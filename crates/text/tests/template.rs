@@ -41,6 +41,16 @@ fn text_is_that_of_python() {
     }
 }
 
+/// Where Python stops ours may go on (`for` over none), and `%` between texts is not there.
+#[test]
+fn expressions_are_those_of_python() {
+    let cases: Vec<(String, Option<String>)> =
+        serde_json::from_str(include_str!("template/expressions.json")).expect("json");
+    let found = cases.iter().map(|(line, expected)| (line, render(line).ok(), expected));
+    let other: Vec<_> = found.filter(|(_, found, expected)| found != *expected).collect();
+    assert!(other.is_empty(), "{other:#?}");
+}
+
 fn lines(outcome: &Value) -> impl Iterator<Item = &str> {
     outcome["text"].as_str().unwrap_or_default().lines()
 }

@@ -141,7 +141,7 @@ fn highest(logits: &[f32]) -> u32 {
     logits.iter().position(|logit| *logit == best).unwrap_or(0) as u32
 }
 
-fn finite(logits: &[f32], position: usize) -> Result<(), Error> {
+pub(crate) fn finite(logits: &[f32], position: usize) -> Result<(), Error> {
     // All of a chunk are looked at, which takes a fraction of the time that stopping at each would.
     let sound = |chunk: &[f32]| chunk.iter().fold(true, |sound, logit| sound & logit.is_finite());
     if logits.chunks(16 * LANES).all(sound) {

@@ -1,18 +1,21 @@
 //! A request of OpenAI's Responses API in the form of a chat request. Fields that both know under one name are checked
 //! there.
 
+use super::tools::{Offer, arguments_of, qualified};
 use crate::error::ApiError;
-use crate::fields::{Fields, wrong};
+use crate::fields::Fields;
+use crate::messages::newest;
+use crate::parts::{self, Unread};
+use crate::{known, settings, structured};
 use serde_json::{Map, Value, json};
 
-/// The same request as a chat.
-pub(super) fn translate(fields: &Fields<'_>) -> Result<Map<String, Value>, ApiError> {
+/// The same request as a chat, and the tools that it offers.
+pub(super) fn translate(fields: &Fields<'_>) -> Result<(Map<String, Value>, Offer), ApiError> {
     let mut body = Map::new();
-    for name in
-        ["model", "temperature", "top_p", "top_k", "min_p", "seed", "stream", "user", "parallel_tool_calls"]
-    {
+    let same = ["model", "temperature", "top_p", "stream", "user", "parallel_tool_calls"];
+    for name in same.iter().chain(&known::PASSED).chain(&structured::FIELDS).chain(&settings::EXTENSIONS) {
         if let Some(value) = fields.get(name) {
-            body.insert(name.into(), value.clone());
+            body.insert((*name).into(), value.clone());
         }
     }
     // Nothing is kept between requests.
@@ -24,7 +27,7 @@ pub(super) fn translate(fields: &Fields<'_>) -> Result<Map<String, Value>, ApiEr
     if fields.bool("background")? == Some(true) {
         return Err(fields.wrong("background", "false"));
     }
-    if let Some(limit) = fields.integer("max_output_tokens", 1..=i64::MAX)? {
+    if let Some(limit) = fields.limit("max_output_tokens", 1)? {
         body.insert("max_completion_tokens".into(), json!(limit));
     }
     if let Some(reasoning) = fields.object("reasoning")?
@@ -32,33 +35,18 @@ pub(super) fn translate(fields: &Fields<'_>) -> Result<Map<String, Value>, ApiEr
     {
         body.insert("reasoning_effort".into(), json!(effort));
     }
-    if let Some(kwargs) = fields.get("chat_template_kwargs") {
-        body.insert("chat_template_kwargs".into(), kwargs.clone());
-    }
     if let Some(text) = fields.object("text")?
         && let Some(format) = text.object("format")?
     {
         body.insert("response_format".into(), translate_format(&format)?);
     }
-    if let Some(tools) = fields.array("tools")? {
-        body.insert("tools".into(), Value::Array(translate_tools(fields, tools)?));
+    let mut offer = Offer::read(fields)?;
+    if let Some(choice) = offer.choice(fields)? {
+        body.insert("tool_choice".into(), choice);
     }
-    match fields.get("tool_choice") {
-        Some(Value::Object(_)) => {
-            let Some(choice) = fields.object("tool_choice")? else { return Ok(body) };
-            if choice.string("type")? != Some("function") {
-                return Err(choice.wrong("type", "`function`"));
-            }
-            let function = json!({"name": choice.required("name")?});
-            body.insert("tool_choice".into(), json!({"type": "function", "function": function}));
-        }
-        Some(choice) => {
-            body.insert("tool_choice".into(), choice.clone());
-        }
-        None => {}
-    }
+    body.insert("tools".into(), Value::Array(std::mem::take(&mut offer.functions)));
     body.insert("messages".into(), Value::Array(translate_input(fields)?));
-    Ok(body)
+    Ok((body, offer))
 }
 
 fn translate_format(format: &Fields<'_>) -> Result<Value, ApiError> {
@@ -69,28 +57,8 @@ fn translate_format(format: &Fields<'_>) -> Result<Value, ApiError> {
             json!({"type": "json_schema", "json_schema": {"name": format.get("name"), "schema": schema}})
         }
         Some(kind @ ("text" | "json_object")) => json!({"type": kind}),
-        _ => return Err(format.wrong("type", "`text`, `json_object` or `json_schema`")),
+        _ => return Err(format.unlisted("type", "`text`, `json_object` or `json_schema`")),
     })
-}
-
-/// Functions. Tools that OpenAI runs itself are not there to be called, so they are not offered.
-fn translate_tools(fields: &Fields<'_>, tools: &[Value]) -> Result<Vec<Value>, ApiError> {
-    let mut functions = Vec::new();
-    for (i, tool) in tools.iter().enumerate() {
-        let tool = Fields::within(tool, format!("{}[{i}]", fields.path("tools")))?;
-        tool.required("type")?;
-        if tool.string("type")? != Some("function") {
-            continue;
-        }
-        let mut function = json!({"name": tool.required("name")?});
-        for name in ["description", "parameters", "strict"] {
-            if let Some(value) = tool.get(name) {
-                function[name] = value.clone();
-            }
-        }
-        functions.push(json!({"type": "function", "function": function}));
-    }
-    Ok(functions)
 }
 
 /// Instructions and input as messages. What the assistant thought, said and called in a row is one message.
@@ -107,57 +75,145 @@ fn translate_input(fields: &Fields<'_>) -> Result<Vec<Value>, ApiError> {
         Value::Array(items) => items,
         _ => return Err(fields.wrong("input", "a string or an array of items")),
     };
+    let newest = newest(items);
     for (i, item) in items.iter().enumerate() {
-        translate_item(&Fields::within(item, format!("input[{i}]"))?, &mut messages)?;
+        translate_item(&Fields::within(item, format!("input[{i}]"))?, newest == Some(i), &mut messages)?;
     }
     Ok(messages)
 }
 
-fn translate_item(item: &Fields<'_>, messages: &mut Vec<Value>) -> Result<(), ApiError> {
-    match item.string("type")? {
-        None | Some("message") => {
+fn translate_item(item: &Fields<'_>, newest: bool, messages: &mut Vec<Value>) -> Result<(), ApiError> {
+    let kind = item.string("type")?;
+    let kind = match kind {
+        None if item.get("role").is_none() && item.get("id").is_some() => "item_reference",
+        None => "message",
+        Some(kind) => kind,
+    };
+    match kind {
+        "message" => {
             item.required("role")?;
             let role = item.string("role")?;
-            let content = text_of(item.required("content")?, &item.path("content"))?;
-            if role == Some("assistant") {
-                let message =
-                    assistant(messages, |last| last["content"] == "" && last.get("tool_calls").is_none());
-                message["content"] = json!(content);
-            } else {
-                messages.push(json!({"role": role, "content": content}));
+            let unread = match role {
+                Some("assistant") => Unread::Noted,
+                Some("user") if !newest => Unread::Noted,
+                _ => Unread::Refused,
+            };
+            let content = parts::read(item.required("content")?, &item.path("content"), unread)?;
+            match role {
+                Some("assistant") => say(messages, &content),
+                Some("user" | "system" | "developer") => {
+                    messages.push(json!({"role": role, "content": content}));
+                }
+                _ => {
+                    return Err(item.unlisted("role", "`user`, `assistant`, `system` or `developer`"));
+                }
             }
         }
-        Some("function_call") => {
-            let (name, arguments) = (item.required("name")?, item.required("arguments")?);
-            let call = json!({"id": item.get("call_id"), "type": "function",
-                "function": {"name": name, "arguments": arguments}});
-            let message = assistant(messages, |_| true);
-            match message["tool_calls"].as_array_mut() {
-                Some(calls) => calls.push(call),
-                None => message["tool_calls"] = json!([call]),
-            }
-        }
-        Some("function_call_output") => {
-            let (id, output) = (item.required("call_id")?, item.required("output")?);
-            let content = text_of(output, &item.path("output"))?;
-            messages.push(json!({"role": "tool", "tool_call_id": id, "content": content}));
-        }
-        Some("reasoning") => {
+        "reasoning" => {
             let thought = match item.get("content") {
-                Some(content) => text_of(content, &item.path("content"))?,
+                Some(content) => parts::read(content, &item.path("content"), Unread::Noted)?,
                 None => String::new(),
             };
             if !thought.is_empty() {
                 messages.push(json!({"role": "assistant", "content": "", "reasoning_content": thought}));
             }
         }
-        _ => {
-            return Err(
-                item.wrong("type", "`message`, `function_call`, `function_call_output` or `reasoning`")
-            );
+        "function_call" | "custom_tool_call" => {
+            item.required("name")?;
+            let name = qualified(item.string("namespace")?, item.string("name")?.unwrap_or_default());
+            let arguments = match kind {
+                "function_call" => item.required("arguments")?.clone(),
+                _ => {
+                    item.required("input")?;
+                    json!({"input": item.string("input")?})
+                }
+            };
+            item.string("call_id")?;
+            call(messages, item.get("call_id"), &name, arguments);
         }
+        "function_call_output" | "custom_tool_call_output" => {
+            let (id, output) = (item.required("call_id")?, item.required("output")?);
+            item.string("call_id")?;
+            result(messages, Some(id), parts::read(output, &item.path("output"), Unread::Noted)?);
+        }
+        _ => translate_other(item, kind, messages)?,
     }
     Ok(())
+}
+
+/// Items of tools that are not functions. Calls whose results are known are calls with results; of everything else
+/// there is a note, so that whatever was once said can be said again.
+fn translate_other(item: &Fields<'_>, kind: &str, messages: &mut Vec<Value>) -> Result<(), ApiError> {
+    let id = item.get("call_id").or(item.get("id"));
+    let field = |name: &str| item.get(name).cloned();
+    match kind {
+        "local_shell_call" | "shell_call" | "apply_patch_call" | "computer_call" => {
+            let action = item.get("action").or(item.get("operation"));
+            let arguments = action.map_or_else(|| json!({}), arguments_of);
+            call(messages, id, kind.trim_end_matches("_call"), arguments);
+        }
+        "local_shell_call_output" | "shell_call_output" | "apply_patch_call_output" => {
+            let output = field("output").or(field("status")).unwrap_or(json!(""));
+            result(messages, id, as_text(&output));
+        }
+        "computer_call_output" => result(messages, id, parts::note("computer_screenshot")),
+        "mcp_call" | "code_interpreter_call" | "file_search_call" => {
+            let name = item.string("name")?.unwrap_or(kind.trim_end_matches("_call"));
+            let arguments = match kind {
+                "mcp_call" => field("arguments").unwrap_or(json!({})),
+                "code_interpreter_call" => json!({"code": item.get("code")}),
+                _ => json!({"queries": item.get("queries")}),
+            };
+            call(messages, id, name, arguments);
+            let found = ["output", "outputs", "results", "error"].into_iter().find_map(field);
+            result(messages, id, found.map_or_else(String::new, |found| as_text(&found)));
+        }
+        "web_search_call" => {
+            let action = field("action").unwrap_or(json!({}));
+            let words = ["query", "url", "pattern"].into_iter().filter_map(|name| action[name].as_str());
+            say(messages, &format!("[a search of the web: {}]", words.collect::<Vec<_>>().join(" ")));
+        }
+        // Which tools there are is said elsewhere, and nobody is asked for approval here.
+        "mcp_list_tools"
+        | "mcp_approval_request"
+        | "mcp_approval_response"
+        | "tool_search_call"
+        | "tool_search_output"
+        | "additional_tools"
+        | "compaction_trigger"
+        | "configuration_update" => {}
+        _ => say(messages, &parts::note(kind)),
+    }
+    Ok(())
+}
+
+/// JSON as a tool might print it: a string as it is, the words of parts that are printed.
+fn as_text(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
+
+/// The assistant says something; what it thought before belongs to it.
+fn say(messages: &mut Vec<Value>, said: &str) {
+    let message = assistant(messages, |last| last["content"] == "" && last.get("tool_calls").is_none());
+    message["content"] = json!(said);
+}
+
+/// The assistant calls a function.
+fn call(messages: &mut Vec<Value>, id: Option<&Value>, name: &str, arguments: Value) {
+    let call = json!({"id": id, "type": "function", "function": {"name": name, "arguments": arguments}});
+    let message = assistant(messages, |_| true);
+    match message["tool_calls"].as_array_mut() {
+        Some(calls) => calls.push(call),
+        None => message["tool_calls"] = json!([call]),
+    }
+}
+
+/// A function answers.
+fn result(messages: &mut Vec<Value>, id: Option<&Value>, content: String) {
+    messages.push(json!({"role": "tool", "tool_call_id": id, "content": content}));
 }
 
 /// The assistant's message to add to: the last one, where `fits` says so, or a new one.
@@ -170,40 +226,14 @@ fn assistant(messages: &mut Vec<Value>, fits: impl Fn(&Value) -> bool) -> &mut V
     &mut messages[at]
 }
 
-/// A string, or parts that are all text.
-fn text_of(value: &Value, path: &str) -> Result<String, ApiError> {
-    let parts = match value {
-        Value::String(text) => return Ok(text.clone()),
-        Value::Array(parts) => parts,
-        other => return Err(wrong(path.to_owned(), other, "a string or an array of parts")),
-    };
-    let text = parts.iter().enumerate().map(|(i, part)| {
-        let part = Fields::within(part, format!("{path}[{i}]"))?;
-        part.required("type")?;
-        match part.string("type")? {
-            Some("input_text" | "output_text" | "reasoning_text" | "text") => {
-                part.required("text")?;
-                Ok(part.string("text")?.unwrap_or_default())
-            }
-            Some("refusal") => Ok(part.string("refusal")?.unwrap_or_default()),
-            Some(kind @ ("input_image" | "input_file" | "input_audio")) => {
-                let path = format!("{path}[{i}]");
-                let message =
-                    format!("`{path}` is of type `{kind}`: the model that is served reads text only");
-                Err(ApiError::field(path, message))
-            }
-            _ => Err(part.wrong("type", "`input_text` or `output_text`")),
-        }
-    });
-    text.collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn translated(body: Value) -> Result<Value, String> {
-        translate(&Fields::of(body.as_object().unwrap())).map(Value::Object).map_err(ApiError::named)
+        translate(&Fields::of(body.as_object().unwrap()))
+            .map(|(body, _)| Value::Object(body))
+            .map_err(ApiError::named)
     }
 
     #[test]
@@ -243,12 +273,59 @@ mod tests {
     }
 
     #[test]
+    fn what_was_said_once_can_be_said_again() {
+        let image = json!({"type": "input_image", "image_url": "data:"});
+        let body = translated(json!({"input": [
+            {"role": "user", "content": [image]},
+            {"type": "custom_tool_call", "call_id": "c1", "name": "patch", "input": "*** Begin"},
+            {"type": "custom_tool_call_output", "call_id": "c1", "output": [image]},
+            {"type": "function_call", "call_id": "c2", "namespace": "mcp__git__", "name": "log", "arguments": "{\"n\": "},
+            {"type": "function_call_output", "call_id": "c2", "output": "done"},
+            {"type": "local_shell_call", "id": "l", "call_id": "c3", "status": "completed",
+                "action": {"type": "exec", "command": ["ls"], "env": {}}},
+            {"type": "local_shell_call_output", "id": "c3", "output": "a.py"},
+            {"type": "mcp_list_tools", "server_label": "s", "tools": []},
+            {"type": "mcp_call", "id": "m", "name": "f", "server_label": "s", "arguments": "{}", "output": "7"},
+            {"type": "web_search_call", "id": "w", "status": "completed", "action": {"type": "search", "query": "q"}},
+            {"type": "compaction", "encrypted_content": "x"},
+            {"type": "dream", "id": "d"},
+            {"id": "msg_1"},
+            {"role": "user", "content": "go on"},
+        ]}))
+        .unwrap();
+        let call = |id: &str, name: &str, arguments: Value| {
+            json!({"role": "assistant", "content": "",
+            "tool_calls": [{"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}]})
+        };
+        let tool = |id: &str, said: &str| json!({"role": "tool", "tool_call_id": id, "content": said});
+        let answer = |said: &str| json!({"role": "assistant", "content": said});
+        let seen = "[an image that this model cannot see]\n";
+        let shell = json!({"command": ["ls"]});
+        let expected = json!([
+            {"role": "user", "content": seen},
+            call("c1", "patch", json!({"input": "*** Begin"})),
+            tool("c1", seen),
+            call("c2", "mcp__git__log", json!("{\"n\": ")),
+            tool("c2", "done"),
+            call("c3", "local_shell", shell),
+            tool("c3", "a.py"),
+            call("m", "f", json!("{}")),
+            tool("m", "7"),
+            answer("[a search of the web: q]"),
+            answer(&parts::note("compaction")),
+            answer("[something of type dream that this model cannot read]"),
+            answer("[an earlier item that is not kept here]"),
+            {"role": "user", "content": "go on"},
+        ]);
+        assert_eq!(body["messages"], expected);
+    }
+
+    #[test]
     fn what_is_wrong_is_named() {
         for (body, field) in [
             (json!({}), "input"),
             (json!({"input": 3}), "input"),
             (json!({"input": ["x"]}), "input[0]"),
-            (json!({"input": [{"type": "dream"}]}), "input[0].type"),
             (json!({"input": [{"content": "x"}]}), "input[0].role"),
             (json!({"input": [{"role": "user"}]}), "input[0].content"),
             (

@@ -1,7 +1,8 @@
 //! Grammars of tool calls: the model's own form, `<function=NAME>` with `<parameter=KEY>` blocks, where it can hold
 //! what a schema allows and nothing else; else a JSON object with `name` and `arguments`.
 
-use super::{GrammarError, check_size, compact};
+use super::forms::quoted;
+use super::{GrammarError, bounds, compact};
 use serde_json::{Map, Value, json};
 use std::fmt::Write;
 
@@ -29,7 +30,8 @@ pub(super) fn rules(tools: &[Value], tokens: [Option<u32>; 2]) -> Result<String,
         let name = function.get("name").and_then(Value::as_str).unwrap_or_default();
         let any = json!({"type": "object", "properties": {}});
         let schema = function.get("parameters").filter(|schema| schema.is_object()).unwrap_or(&any);
-        check_size(schema)?;
+        bounds::check(schema)
+            .map_err(|cause| GrammarError::Tool { name: name.to_owned(), cause: Box::new(cause) })?;
         let own = if fits_a_tag(name) { own_form(i, name, schema) } else { None };
         rules += &own.unwrap_or_else(|| json_form(i, name, schema));
     }
@@ -114,9 +116,4 @@ fn refers(schema: &Map<String, Value>) -> bool {
                 _ => false,
             }
     })
-}
-
-/// A text as a literal of the grammar.
-fn quoted(text: &str) -> String {
-    Value::from(text).to_string()
 }

@@ -1,9 +1,18 @@
-//! Grammars: which tokens may come next so that an answer is JSON of a schema, or a call of a tool. Thinking stays
-//! free; the grammar begins where it ends, and nothing ends before the grammar does.
+//! Grammars: which tokens may come next so that an answer is JSON of a schema, fits a regular expression, a list or a
+//! grammar, or is a call of a tool. Thinking stays free; the grammar begins where it ends, and nothing ends before the
+//! grammar does. Whoever asks is not trusted: sizes are bounded before anything recurses, and compiling has its own
+//! threads.
 
+mod bounds;
 mod calls;
+mod compile;
+mod forms;
+mod gbnf;
+mod lark;
 
 use crate::{Kind, Tokenizer};
+use compile::Compilers;
+pub use forms::Form;
 use llguidance::api::TopLevelGrammar;
 use llguidance::{Matcher, ParserFactory};
 use serde_json::{Value, json};
@@ -11,8 +20,23 @@ use std::sync::Arc;
 use thiserror::Error;
 use toktrie::{ApproximateTokEnv, TokEnv, TokRxInfo, TokTrie};
 
-/// Bytes of a schema at most.
-const MAX_SCHEMA: usize = 256 << 10;
+/// Bytes of everything that one answer is held to.
+const MAX_BYTES: usize = 1 << 20;
+
+/// States that following a grammar may make, at 1 to 2 KB each.
+const MAX_STATES: usize = 50_000;
+
+/// Work for one mask, in the compiler's own units: about 10 ms.
+const MAX_WORK: u64 = 100_000;
+
+/// Ways that are open at one place: four for each property that need not be there.
+const MAX_OPEN: usize = 5_000;
+
+/// Symbols of a grammar; those who follow it count no further than 65536.
+const MAX_SYMBOLS: usize = 60_000;
+
+/// Bytes of a reason at most: what does not parse is repeated in it.
+const MAX_REASON: usize = 300;
 
 /// Why there is no grammar.
 #[derive(Debug, Error)]
@@ -21,19 +45,34 @@ pub enum GrammarError {
     /// The vocabulary cannot be searched.
     #[error("no grammars over this tokenizer: {0}")]
     Tokenizer(String),
-    /// The schema is larger than any in use.
-    #[error("the schema has {bytes} bytes, at most {MAX_SCHEMA} are taken")]
-    TooLarge { bytes: usize },
-    /// The schema says what cannot be followed exactly.
-    #[error("the schema cannot be followed: {0}")]
-    Schema(String),
+    /// There is no thread to compile on.
+    #[error("no thread for a grammar's compiler: {0}")]
+    Thread(String),
+    /// Larger than any in use.
+    #[error("it has {found} {what}, at most {most} are taken")]
+    TooLarge { what: &'static str, found: usize, most: usize },
+    /// The schema of a tool's parameters is at fault.
+    #[error("the parameters of `{name}`: {cause}")]
+    Tool { name: String, cause: Box<GrammarError> },
+    /// A schema that says nothing but to look elsewhere, forever.
+    #[error("its references (`$ref`) lead back to themselves and to nothing else")]
+    Loop,
+    /// It says what cannot be followed exactly.
+    #[error("the {what} cannot be followed: {reason}")]
+    Refused { what: &'static str, reason: String },
+    /// It takes too long to compile.
+    #[error("the {what} is too hard: it was not compiled within {seconds} seconds")]
+    Slow { what: &'static str, seconds: u64 },
+    /// Other grammars are being compiled, and have been for a while.
+    #[error("too many grammars are being compiled: try again later")]
+    Busy,
 }
 
-/// What an answer may be: JSON, calls of tools, or either.
+/// What an answer may be: of a form, calls of tools, or either.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Shape<'a> {
-    /// JSON of this schema.
-    pub json: Option<&'a Value>,
+    /// The answer itself.
+    pub answer: Option<Form<'a>>,
     /// Calls of these tools, in OpenAI's form.
     pub calls: &'a [Value],
     /// Whether there may be more than one call.
@@ -45,17 +84,18 @@ pub struct Shape<'a> {
 /// Makes grammars over one vocabulary.
 ///
 /// ```
-/// use text::{Grammars, Shape, Tokenizer};
+/// use text::{Form, Grammars, Shape, Tokenizer};
 /// let tokenizer = Tokenizer::from_json("tests/fixtures/tokenizer.json")?;
 /// let grammars = Grammars::new(&tokenizer)?;
 /// let schema = serde_json::json!({"type": "boolean"});
-/// let mut answer = grammars.grammar(&Shape { json: Some(&schema), ..Shape::default() })?;
+/// let mut answer = grammars.grammar(&Shape { answer: Some(Form::Json(&schema)), ..Shape::default() })?;
 /// let first = |text: &str| tokenizer.encode(text, text::Specials::Literal)[0];
 /// assert!(!answer.push(first("x")) && answer.push(first("t")));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Grammars {
-    factory: ParserFactory,
+    factory: Arc<ParserFactory>,
+    compilers: Arc<Compilers>,
     ends: Arc<[u32]>,
     think_end: Option<u32>,
     /// `<tool_call>` and `</tool_call>`, where they are tokens of their own.
@@ -84,9 +124,14 @@ impl Grammars {
         factory.quiet();
         // Errors would repeat what was said.
         factory.limits_mut().verbose_errors = false;
+        factory.limits_mut().max_lexer_states = MAX_STATES;
+        factory.limits_mut().max_grammar_size = MAX_SYMBOLS;
+        factory.limits_mut().step_lexer_fuel = MAX_WORK;
+        factory.limits_mut().max_items_in_row = MAX_OPEN;
         let call_tokens = ["<tool_call>", "</tool_call>"].map(|name| tokenizer.special(name));
         Ok(Self {
-            factory,
+            factory: Arc::new(factory),
+            compilers: Arc::default(),
             ends: tokenizer.ends().into(),
             think_end: tokenizer.special("</think>"),
             call_tokens,
@@ -96,24 +141,23 @@ impl Grammars {
     /// The grammar of answers of a shape.
     pub fn grammar(&self, shape: &Shape) -> Result<Grammar, GrammarError> {
         let (mut ways, mut rules) = (Vec::new(), String::new());
-        if let Some(schema) = shape.json {
-            check_size(schema)?;
+        let what = shape.answer.map_or("schema of a tool", |form| form.name());
+        if let Some(form) = shape.answer {
             ways.push("value");
-            rules += &format!("value: %json {}\n", compact(schema));
+            rules += &form.rules()?;
         }
         if !shape.calls.is_empty() {
             ways.push(if shape.several { "call (\"\\n\" call)*" } else { "call" });
             rules += &calls::rules(shape.calls, self.call_tokens)?;
         }
+        if rules.len() > MAX_BYTES {
+            return Err(GrammarError::TooLarge { what: "bytes", found: rules.len(), most: MAX_BYTES });
+        }
         // What chat templates have between thinking and answer.
         let lead = if shape.thinking { "\"\\n\\n\" " } else { "" };
         let lark = format!("start: {lead}answer\nanswer: {}\n{rules}", ways.join(" | "));
-        let parser = self.factory.create_parser(TopLevelGrammar::from_lark(lark));
-        let parser = parser.map_err(|error| GrammarError::Schema(first_line(&error.to_string())))?;
-        let matcher = Matcher::new(Ok(parser));
-        if let Some(error) = matcher.get_error() {
-            return Err(GrammarError::Schema(first_line(&error)));
-        }
+        let factory = Arc::clone(&self.factory);
+        let matcher = self.compilers.run(what, move || matcher(&factory, lark, what))?;
         let opening = if shape.thinking { self.think_end } else { None };
         let open = opening.is_none();
         Ok(Grammar { matcher, ends: Arc::clone(&self.ends), opening, open, before: 0, inside: 0, after: 0 })
@@ -133,13 +177,47 @@ fn compact(schema: &Value) -> Value {
     Value::Object(schema)
 }
 
-fn check_size(schema: &Value) -> Result<(), GrammarError> {
-    let bytes = schema.to_string().len();
-    if bytes > MAX_SCHEMA { Err(GrammarError::TooLarge { bytes }) } else { Ok(()) }
+/// Compiles a grammar and asks it for its first tokens: what cannot even begin is refused here, and what takes
+/// long is not left to whoever writes answers.
+fn matcher(factory: &ParserFactory, lark: String, what: &'static str) -> Result<Matcher, GrammarError> {
+    let refused = |error: &str| GrammarError::Refused { what, reason: reason(error) };
+    let parser = factory.create_parser(TopLevelGrammar::from_lark(lark));
+    let mut matcher = Matcher::new(Ok(parser.map_err(|error| refused(&error.to_string()))?));
+    matcher.compute_mask_or_eos().map_err(|error| refused(&error.to_string()))?;
+    Ok(matcher)
+}
+
+/// What the compiler says, without the places in a text that nobody has seen.
+fn reason(error: &str) -> String {
+    if error.contains("NoExtensionBias") {
+        return "nothing fits it".to_owned();
+    }
+    if error.contains("without 'referencing' feature") {
+        return "a `$ref` leads elsewhere, only references within it (`#/...`) are followed".to_owned();
+    }
+    // A regular expression is repeated over several lines before it is said what is wrong with it.
+    if error.contains("regex parse error:")
+        && let Some((_, wrong)) = error.rsplit_once("error: ")
+    {
+        return format!("a regular expression does not parse: {}", first_line(wrong));
+    }
+    match first_line(error).as_str() {
+        line if line.starts_with("panic:") && line.contains("overflow") => {
+            "a number in it is too large".to_owned()
+        }
+        line if line.starts_with("panic:") => "its compiler gave up".to_owned(),
+        line => line.trim_start_matches("failed to compile JSON schema: ").to_owned(),
+    }
 }
 
 fn first_line(text: &str) -> String {
-    text.lines().next().unwrap_or_default().to_owned()
+    let line = text.lines().next().unwrap_or_default();
+    let place = line.strip_prefix("at ").and_then(|rest| rest.split_once("): "));
+    let line = place.map_or(line, |(_, rest)| rest);
+    match line.char_indices().find(|(at, _)| *at >= MAX_REASON) {
+        Some((at, _)) => format!("{} ...", &line[..at]),
+        None => line.to_owned(),
+    }
 }
 
 /// A place in an answer under a grammar. Tokens are followed by `push` and taken back by `pop`.
@@ -249,5 +327,9 @@ fn forbid(logit: &mut f32) {
     *logit = f32::NEG_INFINITY;
 }
 
+#[cfg(test)]
+mod abuse_tests;
+#[cfg(test)]
+mod form_tests;
 #[cfg(test)]
 mod tests;

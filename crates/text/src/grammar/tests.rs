@@ -3,19 +3,19 @@
 use super::*;
 use crate::{Specials, ToolCalls};
 
-fn tokenizer() -> Tokenizer {
+pub(super) fn tokenizer() -> Tokenizer {
     Tokenizer::from_json("tests/fixtures/tokenizer.json").expect("the fixture")
 }
 
 /// Whether the grammar takes a whole text, and the tokens it has.
-fn takes(grammar: &Grammar, tokenizer: &Tokenizer, text: &str) -> bool {
+pub(super) fn takes(grammar: &Grammar, tokenizer: &Tokenizer, text: &str) -> bool {
     let mut grammar = grammar.clone();
     let ids = tokenizer.encode(text, Specials::Parse);
     ids.iter().all(|id| grammar.push(*id)) && grammar.is_whole() && grammar.push(tokenizer.ends()[0])
 }
 
 fn json_of(grammars: &Grammars, schema: &Value, thinking: bool) -> Result<Grammar, GrammarError> {
-    grammars.grammar(&Shape { json: Some(schema), thinking, ..Shape::default() })
+    grammars.grammar(&Shape { answer: Some(Form::Json(schema)), thinking, ..Shape::default() })
 }
 
 #[test]
@@ -51,9 +51,9 @@ fn what_cannot_be_followed_is_refused() {
         json!({"$ref": "#/nowhere"}),
         json!({"type": "string", "pattern": "("}),
     ] {
-        assert!(matches!(json_of(&grammars, &schema, false), Err(GrammarError::Schema(_))), "{schema}");
+        assert!(matches!(json_of(&grammars, &schema, false), Err(GrammarError::Refused { .. })), "{schema}");
     }
-    let large = json!({"description": "x".repeat(MAX_SCHEMA)});
+    let large = json!({"description": "x".repeat(bounds::MAX_BYTES)});
     assert!(matches!(json_of(&grammars, &large, false), Err(GrammarError::TooLarge { .. })));
 }
 
@@ -143,7 +143,7 @@ fn calls_have_the_models_own_form() {
             calls: &tools,
             several: true,
             thinking: true,
-            json: Some(&json!({"type": "null"})),
+            answer: Some(Form::Json(&json!({"type": "null"}))),
         })
         .unwrap();
     assert!(takes(&several, &tokenizer, &format!("hm\n</think>\n\n{two}")));

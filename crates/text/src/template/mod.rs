@@ -2,15 +2,21 @@
 //! A template is part of an untrusted file, so its size, its steps and its depth are bounded; the memory that a step
 //! can take (`x ~ x`, over and over) is not.
 
+mod manners;
 mod python;
+mod strings;
 
+pub use manners::Manners;
+
+use std::borrow::Cow;
+use std::sync::LazyLock;
 use std::thread;
 
 use jiff::Zoned;
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Serde;
 use minijinja::{Environment, Error, ErrorKind, Value as Jinja};
-use minijinja_contrib::pycompat::unknown_method_callback;
+use regex::Regex;
 use serde_json::{Map, Value, json};
 
 /// Bytes a template may have, several times what any in use has.
@@ -72,6 +78,7 @@ impl Default for Prompt<'_> {
 /// A parsed chat template.
 pub struct ChatTemplate {
     environment: Environment<'static>,
+    manners: Manners,
 }
 
 impl ChatTemplate {
@@ -84,22 +91,39 @@ impl ChatTemplate {
         if source.len() > MAX_SOURCE {
             return Err(TemplateError::TooLong(source.len()));
         }
-        deep(move || {
+        let mut template = deep(move || {
             let mut environment = Environment::new();
             environment.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
             environment.set_fuel(Some(FUEL));
             environment.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
-            environment.set_unknown_method_callback(unknown_method_callback);
+            environment.set_unknown_method_callback(strings::method);
             environment.set_formatter(python::write_value);
+            environment.add_filter("float", python::as_float_or);
+            environment.add_filter("int", python::as_int_or);
+            environment.add_filter("length", python::length);
+            environment.add_filter("count", python::length);
             environment.add_filter("string", python::string);
             environment.add_filter("tojson", python::to_json);
+            environment.add_test("iterable", python::is_iterable);
             environment.add_test("number", python::is_number);
             environment.add_test("sequence", python::is_sequence);
             environment.add_function("raise_exception", raise_exception);
             environment.add_function("strftime_now", move |format: &str| strftime(&now(), format));
-            environment.add_template_owned("chat", source.to_owned())?;
-            Ok(Self { environment })
-        })
+            environment.add_template_owned("chat", without_generation(source).into_owned())?;
+            Ok(Self { environment, manners: Manners::default() })
+        })?;
+        template.manners = Manners::of(&template);
+        Ok(template)
+    }
+
+    /// Which conversations it takes.
+    pub fn manners(&self) -> Manners {
+        self.manners
+    }
+
+    /// What it was parsed from.
+    pub fn source(&self) -> Option<String> {
+        self.environment.get_template("chat").ok().map(|template| template.source().to_owned())
     }
 
     /// The text of a conversation.
@@ -114,6 +138,16 @@ impl ChatTemplate {
             variables.insert("enable_thinking".into(), json!(enable_thinking));
         }
         deep(|| self.environment.get_template("chat")?.render(Jinja::from(Serde(&variables))))
+    }
+}
+
+/// `{% generation %}` marks what the assistant says, for training; here it is a scope and nothing else.
+fn without_generation(source: &str) -> Cow<'_, str> {
+    static TAG: LazyLock<Option<Regex>> =
+        LazyLock::new(|| Regex::new(r"(\{%[-+]?\s*)(end)?generation(\s*[-+]?%\})").ok());
+    match &*TAG {
+        Some(tag) => tag.replace_all(source, "${1}${2}with${3}"),
+        None => Cow::Borrowed(source),
     }
 }
 

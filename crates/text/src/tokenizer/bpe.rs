@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
+use std::hash::{BuildHasherDefault, Hasher};
 
 use super::vocabulary::TokenizerError as Error;
 
@@ -26,8 +27,35 @@ pub(super) fn spelt_bytes(token: &str, bytes: &HashMap<char, u8>) -> Vec<u8> {
 pub(super) struct Bpe {
     /// Byte -> its token.
     byte_ids: [u32; 256],
-    /// (left, right) -> (rank, merged token). The lowest rank goes first.
-    merges: HashMap<(u32, u32), (u32, u32)>,
+    /// Left and right token -> (rank, merged token). The lowest rank goes first.
+    merges: HashMap<u64, (u32, u32), BuildHasherDefault<PairHasher>>,
+}
+
+/// Two tokens as one key.
+fn pair(left: u32, right: u32) -> u64 {
+    u64::from(left) << 32 | u64::from(right)
+}
+
+/// Spreads pairs, and ranks, by one multiplication. The rules come with the model, so nobody can choose pairs that collide.
+#[derive(Default)]
+struct PairHasher(u64);
+
+impl Hasher for PairHasher {
+    fn finish(&self) -> u64 {
+        self.0 ^ self.0 >> 32
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.write_u64(u64::from(*byte)));
+    }
+
+    fn write_u32(&mut self, key: u32) {
+        self.write_u64(u64::from(key));
+    }
+
+    fn write_u64(&mut self, key: u64) {
+        self.0 = (self.0 ^ key).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
 }
 
 /// A token of the piece being merged, in a list linked by index.
@@ -41,12 +69,31 @@ struct Symbol {
 const GONE: u32 = u32::MAX;
 const NONE: u32 = u32::MAX;
 
+/// Pieces longer than this are merged by [`Bpe::merge_long`]: in time that grows as they do, where one queue of all
+/// pairs has to be put in order. Words are shorter, and faster with the queue.
+const LONG: usize = 1024;
+
 /// Memory that merging reuses from piece to piece.
 #[derive(Default)]
 pub(super) struct Scratch {
     symbols: Vec<Symbol>,
     /// (rank, index of the left symbol, left token, right token); stale once either token has changed.
     queue: BinaryHeap<Reverse<(u32, u32, u32, u32)>>,
+}
+
+/// Pairs of a long piece that wait to be merged, by rank.
+#[derive(Default)]
+struct Waiting {
+    pairs: HashMap<u32, Places, BuildHasherDefault<PairHasher>>,
+    /// Ranks that have places, the lowest first.
+    ranks: BinaryHeap<Reverse<u32>>,
+}
+
+/// Where a pair stands: indices of its left symbols, stale once either token has changed.
+struct Places {
+    left: u32,
+    right: u32,
+    at: Vec<u32>,
 }
 
 impl Bpe {
@@ -56,13 +103,13 @@ impl Bpe {
         for (byte, byte_id) in (0..=255).zip(&mut byte_ids) {
             *byte_id = id(byte_char(byte).encode_utf8(&mut [0; 4])).ok_or(Error::MissingByte(byte))?;
         }
-        let mut merges = HashMap::with_capacity(rules.len());
+        let mut merges = HashMap::with_capacity_and_hasher(rules.len(), BuildHasherDefault::default());
         for (index, rule) in rules.iter().enumerate() {
             let wrong = |problem| Error::Merge { index, merge: rule.clone(), problem };
             let (left, right) = rule.split_once(' ').ok_or_else(|| wrong("is not two tokens"))?;
             let known = |token: &str| id(token).ok_or_else(|| wrong("names a token that text cannot become"));
             let merged = known(&format!("{left}{right}"))?;
-            if merges.insert((known(left)?, known(right)?), (index as u32, merged)).is_some() {
+            if merges.insert(pair(known(left)?, known(right)?), (index as u32, merged)).is_some() {
                 return Err(wrong("stands twice"));
             }
         }
@@ -81,34 +128,97 @@ impl Bpe {
             prev: at.wrapping_sub(1), // NONE for the first
             next: if at == last { NONE } else { at + 1 },
         }));
-        for at in 0..last {
-            self.enqueue(symbols, queue, at);
-        }
-        while let Some(Reverse((_, at, left, right))) = queue.pop() {
-            let Symbol { id, prev, next } = symbols[at as usize];
-            if id != left || next == NONE || symbols[next as usize].id != right {
-                continue;
-            }
-            let after = symbols[next as usize].next;
-            symbols[next as usize].id = GONE;
-            symbols[at as usize] = Symbol { id: self.merges[&(left, right)].1, prev, next: after };
-            if after != NONE {
-                symbols[after as usize].prev = at;
-                self.enqueue(symbols, queue, at);
-            }
-            if prev != NONE {
-                self.enqueue(symbols, queue, prev);
-            }
+        match piece.len() > LONG {
+            true => self.merge_long(symbols),
+            false => self.merge_short(symbols, queue),
         }
         ids.extend(symbols.iter().map(|symbol| symbol.id).filter(|id| *id != GONE));
     }
 
-    /// Queues the pair that starts at `at`, if it merges.
-    fn enqueue(&self, symbols: &[Symbol], queue: &mut BinaryHeap<Reverse<(u32, u32, u32, u32)>>, at: u32) {
-        let Symbol { id: left, next, .. } = symbols[at as usize];
-        let right = symbols[next as usize].id;
-        if let Some((rank, _)) = self.merges.get(&(left, right)) {
-            queue.push(Reverse((*rank, at, left, right)));
+    fn merge_short(&self, symbols: &mut [Symbol], queue: &mut BinaryHeap<Reverse<(u32, u32, u32, u32)>>) {
+        for at in 0..symbols.len() as u32 {
+            self.enqueue(symbols, queue, at);
+        }
+        while let Some(Reverse((_, at, left, right))) = queue.pop() {
+            if is_pair(symbols, at, left, right) {
+                let prev = self.merge(symbols, at, left, right);
+                self.enqueue(symbols, queue, at);
+                if prev != NONE {
+                    self.enqueue(symbols, queue, prev);
+                }
+            }
         }
     }
+
+    /// The same merges in the same order. Places of a pair are found from left to right, so that sorting them is a merge of
+    /// few runs, and each pair is put in order on its own.
+    fn merge_long(&self, symbols: &mut [Symbol]) {
+        let mut waiting = Waiting::default();
+        for at in 0..symbols.len() as u32 {
+            self.note(symbols, &mut waiting, at);
+        }
+        while let Some(Reverse(rank)) = waiting.ranks.pop() {
+            let Some(Places { left, right, at: mut places }) = waiting.pairs.remove(&rank) else { continue };
+            places.sort();
+            for (i, at) in places.iter().copied().enumerate() {
+                if !is_pair(symbols, at, left, right) {
+                    continue;
+                }
+                let prev = self.merge(symbols, at, left, right);
+                let before = if prev == NONE { None } else { self.note(symbols, &mut waiting, prev) };
+                let after = self.note(symbols, &mut waiting, at);
+                // A new pair may go first, in vocabularies that make one token in two ways; the rest waits.
+                if before.into_iter().chain(after).any(|new| new < rank) {
+                    places.drain(..=i);
+                    let rest = waiting.pairs.entry(rank).or_insert(Places { left, right, at: Vec::new() });
+                    rest.at.append(&mut places);
+                    waiting.ranks.push(Reverse(rank));
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Merges the pair at `at`; the symbol before it.
+    fn merge(&self, symbols: &mut [Symbol], at: u32, left: u32, right: u32) -> u32 {
+        let Symbol { prev, next, .. } = symbols[at as usize];
+        let after = symbols[next as usize].next;
+        symbols[next as usize].id = GONE;
+        symbols[at as usize] = Symbol { id: self.merges[&pair(left, right)].1, prev, next: after };
+        if after != NONE {
+            symbols[after as usize].prev = at;
+        }
+        prev
+    }
+
+    /// The pair that starts at `at` and its rank, if it merges.
+    fn find(&self, symbols: &[Symbol], at: u32) -> Option<(u32, u32, u32)> {
+        let Symbol { id: left, next, .. } = symbols[at as usize];
+        let right = symbols.get(next as usize)?.id;
+        self.merges.get(&pair(left, right)).map(|(rank, _)| (*rank, left, right))
+    }
+
+    /// Queues the pair that starts at `at`, if it merges.
+    fn enqueue(&self, symbols: &[Symbol], queue: &mut BinaryHeap<Reverse<(u32, u32, u32, u32)>>, at: u32) {
+        if let Some((rank, left, right)) = self.find(symbols, at) {
+            queue.push(Reverse((rank, at, left, right)));
+        }
+    }
+
+    /// Notes the pair that starts at `at`, if it merges; its rank.
+    fn note(&self, symbols: &[Symbol], waiting: &mut Waiting, at: u32) -> Option<u32> {
+        let (rank, left, right) = self.find(symbols, at)?;
+        let places = waiting.pairs.entry(rank).or_insert_with(|| {
+            waiting.ranks.push(Reverse(rank));
+            Places { left, right, at: Vec::new() }
+        });
+        places.at.push(at);
+        Some(rank)
+    }
+}
+
+/// Whether a pair still stands at `at`.
+fn is_pair(symbols: &[Symbol], at: u32, left: u32, right: u32) -> bool {
+    let Symbol { id, next, .. } = symbols[at as usize];
+    id == left && symbols.get(next as usize).is_some_and(|next| next.id == right)
 }

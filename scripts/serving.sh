@@ -1,0 +1,18 @@
+# Sourced by scripts that need a running server: `serve [FLAG...]` starts one and sets `url`. Each
+# ends with the script.
+servers=()
+logs=$(mktemp -d)
+trap 'kill "${servers[@]}" 2>/dev/null || true; rm -rf "$logs"' EXIT
+
+serve() {
+    local log="$logs/${#servers[@]}"
+    target/debug/forerun serve --port 0 "$@" >"$log" &
+    servers+=($!)
+    for _ in $(seq 300); do
+        url=$(sed -n 's/listening on //p' "$log")
+        if [ -n "$url" ]; then return; fi
+        sleep 0.1
+    done
+    echo "the server does not listen" >&2
+    return 1
+}
