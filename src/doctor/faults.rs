@@ -41,8 +41,8 @@ pub(crate) fn survey(args: &Args) -> Result<()> {
     let prompts = ASKED.iter().map(|asked| {
         let messages = [serde_json::json!({"role": "user", "content": asked})];
         let text = match &side.template {
-            Some(template) => template.render(&Prompt { messages: &messages, ..Prompt::default() })?,
-            None => (*asked).to_owned(),
+            Ok(template) => template.render(&Prompt { messages: &messages, ..Prompt::default() })?,
+            Err(_) => (*asked).to_owned(),
         };
         Ok(side.tokenizer.encode(&text, Specials::Parse))
     });

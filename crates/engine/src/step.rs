@@ -386,7 +386,7 @@ impl Engine {
 
     /// Sets aside what a commit of `rows` rows needs: nothing is allocated between a pass and its commit, so a text
     /// that was judged cannot fail for want of room.
-    fn reserve(&mut self, sequence: &mut Sequence, rows: usize) -> Result<(), Error> {
+    pub fn reserve(&mut self, sequence: &mut Sequence, rows: usize) -> Result<(), Error> {
         let context = sequence.draft.as_ref().map_or(0, |context| context.pending.bytes());
         let feed = sequence.feed.as_ref().map_or(0, |feed| feed.bytes());
         if context + feed >= MAX_WAITING {
