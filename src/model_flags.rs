@@ -261,7 +261,10 @@ impl ModelFlags {
         let (backend, context): (Box<dyn Backend>, usize) = match cuda {
             Some(cuda) => {
                 let need = self.need(&loaded, kv, cuda.prompt_rows())?;
-                let context = need.fit(self.ctx, limit, cuda.memory_info()?.0, has_float_drafter(&loaded))?;
+                let free = cuda.memory_info()?.0;
+                let context = need.fit(self.ctx, limit, free, has_float_drafter(&loaded))?;
+                // All that is left is for the state of texts.
+                cuda.budget().set_limit(free.saturating_sub(need.at(context).besides_state()));
                 (Box::new(cuda), context)
             }
             None => (Box::new(self.device.cpu()?), self.ctx.unwrap_or(limit)),
