@@ -48,6 +48,7 @@ mod prompt;
 mod protobuf;
 mod reader;
 mod responses;
+mod room;
 mod router;
 mod scheduler;
 mod settings;
