@@ -101,7 +101,12 @@ fn schemas() -> Vec<Abuse> {
     let mut all = through("a chain of 700 references", &chain(700, |to| to));
     all.extend(through("1500 objects nested by references", &chain(1500, property)));
     let deep = json!({"type": "json_schema", "json_schema": {"name": "x", "schema": chain(300, property)}});
-    all.push(abuse("300 objects nested by references", CHAT, &chat(json!({"response_format": deep})), &[200]));
+    all.push(abuse(
+        "300 objects nested by references",
+        CHAT,
+        &chat(json!({"response_format": deep})),
+        &[200],
+    ));
     all.extend(through("4500 properties", &object_of(4500)));
     all.extend(through("a reference to itself", &json!({"$ref": "#"})));
     let text = |pattern: &str| json!({"type": "string", "pattern": pattern});
