@@ -54,6 +54,7 @@ mod shape;
 mod speech;
 mod sse;
 mod structured;
+mod thinking;
 mod tls;
 mod tokens;
 mod totals;
