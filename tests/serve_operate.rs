@@ -111,7 +111,13 @@ fn a_request_is_a_line_without_what_was_said() {
             "field",
             "max_tokens",
         ),
-        ("item", "/v1/responses", json!({"input": [{"type": SECRET}]}).to_string(), "field", "input[0]"),
+        (
+            "item",
+            "/v1/responses",
+            json!({"input": SECRET, "reasoning": {"effort": SECRET}}).to_string(),
+            "field",
+            "reasoning",
+        ),
         ("path", "/v1/nothing", "{}".to_owned(), "not_found", ""),
     ] {
         post(id, path, &body);
@@ -262,7 +268,7 @@ fn metrics_add_up() {
 
     let whole = server.chat(&ask("Compute the sum of 947 and 477.", json!({})));
     let cut = server.chat(&ask("Compute the sum of 1 and 2.", json!({"max_tokens": 5})));
-    server.post(CHAT, &ask("hi", json!({"temperature": 9})));
+    server.post(CHAT, &ask("hi", json!({"temperature": 900})));
     server.get("/nothing", "");
     server.get("/nothing", "");
     let (_, after) = metrics(&server, OPEN);

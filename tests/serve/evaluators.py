@@ -79,6 +79,7 @@ class Reference:
 
     def __init__(self, url, command):
         self.url = url
+        self.known = {}
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def ask(self, path, body=None):
@@ -92,9 +93,12 @@ class Reference:
 
     def score(self, context, continuation):
         """(log-likelihood, whether greedy, tokens) of tokens behind others."""
-        self.process.stdin.write(json.dumps(context + continuation) + "\n")
-        self.process.stdin.flush()
-        scores = json.loads(self.process.stdout.readline())[len(context) - 1 :]
+        text = json.dumps(context + continuation)
+        if text not in self.known:
+            self.process.stdin.write(text + "\n")
+            self.process.stdin.flush()
+            self.known[text] = json.loads(self.process.stdout.readline())
+        scores = self.known[text][len(context) - 1 :]
         return sum(score for score, _ in scores), all(best for _, best in scores), len(scores)
 
 
@@ -147,12 +151,12 @@ def compare(result, reference, activations):
     for task, sample, told in responses(result):
         expected = []
         if task == "own_choice":
-            # lm-eval cuts the tokens of the whole where those of the question end.
+            # lm-eval puts behind the question's tokens those of the whole from their number on.
             question = sample["doc"]["question"]
             context = reference.tokens(question)
             for choice in sample["doc"]["choices"]:
                 whole = reference.tokens(question + choice)
-                expected.append(reference.score(whole[: len(context)], whole[len(context) :]))
+                expected.append(reference.score(context, whole[len(context) :]))
         else:
             first = reference.tokens(reference.ask("/tokenizer_info")["eos_token"])
             expected.append(reference.score(first, reference.tokens(sample["doc"]["text"])))

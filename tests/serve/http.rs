@@ -32,7 +32,8 @@ impl Server {
     pub(crate) fn start_on(port: &str, args: &[&str]) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_forerun"));
         command.args(["serve", "--port", port, "--threads", "1"]).args(args);
-        let mut child = command.stdout(Stdio::piped()).spawn().expect("the program starts");
+        let mut child =
+            command.stdout(Stdio::piped()).env("RUST_LOG", "warn").spawn().expect("the program starts");
         let mut line = String::new();
         BufReader::new(child.stdout.take().expect("a pipe")).read_line(&mut line).expect("a line");
         let address = line.trim().strip_prefix("listening on http://").expect("an address").to_owned();

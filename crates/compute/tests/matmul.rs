@@ -84,7 +84,11 @@ fn a_row_has_the_same_bits_alone_and_among_others_with_any_threads_and_level() {
                     let part = x[done * cols..(done + n) * cols].to_vec();
                     let arena = run(&mut cpu, &plan, &[(input, part)], &chain(n));
                     let expected = &whole[done * outputs..(done + n) * outputs];
-                    assert_same_bits(&format!("{ty} {level:?} {n} rows"), expected, &arena.read(out));
+                    assert_same_bits(
+                        &format!("{ty} {level:?} {n} rows"),
+                        expected,
+                        &arena.read(out).expect("a buffer"),
+                    );
                     done += n;
                 }
             }

@@ -15,7 +15,7 @@
 //! model.read(&mut cpu, &mut sequence, &[1, 2, 3], |_| ())?;
 //! let row = Row { token: 4, sequence: 0, parent: None };
 //! model.forward(&mut cpu, &[row], &[0], &[&sequence])?;
-//! let next = engine::sampling::greedy(&model.logits(0))?;
+//! let next = engine::sampling::greedy(&model.logits(&cpu, 0)?)?;
 //! model.commit(&mut cpu, 0, &mut sequence, &[0])?;
 //! assert_eq!(sequence.committed(), 4);
 //! assert!((next as usize) < config.vocab);

@@ -37,6 +37,9 @@ pub enum ApiError {
     /// Nothing is served there.
     #[error("nothing is served at {0}")]
     NotFound(String),
+    /// A thing that is asked for by its name is not there.
+    #[error("{0}")]
+    Absent(String),
     /// Served, but not with this method.
     #[error("{0}")]
     Method(String),
@@ -46,6 +49,9 @@ pub enum ApiError {
     /// Too much of the same work is being done.
     #[error("{0}")]
     Crowded(String),
+    /// Not even alone does the text fit the memory that there is.
+    #[error("there is no memory for a text of {tokens} tokens, not even for it alone")]
+    NoRoom { tokens: usize },
     /// The server is about to end.
     #[error("the server is shutting down")]
     Closing,
@@ -72,10 +78,10 @@ impl ApiError {
             Self::ContentType { .. } => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Self::Key => StatusCode::UNAUTHORIZED,
             Self::Host => StatusCode::FORBIDDEN,
-            Self::NotFound(_) => StatusCode::NOT_FOUND,
+            Self::NotFound(_) | Self::Absent(_) => StatusCode::NOT_FOUND,
             Self::Method(_) => StatusCode::METHOD_NOT_ALLOWED,
             Self::Busy { .. } | Self::Crowded(_) => StatusCode::TOO_MANY_REQUESTS,
-            Self::Closing => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Closing | Self::NoRoom { .. } => StatusCode::SERVICE_UNAVAILABLE,
             Self::Deadline { .. } => StatusCode::GATEWAY_TIMEOUT,
             Self::Internal(_) => StatusCode::INTERNAL_SERVER_ERROR,
         }
@@ -92,10 +98,11 @@ impl ApiError {
             Self::TooLong { .. } => "too_long",
             Self::Key => "key",
             Self::Host => "host",
-            Self::NotFound(_) => "not_found",
+            Self::NotFound(_) | Self::Absent(_) => "not_found",
             Self::Method(_) => "method",
             Self::Busy { .. } | Self::Crowded(_) => "busy",
             Self::Closing => "closing",
+            Self::NoRoom { .. } => "no_room",
             Self::Deadline { .. } => "deadline",
             Self::Internal(_) => "internal",
         }
@@ -125,6 +132,7 @@ impl ApiError {
             Self::NotFound(_) => ("invalid_request_error", Some("unknown_url")),
             Self::Busy { .. } | Self::Crowded(_) => ("rate_limit_error", Some("rate_limit_exceeded")),
             Self::Closing => ("server_error", Some("shutting_down")),
+            Self::NoRoom { .. } => ("server_error", Some("out_of_memory")),
             Self::Deadline { .. } => ("server_error", Some("timeout")),
             Self::Internal(_) => ("server_error", None),
             _ => ("invalid_request_error", None),

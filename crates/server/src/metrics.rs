@@ -66,6 +66,7 @@ pub(crate) struct Metrics {
     pub(crate) cached_queries: Counter,
     pub(crate) cached_hits: Counter,
     pub(crate) cache_bytes: Gauge,
+    pub(crate) state_bytes: Gauge,
     pub(crate) cache_host_bytes: Gauge,
     pub(crate) cache_entries: Gauge,
     /// Of the tokens that all slots could hold, those that are held.
@@ -139,6 +140,7 @@ impl Metrics {
             cached_queries: b.new("vllm:prefix_cache_queries", "Prompt tokens looked up"),
             cached_hits: b.new("vllm:prefix_cache_hits", "Prompt tokens found"),
             cache_bytes: b.new("forerun_prefix_cache_bytes", "Bytes that cached states use"),
+            state_bytes: b.new("forerun_state_bytes", "Bytes that the states of texts use, cached ones too"),
             cache_host_bytes: b
                 .new("forerun_prefix_cache_host_bytes", "Bytes of those stowed in the host's memory"),
             cache_entries: b.new("forerun_prefix_cache_entries", "Cached states"),

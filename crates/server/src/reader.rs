@@ -6,7 +6,7 @@ use crate::metrics::Metrics;
 use crate::models::{Abilities, About};
 use crate::router::Shared;
 use crate::settings::Limits;
-use crate::{anthropic, chat, responses};
+use crate::{anthropic, chat, ollama, responses};
 use engine::sampling::Sampling;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock, Weak, mpsc};
@@ -43,6 +43,8 @@ impl Reader {
             limits,
             keys: None,
             metrics,
+            weights: ollama::About::default(),
+            store: None,
         })
     }
 
@@ -53,7 +55,12 @@ impl Reader {
 
     /// The same of a request of the Responses API.
     pub fn responses(&self, body: &[u8]) -> Result<Vec<u32>, ApiError> {
-        Ok(responses::read(&parsed(body)?, &self.0)?.0.job.prompt)
+        Ok(responses::read(&parsed(body)?, &self.0)?.chat.job.prompt)
+    }
+
+    /// The same of a request to Ollama's `/api/chat`; none where nothing is asked.
+    pub fn ollama(&self, body: &[u8]) -> Result<Option<Vec<u32>>, ApiError> {
+        Ok(ollama::read_chat(&parsed(body)?, &self.0)?.map(|chat| chat.job.prompt))
     }
 
     /// The same of a request in Anthropic's form.

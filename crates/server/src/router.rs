@@ -7,7 +7,7 @@ use crate::log::{self, Log};
 use crate::metrics::Metrics;
 use crate::models::{self, About};
 use crate::settings::Limits;
-use crate::{anthropic, chat, completions, hosts, page, responses, tokens};
+use crate::{anthropic, chat, completions, hosts, ollama, page, responses, tokens};
 use axum::body::Bytes;
 use axum::extract::rejection::BytesRejection;
 use axum::extract::{DefaultBodyLimit, FromRequest, Request, State};
@@ -49,6 +49,10 @@ pub(crate) struct Shared {
     pub(crate) limits: Limits,
     pub(crate) keys: Option<Keys>,
     pub(crate) metrics: Arc<Metrics>,
+    /// What Ollama's clients are told of the model.
+    pub(crate) weights: ollama::About,
+    /// Responses that are kept, where they are.
+    pub(crate) store: Option<Arc<responses::Store>>,
 }
 
 impl Shared {
@@ -66,6 +70,9 @@ pub(crate) fn router(shared: Arc<Shared>, log: Log, cors: &[HeaderValue], loopba
         .route("/v1/chat/completions", post(chat::complete))
         .route("/v1/completions", post(completions::complete))
         .route("/v1/responses", post(responses::respond))
+        .route("/v1/responses/input_tokens", post(responses::count))
+        .route("/v1/responses/{id}", get(responses::fetch).delete(responses::remove))
+        .route("/v1/responses/{id}/input_items", get(responses::input_items))
         .route("/v1/messages", post(anthropic::messages))
         .route("/v1/messages/count_tokens", post(anthropic::count_tokens))
         .route("/v1/models", get(models::list))
@@ -79,6 +86,7 @@ pub(crate) fn router(shared: Arc<Shared>, log: Log, cors: &[HeaderValue], loopba
         .route("/ready", get(ready))
         .route("/ping", get(health).post(health))
         .route("/version", get(version))
+        .nest("/api", ollama::routes(&shared))
         .merge(page::routes())
         .method_not_allowed_fallback(no_such_method)
         .fallback(no_such_path)
@@ -99,7 +107,7 @@ pub(crate) fn router(shared: Arc<Shared>, log: Log, cors: &[HeaderValue], loopba
 
 /// What pages of other origins may send.
 fn shares() -> CorsLayer {
-    let methods = [Method::GET, Method::POST];
+    let methods = [Method::GET, Method::POST, Method::DELETE];
     let shares = CorsLayer::new().allow_methods(methods).allow_headers(AllowHeaders::mirror_request());
     shares.expose_headers([log::REQUEST_ID])
 }

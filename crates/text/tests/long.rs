@@ -10,7 +10,8 @@ use text::{Controls, Reasoning, Specials, Stream, ToolCalls};
 
 /// Texts of about so many bytes.
 fn texts(bytes: usize) -> Vec<(&'static str, String)> {
-    let of = |pattern: &str| pattern.chars().cycle().take(bytes / pattern.len() * pattern.chars().count());
+    let of =
+        |pattern: &'static str| pattern.chars().cycle().take(bytes / pattern.len() * pattern.chars().count());
     let mut chance = 1u32;
     let mut letter = || {
         chance = chance.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);

@@ -3,7 +3,9 @@
 #![allow(unsafe_code)]
 
 mod args;
+mod block;
 mod driver;
+mod graph;
 mod kernels;
 mod ledger;
 mod nvrtc;
@@ -19,6 +21,7 @@ use crate::{
     Error,
     arena::Arena,
     backend::{Backend, CommitPath, Draw, Drawn, Matrix, RandomMatrix, RecurrentCommit},
+    budget::Budget,
     memory::Memory,
     pass::{Pass, Role},
     plan::{AttentionShape, Buf, MatrixId, Op, Plan, VectorId},
@@ -26,15 +29,17 @@ use crate::{
     recurrent::RecurrentLayout,
 };
 use args::DECODE_ROWS;
-pub(crate) use driver::DeviceMemory;
+use block::DeviceMemory;
+use driver::Driver;
 pub use driver::{DeviceInfo, devices, driver_version};
-use driver::{Driver, Graph};
+use graph::Graph;
 use kernels::Kernels;
 pub use kernels::{Images, architectures};
 pub use ledger::{Bill, Ledger};
 use run::Run;
 use scratch::Scratch;
 use std::{
+    any::Any,
     collections::HashMap,
     sync::{Arc, atomic::Ordering},
     time::Instant,
@@ -55,6 +60,7 @@ pub struct Cuda {
     inbox: DeviceMemory,
     /// For what a call reads back.
     outbox: DeviceMemory,
+    budget: Budget,
 }
 
 /// What an arena keeps beside its buffers: the passes in device memory, and graphs by rows, chosen ones, sequences and the
@@ -68,6 +74,37 @@ pub(crate) struct Captured {
     /// What the commit of each cache reads, and of the recurrent state.
     commit: ops::commit::Tables,
     needs: Needs,
+}
+
+impl Captured {
+    fn of(arena: &Arena) -> &Self {
+        arena.beside.as_ref().and_then(|b| b.downcast_ref()).expect("an arena of this device")
+    }
+}
+
+/// An arena whose graphs are in use while its buffers are read. They come back to it in any case: a pass that fails or
+/// panics must not cost the arena what it needs for the next.
+struct Lent<'a> {
+    arena: &'a mut Arena,
+    captured: Option<Box<dyn Any + Send + Sync>>,
+}
+
+impl<'a> Lent<'a> {
+    fn of(arena: &'a mut Arena) -> Self {
+        let captured = arena.beside.take();
+        Self { arena, captured }
+    }
+
+    fn parts(&mut self) -> (&Arena, &mut Captured) {
+        let captured = self.captured.as_mut().and_then(|c| c.downcast_mut());
+        (self.arena, captured.expect("an arena of this device"))
+    }
+}
+
+impl Drop for Lent<'_> {
+    fn drop(&mut self) {
+        self.arena.beside = self.captured.take();
+    }
 }
 
 /// What a plan needs of scratch memory.
@@ -100,6 +137,8 @@ impl Needs {
 
 /// Pages a pass has room for at first: 32K tokens of one cache.
 const FIRST_PAGES: usize = 512;
+/// What memory of sequences is called where there is no room for it.
+const STATE: &str = "the state of a sequence";
 /// Bytes of the inbox and the outbox.
 const BOX: usize = 1 << 20;
 /// Graphs and shapes that came once an arena keeps; when there are more, the latter go, and all where most were graphs.
@@ -128,7 +167,8 @@ impl Cuda {
         let inbox = driver.allocate(BOX, "messages")?;
         let outbox = driver.allocate(BOX, "messages")?;
         let cuts = ops::matmul::Cuts::default();
-        Ok(Self { limits, kernels, scratch, cuts, weights: Weights::default(), inbox, outbox, driver })
+        let (weights, budget) = (Weights::default(), Budget::default());
+        Ok(Self { limits, kernels, scratch, cuts, weights, inbox, outbox, budget, driver })
     }
 
     /// The device.
@@ -237,7 +277,7 @@ impl Backend for Cuda {
     }
 
     fn arena(&self, plan: Arc<Plan>, capacity: usize, chosen: usize) -> Result<Arena, Error> {
-        let allocate = |len| Ok(Memory::of_device(self.driver.allocate(len, "buffers of a pass")?));
+        let allocate = |len| Ok(self.driver.allocate(len, "buffers of a pass")?.into());
         let mut arena = Arena::new(plan, capacity, chosen, run::activation_bytes, allocate)?;
         let small = PassBuffer::new(&self.driver, DECODE_ROWS, FIRST_PAGES)?;
         let large = match capacity > DECODE_ROWS {
@@ -247,12 +287,17 @@ impl Backend for Cuda {
         let commit = ops::commit::Tables::new(&self.driver, &arena)?;
         let needs = Needs::new(&arena.plan, &self.weights, &self.limits);
         let graphs = HashMap::new();
-        arena.captured = Some(Box::new(Captured { small, large, graphs, generation: 0, commit, needs }));
+        arena.beside = Some(Box::new(Captured { small, large, graphs, generation: 0, commit, needs }));
         Ok(arena)
     }
 
+    fn budget(&self) -> &Budget {
+        &self.budget
+    }
+
     fn memory(&self, len: usize) -> Result<Memory, Error> {
-        Ok(Memory::of_device(self.driver.allocate(len, "the state of a sequence")?))
+        let share = self.budget.take(len, STATE)?;
+        Ok(Memory::from(self.driver.allocate(len, STATE)?).holding(share))
     }
 
     fn has_own_memory(&self) -> bool {
@@ -260,11 +305,12 @@ impl Backend for Cuda {
     }
 
     fn memory_with(&self, host: &Memory) -> Result<Memory, Error> {
-        let memory = self.driver.allocate_as_is(host.len(), "the state of a sequence")?;
+        let share = self.budget.take(host.len(), STATE)?;
+        let memory = self.driver.allocate_as_is(host.len(), STATE)?;
         if !host.is_empty() {
             self.driver.upload(memory.address(), host.slice())?;
         }
-        Ok(Memory::of_device(memory))
+        Ok(Memory::from(memory).holding(share))
     }
 
     fn prompt_rows(&self) -> usize {
@@ -278,14 +324,10 @@ impl Backend for Cuda {
             return Ok(());
         }
         let plan = arena.plan.clone();
-        let mut captured = arena.captured.take().expect("an arena of this device");
-        if let Err(error) = self.reserve(&captured.needs, pass) {
-            arena.captured = Some(captured);
-            return Err(error);
-        }
-        let done = self.run_captured(arena, &mut captured, &plan, pass);
-        arena.captured = Some(captured);
-        done
+        let mut lent = Lent::of(arena);
+        let (arena, captured) = lent.parts();
+        self.reserve(&captured.needs, pass)?;
+        self.run_captured(arena, captured, &plan, pass)
     }
 
     fn commit_kv(
@@ -296,7 +338,7 @@ impl Backend for Cuda {
         first_page: usize,
         pages: &mut [&mut Memory],
     ) -> Result<(), Error> {
-        let tables = &arena.captured.as_ref().expect("an arena of this device").commit;
+        let tables = &Captured::of(arena).commit;
         ops::commit::kv(self, arena, tables, cache, path, first_page, pages)
     }
 
@@ -306,7 +348,7 @@ impl Backend for Cuda {
         path: CommitPath<'_>,
         state: RecurrentCommit<'_>,
     ) -> Result<(), Error> {
-        let tables = &arena.captured.as_ref().expect("an arena of this device").commit;
+        let tables = &Captured::of(arena).commit;
         ops::commit::recurrent(self, arena, tables, path, state)
     }
 
@@ -319,8 +361,8 @@ impl Backend for Cuda {
         at: usize,
     ) -> Result<(), Error> {
         let bytes = 4 * arena.plan.cols(buf);
-        let from = arena.data[buf.0 as usize].device().expect("an arena of this device").address();
-        let to = to.device().expect("memory of this device").address();
+        let from = DeviceMemory::of(&arena.data[buf.0 as usize]).address();
+        let to = DeviceMemory::of(to).address();
         // Rows that follow each other are one copy.
         let mut i = 0;
         while i < rows.len() {
@@ -345,9 +387,9 @@ impl Backend for Cuda {
         count: usize,
     ) -> Result<(), Error> {
         let bytes = 4 * arena.plan.cols(buf);
-        let to = arena.data[buf.0 as usize].device().expect("an arena of this device").address();
+        let to = DeviceMemory::of(&arena.data[buf.0 as usize]).address();
         let to = to + (at * bytes) as u64;
-        let from = from.device().expect("memory of this device").address() + (first * bytes) as u64;
+        let from = DeviceMemory::of(from).address() + (first * bytes) as u64;
         self.driver.copy(from, to, count * bytes)
     }
 
