@@ -116,6 +116,25 @@ fn stop_strings_are_found_in_answers_and_not_in_thoughts() {
 }
 
 #[test]
+fn thinking_ends_when_its_budget_is_spent() {
+    let server = Server::start(&[]);
+    let ask = |more: Value| {
+        let mut body = json!({"messages": [{"role": "user", "content": "Write Python quicksort"}],
+            "temperature": 0, "max_tokens": 200});
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        server.chat(&body)["choices"][0]["message"].clone()
+    };
+    let free = ask(json!({}));
+    let short = ask(json!({"thinking_token_budget": 3}));
+    let (long, cut) =
+        (free["reasoning_content"].as_str().unwrap(), short["reasoning_content"].as_str().unwrap());
+    assert!(cut.len() < long.len() && long.starts_with(cut) && !cut.is_empty(), "{cut}");
+    assert!(!short["content"].as_str().unwrap().is_empty());
+    assert!(ask(json!({"thinking_budget": 0})).get("reasoning_content").is_none());
+    assert_eq!(ask(json!({"thinking_budget": -1})), free);
+}
+
+#[test]
 fn a_resent_history_is_answered() {
     let server = strict(&[]);
     let image = json!({"type": "image_url", "image_url": {"url": "data:image/png;base64,AA"}});

@@ -56,6 +56,7 @@ mod shape;
 mod speech;
 mod sse;
 mod structured;
+mod thinking;
 mod thought;
 mod tls;
 mod tokens;

@@ -8,6 +8,7 @@ use crate::fields::{Fields, wrong};
 use crate::router::Shared;
 use crate::settings::Settings;
 use crate::structured::Structured;
+use crate::thinking::Budget;
 use serde_json::Value;
 use std::borrow::Cow;
 use text::{Grammar, GrammarError, Shape, Specials};
@@ -157,6 +158,7 @@ pub(crate) fn held(
         ends: ends.into(),
         allowed,
         banned: read_bad_words(fields, shared)?.into(),
+        budget: Budget::read(fields, thinking, &shared.tokenizer)?,
         written: Vec::new(),
     })
 }
