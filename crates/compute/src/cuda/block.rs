@@ -29,7 +29,13 @@ impl Driver {
         if len > 0 {
             self.enter()?;
             // SAFETY: a pointer to a local.
-            let result = unsafe { sys::cuMemAllocAsync(&mut address, len, self.stream) };
+            let mut allocate = || unsafe { sys::cuMemAllocAsync(&mut address, len, self.stream) };
+            let mut result = allocate();
+            if result == CUresult::CUDA_ERROR_OUT_OF_MEMORY {
+                // What was freed in pieces may be whole again once the driver has it back.
+                self.give_back()?;
+                result = allocate();
+            }
             if result == CUresult::CUDA_ERROR_OUT_OF_MEMORY {
                 return Err(Error::OutOfMemory { needed: len, what });
             }

@@ -186,6 +186,17 @@ impl Driver {
         unsafe { call!(cuStreamSynchronize(self.stream)) }
     }
 
+    /// Gives what was freed and is kept for later back to the driver, where others and its own calls may take it.
+    pub(crate) fn give_back(&self) -> Result<(), Error> {
+        self.finish()?;
+        let mut pool = std::ptr::null_mut();
+        // SAFETY: a pointer to a local; the pool is the device's own and lives as long as it does.
+        unsafe {
+            call!(cuDeviceGetDefaultMemPool(&mut pool, self.device))?;
+            call!(cuMemPoolTrimTo(pool, 0))
+        }
+    }
+
     /// Copies host bytes to an address; they may be reused at once.
     pub(crate) fn upload(&self, address: u64, bytes: &[u8]) -> Result<(), Error> {
         self.enter()?;

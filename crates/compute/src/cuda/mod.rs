@@ -480,7 +480,12 @@ impl Cuda {
                 Ok(())
             }
             Some(None) => {
-                let graph = self.driver.capture(launch)?;
+                let graph = match self.driver.capture(launch) {
+                    Ok(graph) => graph,
+                    // A graph takes memory of the driver's own; where it is short the pass runs without one.
+                    Err(Error::OutOfMemory { .. }) => return launch(),
+                    Err(error) => return Err(error),
+                };
                 let launched = self.driver.launch_graph(&graph);
                 captured.graphs.insert(key, Some(graph));
                 launched
