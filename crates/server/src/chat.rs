@@ -36,7 +36,7 @@ pub(crate) async fn complete(State(shared): State<Arc<Shared>>, body: Body) -> R
     let news = shared.handle.submit(vec![job])?;
     let id = format!("chatcmpl-{:016x}", random());
     let totals = Totals::new(answers);
-    let (created, model) = (unix_time(), shared.about.called(settings.model.as_deref()).to_owned());
+    let (created, model) = (unix_time(), shared.model.called(settings.model.as_deref()).to_owned());
     if settings.stream {
         let speeches = vec![speech; answers];
         let include_usage = settings.include_usage;

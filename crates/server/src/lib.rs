@@ -39,6 +39,7 @@ mod logprobs;
 mod messages;
 mod metrics;
 mod models;
+mod openapi;
 mod otlp;
 mod page;
 mod parts;
@@ -48,6 +49,7 @@ mod protobuf;
 mod reader;
 mod responses;
 mod router;
+mod routes;
 mod scheduler;
 mod settings;
 mod shape;
@@ -164,7 +166,7 @@ pub async fn serve(
     let config = engine.model().config();
     let ends = tokenizer.ends().to_vec();
     let limits = settings::Limits { sampling, vocab: config.vocab, context, capacity, ends };
-    let about = models::About {
+    let model = models::About {
         names,
         created: router::unix_time(),
         context,
@@ -174,7 +176,7 @@ pub async fn serve(
         hidden: config.hidden,
         can: models::Abilities::of(template.as_ref().ok()),
     };
-    let mut metrics = metrics::Metrics::new(about.called(None), context);
+    let mut metrics = metrics::Metrics::new(model.called(None), context);
     metrics.tell_cache(metrics::CacheConfig {
         block_size: PAGE_TOKENS as u64,
         num_gpu_blocks: (slots * context.div_ceil(PAGE_TOKENS)) as u64,
@@ -210,8 +212,10 @@ pub async fn serve(
     let handle =
         handle::Handle::new(sender, capacity, 2 * slots, timeout, abandon, Arc::clone(&metrics), life);
     let grammars = std::sync::OnceLock::new();
-    tracing::info!(%address, model = about.called(None), context, slots, queue, mode, "listening");
-    let shared = router::Shared { handle, about, tokenizer, template, grammars, limits, keys, metrics };
+    tracing::info!(%address, model = model.called(None), context, slots, queue, mode, "listening");
+    let openapi = std::sync::OnceLock::new();
+    let shared =
+        router::Shared { handle, model, openapi, tokenizer, template, grammars, limits, keys, metrics };
     let shared = Arc::new(shared);
 
     let (close, closed) = tokio::sync::oneshot::channel::<()>();

@@ -22,7 +22,7 @@ impl Reader {
         let (jobs, _) = mpsc::channel();
         let abandon = Arc::new(AtomicBool::new(false));
         let handle = Handle::new(jobs, 8, 8, None, abandon, Arc::clone(&metrics), Weak::new());
-        let about = About {
+        let model = About {
             names: vec!["none".to_owned()],
             created: 0,
             context: 4096,
@@ -36,7 +36,8 @@ impl Reader {
         let limits = Limits { sampling: Sampling::default(), vocab, context: 4096, capacity: 8, ends };
         Self(Shared {
             handle,
-            about,
+            model,
+            openapi: OnceLock::new(),
             tokenizer: Arc::new(tokenizer),
             template: Ok(template),
             grammars: OnceLock::new(),

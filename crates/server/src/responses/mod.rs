@@ -25,7 +25,7 @@ use tools::{Forms, Offer};
 pub(crate) async fn respond(State(shared): State<Arc<Shared>>, body: Body) -> Result<Response, ApiError> {
     let (Chat { settings, mut job, speech, ignored }, mut head, forms) = body.read(&shared, read).await?;
     job.ignored.clone_from(&ignored);
-    head["model"] = json!(shared.about.called(settings.model.as_deref()));
+    head["model"] = json!(shared.model.called(settings.model.as_deref()));
     head["temperature"] = json!(settings.sampling.temperature);
     head["top_p"] = json!(settings.sampling.top_p);
     let news = shared.handle.submit(vec![job])?;
