@@ -1,4 +1,5 @@
-# Sourced by scripts that need a running server: `serve [FLAG...]` starts one and sets `url`. Each ends with the script.
+# Sourced by scripts that need a running server: `serve [FLAG...]` starts one and sets `url`. Each
+# ends with the script.
 servers=()
 logs=$(mktemp -d)
 trap 'kill "${servers[@]}" 2>/dev/null || true; rm -rf "$logs"' EXIT

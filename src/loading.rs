@@ -12,6 +12,8 @@ use text::{ChatTemplate, Tokenizer, Vocabulary};
 pub(crate) struct Loaded {
     /// For people: the file's name, or `embedded`.
     pub(crate) name: String,
+    /// `gguf` or `safetensors`.
+    pub(crate) format: &'static str,
     pub(crate) target: Target,
     pub(crate) drafter: Option<Drafter>,
     pub(crate) text: TextSide,
@@ -70,7 +72,7 @@ fn embedded_target() -> Result<Loaded> {
     let gguf = Box::new(Gguf::parse(bytes).context("the embedded model")?);
     let text = text_of_gguf(&gguf).context("the embedded model")?;
     let target = Target::read(Source::Gguf { gguf, beside: None }).context("the embedded model")?;
-    Ok(Loaded { name: "embedded".to_owned(), target, drafter: None, text })
+    Ok(Loaded { name: "embedded".to_owned(), format: "gguf", target, drafter: None, text })
 }
 
 fn target_at(path: &Path) -> Result<Loaded> {
@@ -79,6 +81,10 @@ fn target_at(path: &Path) -> Result<Loaded> {
     if checkpoint::drafter::is_drafter(&source).map_err(about(path))? {
         bail!("{shown}: this is a drafter, a target was expected");
     }
+    let format = match &source {
+        Source::Gguf { .. } => "gguf",
+        Source::Safetensors { .. } => "safetensors",
+    };
     let text = match &source {
         Source::Gguf { gguf, .. } => text_of_gguf(gguf),
         Source::Safetensors { .. } if path.is_dir() => text_of_folder(path),
@@ -86,7 +92,7 @@ fn target_at(path: &Path) -> Result<Loaded> {
     };
     let target = Target::read(source).map_err(about(path))?;
     let name = path.file_name().map_or_else(|| shown.clone(), |n| n.to_string_lossy().into_owned());
-    Ok(Loaded { name, target, drafter: None, text: text.context(shown)? })
+    Ok(Loaded { name, format, target, drafter: None, text: text.context(shown)? })
 }
 
 /// `tokenizer.*` and `general.sampling.*` of a GGUF.

@@ -13,6 +13,7 @@ mod doctor;
 mod draft_flags;
 mod embedded;
 mod explain;
+mod facts;
 mod inspect;
 mod loading;
 mod logging;

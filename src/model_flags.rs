@@ -131,8 +131,8 @@ pub(crate) struct Running {
     pub(crate) text: loading::TextSide,
     /// Tokens of prompt and answer together.
     pub(crate) context: usize,
-    /// Numbers that the target was trained to.
-    pub(crate) parameters: u64,
+    /// For those who ask what is served.
+    pub(crate) facts: server::Facts,
 }
 
 impl Running {
@@ -255,7 +255,7 @@ impl ModelFlags {
         let bar = watched::bar(loaded.bytes());
         let engine = self.take_in(&loaded, backend, kv, spec, &bar)?;
         bar.finish_and_clear();
-        let parameters = loaded.target.weights.iter().map(|weight| weight.elements() as u64).sum();
+        let facts = loaded.facts();
         let Loaded { name, text, .. } = loaded;
         if context == 0 {
             bail!("`--ctx 0` leaves no room for a prompt");
@@ -265,7 +265,7 @@ impl ModelFlags {
                 "warning: `--ctx {context}` is beyond the {limit} tokens the model was trained to read"
             );
         }
-        Ok(Running { name, engine, mode, text, context, parameters })
+        Ok(Running { name, engine, mode, text, context, facts })
     }
 
     /// Takes the weights of opened files into a backend.

@@ -1,4 +1,4 @@
-//! `forerun serve`: the model behind OpenAI's and Anthropic's APIs.
+//! `forerun serve`: the model behind OpenAI's, Anthropic's and Ollama's APIs.
 
 use crate::logging::LogFlags;
 use crate::model_flags::{ModelFlags, Running};
@@ -53,6 +53,9 @@ pub(crate) struct Args {
     /// Host memory for states that the former has no room for, in MiB; 0 for none [default: 4096 on a GPU, else 0]
     #[arg(long, value_name = "MIB")]
     prefix_cache_host: Option<usize>,
+    /// Memory for responses that later requests may go on from (`store`, `previous_response_id`), in MiB; 0 for none
+    #[arg(long, value_name = "MIB", default_value_t = 0)]
+    store_responses: usize,
     /// Seconds a request may take; no limit unless given
     #[arg(long, value_name = "S", value_parser = clap::value_parser!(u64).range(1..))]
     timeout: Option<u64>,
@@ -86,9 +89,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let collector = args.log.collector()?;
     args.log.start()?;
     let start = Instant::now();
-    let Running { name, mut engine, mode, text, context, parameters } = args.model.load()?;
+    let Running { name, mut engine, mode, text, context, mut facts } = args.model.load()?;
     let load_s = start.elapsed().as_secs_f64();
     let spills = engine.backend().has_own_memory();
+    facts.device_bytes = if spills { facts.bytes } else { 0 };
     let host_cache = args.prefix_cache_host.unwrap_or(if spills { DEFAULT_HOST_CACHE } else { 0 });
     let served = Served {
         names: if args.served_model_name.is_empty() { vec![name] } else { args.served_model_name.clone() },
@@ -98,8 +102,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         template: text.template,
         sampling: text.sampling,
         context,
-        parameters,
         load_s,
+        facts,
     };
     let options = Options {
         slots: usize::from(args.slots),
@@ -107,6 +111,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         keys,
         cache_bytes: args.prefix_cache.saturating_mul(1 << 20),
         host_cache_bytes: host_cache.saturating_mul(1 << 20),
+        store_bytes: args.store_responses.saturating_mul(1 << 20),
         timeout: args.timeout.map(Duration::from_secs),
         drain: Duration::from_secs(args.drain),
         tls,

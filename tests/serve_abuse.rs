@@ -99,7 +99,14 @@ fn through(name: &str, schema: &Value) -> Vec<Abuse> {
 fn schemas() -> Vec<Abuse> {
     let property = |inner: Value| json!({"type": "object", "properties": {"a": inner}});
     let mut all = through("a chain of 700 references", &chain(700, |to| to));
-    all.extend(through("300 objects nested by references", &chain(300, property)));
+    all.extend(through("1500 objects nested by references", &chain(1500, property)));
+    let deep = json!({"type": "json_schema", "json_schema": {"name": "x", "schema": chain(300, property)}});
+    all.push(abuse(
+        "300 objects nested by references",
+        CHAT,
+        &chat(json!({"response_format": deep})),
+        &[200],
+    ));
     all.extend(through("4500 properties", &object_of(4500)));
     all.extend(through("a reference to itself", &json!({"$ref": "#"})));
     let text = |pattern: &str| json!({"type": "string", "pattern": pattern});
@@ -266,7 +273,10 @@ fn exchange(server: &Server, bytes: &[u8]) -> (u16, String) {
     let mut stream = TcpStream::connect(&server.address).expect("the server listens");
     stream.set_read_timeout(Some(Duration::from_secs(60))).expect("a timeout");
     let _ = stream.write_all(bytes);
-    let _ = stream.shutdown(Shutdown::Write);
+    // Whoever hangs up is answered no more, so a whole request waits for its answer.
+    if !bytes.windows(17).any(|window| window == b"Connection: close") {
+        let _ = stream.shutdown(Shutdown::Write);
+    }
     let mut answer = Vec::new();
     let mut buffer = [0; 1 << 16];
     while let Ok(count @ 1..) = stream.read(&mut buffer) {

@@ -1,5 +1,6 @@
-//! What coding agents send, replayed over HTTP. `scripts/test-agents --record` wrote `tests/fixtures/requests` while the
-//! agents did a task with a tool: fields, roles, tools and schemas as they were, texts replaced.
+//! What coding agents send, replayed over HTTP. `scripts/test-agents --record` wrote
+//! `tests/fixtures/requests` while the agents did a task with a tool: fields, roles, tools and
+//! schemas as they were, texts replaced.
 
 #[path = "serve/http.rs"]
 #[allow(dead_code)]
@@ -37,7 +38,7 @@ fn replay_all(server: &Server) {
     }
 }
 
-/// Sends a request as it was, but for a shorter answer; with a tool, as one that has to begin with calling it.
+/// Sends a request as it was, but for a shorter answer; with a tool, as one that has to call it.
 fn replay(server: &Server, request: &Value, tool: Option<&str>, about: &str) {
     let path = request["path"].as_str().expect("a path");
     let route = path.split('?').next().unwrap_or(path);
@@ -48,11 +49,16 @@ fn replay(server: &Server, request: &Value, tool: Option<&str>, about: &str) {
         other => panic!("{about} went to {other}"),
     };
     let mut body = request["body"].clone();
-    // A call begins after the thoughts, which the model keeps short where it has been asked for a call.
-    body[limit] = json!(if tool.is_some() { 160 } else { 12 });
+    body[limit] = json!(if tool.is_some() { 40 } else { 12 });
     body["temperature"] = json!(0);
     if tool.is_some() {
         body["tool_choice"] = choice;
+        // The call comes at once where nothing is thought before.
+        match route {
+            "/v1/chat/completions" => body["reasoning_effort"] = json!("none"),
+            "/v1/responses" => body["reasoning"] = json!({"effort": "none"}),
+            _ => body["thinking"] = json!({"type": "disabled"}),
+        }
     }
     let headers: String = request["headers"]
         .as_object()

@@ -27,9 +27,13 @@ fn ignored(response: &Response) -> Vec<String> {
 
 /// Whether the answer refuses a request and names this field, perhaps by a path that leads there or on from there.
 fn refuses(response: &Response, name: &str) -> bool {
-    let message = response.json()["error"]["message"].as_str().unwrap_or_default().to_owned();
-    let words = message.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
-    response.status == 400 && words.into_iter().any(|word| word == name)
+    // llama.cpp has names with a point inside.
+    let name = name.rsplit('.').next().unwrap_or_default();
+    let is_named = || {
+        let error = response.json()["error"]["message"].to_string();
+        error.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).any(|word| word == name)
+    };
+    response.status == 400 && is_named()
 }
 
 /// What is wrong with the fate of a field, if anything.
@@ -46,9 +50,14 @@ fn judge(server: &Server, api: &Api, field: &Published, fate: Fate) -> Option<St
         }
     };
     match fate {
+        // Nothing in it is read; what is refused in it is sent for itself.
+        Fate::Within(fields) if !fields.iter().any(|field| matches!(field.fate, Fate::Done)) => None,
         Fate::Done | Fate::Within(_) | Fate::Kinds(_) => {
-            let wrong = absurd().iter().any(|value| refuses(&send(value), name));
-            (!wrong).then(|| "anything is taken: nobody reads it".to_owned())
+            let seen = absurd().iter().any(|value| {
+                let response = send(value);
+                refuses(&response, name) || told(&response)
+            });
+            (!seen).then(|| "anything is taken: nobody reads it".to_owned())
         }
         Fate::Harmless => answered(&field.telling()),
         Fate::Refused(taken) => {
@@ -148,7 +157,7 @@ fn what_nobody_knows_is_let_through_and_named() {
 
 #[test]
 fn numbers_are_taken_as_clients_spell_them() {
-    let server = Server::start(&[]);
+    let server = Server::start(&["--ctx", "64"]);
     let ask = |more: Value| {
         let mut body = json!({"prompt": "def f(x):", "temperature": 0});
         body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
@@ -166,8 +175,10 @@ fn numbers_are_taken_as_clients_spell_them() {
     };
     assert_eq!(drawn(json!({"top_k": -1})), drawn(json!({"top_k": 0.0})));
     assert_eq!(drawn(json!({"repeat_penalty": 1.5})), drawn(json!({"repetition_penalty": 1.5})));
-    assert!(ask(json!({"max_tokens": -1}))["usage"]["completion_tokens"].as_u64().unwrap() > 16);
     let whole = ask(json!({"max_tokens": 1}))["usage"]["prompt_tokens"].as_u64().unwrap();
+    let endless = ask(json!({"max_tokens": -1, "ignore_eos": true}));
+    assert_eq!(endless["usage"]["total_tokens"], 64);
+    assert_eq!(ask(json!({"ignore_eos": true}))["usage"]["completion_tokens"], 16);
     let cut = ask(json!({"max_tokens": 1, "truncate_prompt_tokens": 2}));
     assert!(whole > 2 && cut["usage"]["prompt_tokens"] == 2);
 }
@@ -190,5 +201,38 @@ fn thinking_is_set_under_the_names_of_others() {
         json!({"reasoning": {"effort": "none"}}),
     ] {
         assert_eq!(ask(more.clone()), without, "{more}");
+    }
+}
+
+#[test]
+fn tools_are_offered_refused_or_named() {
+    let server = Server::start(&[]);
+    for name in ["chat", "responses", "messages"] {
+        let api = published::api(name);
+        let prompt = |body: &Value| match server.post(api.path, body) {
+            response if response.status == 200 => {
+                let usage = &response.json()["usage"];
+                let tokens = usage["prompt_tokens"].as_u64().or(usage["input_tokens"].as_u64());
+                let cached = usage["cache_read_input_tokens"].as_u64();
+                Ok((tokens.unwrap_or(0) + cached.unwrap_or(0), ignored(&response)))
+            }
+            response => Err(response),
+        };
+        let (alone, _) = prompt(&api.body).expect("an answer");
+        let kinds = published::kinds(&api, "tools");
+        assert!(kinds.len() > 1, "{name}: {kinds:?}");
+        for kind in kinds {
+            let mut body = api.body.clone();
+            let tool = json!({"type": kind, "name": "g", "input_schema": {"type": "object"},
+                "function": {"name": "g"}, "environment": {"type": "local"}, "tools": [{"type": "function", "name": "h"}]});
+            body["tools"].as_array_mut().unwrap().push(tool);
+            match prompt(&body) {
+                Err(response) => assert!(refuses(&response, "type"), "{name} {kind}: {response:?}"),
+                Ok((tokens, told)) => {
+                    let told = told.iter().any(|told| told.starts_with("tools[") && told.ends_with(&kind));
+                    assert!(told || tokens > alone, "{name}: {kind} is dropped in silence");
+                }
+            }
+        }
     }
 }

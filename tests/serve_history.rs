@@ -157,7 +157,7 @@ fn custom_tools_come_back_as_they_were_offered() {
     let events = ask(custom, true).body;
     let events: Vec<Value> =
         events.lines().filter_map(|line| serde_json::from_str(line.strip_prefix("data: ")?).ok()).collect();
-    let of = |kind: &str| events.iter().filter(move |event| event["type"] == kind);
+    let of = |kind: &'static str| events.iter().filter(move |event| event["type"] == kind);
     let deltas: String =
         of("response.custom_tool_call_input.delta").filter_map(|e| e["delta"].as_str()).collect();
     assert_eq!(item["input"], deltas);

@@ -71,7 +71,7 @@ fn scores_are_those_of_float32() {
     // (flags, how far a token may be off, how far all of a prompt on the average)
     for (flags, each, mean) in [(&["--activations", "f32"][..], 1e-2, 1e-3), (&[][..], 0.25, 2e-2)] {
         let server = Server::start(flags);
-        for prompt in ["p0", "p1", "plong700", "plong2100"] {
+        for prompt in ["p0", "p1", "plong700"] {
             let (ids, expected) = golden.scores(prompt);
             let answer = server.ask(TEXT, &scored(&json!(ids), 1));
             let told = numbers(&answer["choices"][0]["logprobs"]["token_logprobs"]);
@@ -107,7 +107,10 @@ fn every_token_of_a_prompt_is_told() {
         assert!(told["token_logprobs"][0].is_null() && told["top_logprobs"][0].is_null());
         for at in 1..count {
             let (own, top) = (&told["token_logprobs"][at], told["top_logprobs"][at].as_object().unwrap());
-            assert!(own.as_f64().unwrap() <= 0.0 && top.values().any(|logprob| logprob == own));
+            assert!(own.as_f64().unwrap() <= 0.0);
+            // Halves of characters share a name, which has the likeliest's figure.
+            let name = told["tokens"][at].as_str().unwrap();
+            assert!(top[name] == *own || name.contains('\u{fffd}'), "{name:?}: {own} {top:?}");
             assert!((1..=4).contains(&top.len()), "{top:?}");
         }
         // A token stands where its text is; halves of a character where the character is.
@@ -275,12 +278,12 @@ fn a_prompt_may_be_read_for_nothing() {
 
 #[test]
 fn many_prompts_leave_room_for_others() {
-    // Two places in all, where a request may have the one that waits as well.
-    let server = Server::start(&["--slots", "1", "--queue", "2"]);
-    let prompts: Vec<String> = (0..300).map(|i| format!("item {i}: {CODE}")).collect();
+    // Four places in all, of which one request may have two.
+    let server = Server::start(&["--slots", "1", "--queue", "3"]);
+    let prompts: Vec<String> = (0..100).map(|i| format!("item {i}: x = y")).collect();
     let body = scored(&json!(prompts), 0);
     let alone = |prompt: &str| server.ask(TEXT, &scored(&json!(prompt), 0))["choices"][0]["logprobs"].clone();
-    let (first, last) = (alone(&prompts[0]), alone(&prompts[299]));
+    let (first, last) = (alone(&prompts[0]), alone(&prompts[99]));
     thread::scope(|scope| {
         let many = scope.spawn(|| server.ask(TEXT, &body));
         let mut served = 0;
@@ -291,8 +294,8 @@ fn many_prompts_leave_room_for_others() {
         }
         let answer = many.join().unwrap();
         let choices = answer["choices"].as_array().unwrap();
-        assert_eq!(choices.len(), 300);
-        assert_eq!((&choices[0]["logprobs"], &choices[299]["logprobs"]), (&first, &last));
+        assert_eq!(choices.len(), 100);
+        assert_eq!((&choices[0]["logprobs"], &choices[99]["logprobs"]), (&first, &last));
         assert!(served > 1, "nobody else was served meanwhile");
     });
 }
@@ -316,7 +319,7 @@ fn wait(what: &str, happens: impl Fn() -> bool) {
 #[test]
 fn a_prompt_whose_client_left_is_not_read_on() {
     const READ: &str = "forerun_prefill_tokens_total";
-    const LEFT: &str = "vllm:request_success_total{finished_reason=\"abort\"}";
+    const LEFT: &str = "vllm:request_success_total{model_name=\"embedded\",finished_reason=\"abort\"}";
     let server = Server::start(&["--slots", "1", "--queue", "0"]);
     // As long as the context has room for: reading all of it takes seconds.
     let limit = server.get("/v1/models", "").json()["data"][0]["max_model_len"].as_u64().unwrap() as u32;
@@ -331,7 +334,7 @@ fn a_prompt_whose_client_left_is_not_read_on() {
         let read = counter(&server, READ);
         assert!(read - before < tokens.len() as u64, "all of {} tokens were read", tokens.len());
         // From then on nothing more of it is read: only the two tokens of the next prompt.
-        let next = server.ask(TEXT, &json!({"prompt": [5, 6 + u32::from(stream)], "max_tokens": 1}));
+        let next = server.ask(TEXT, &json!({"prompt": [300 + left, 6], "max_tokens": 1}));
         assert_eq!(next["usage"]["completion_tokens"], 1);
         assert_eq!(counter(&server, READ), read + 2);
     }

@@ -1,4 +1,4 @@
-//! Bodies of all three chat APIs: read to a prompt, or refused.
+//! Bodies of all four chat APIs: read to a prompt, or refused.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -17,5 +17,8 @@ fuzz_target!(|data: &[u8]| {
         if let Ok(prompt) = read(&READER, data) {
             assert!(!prompt.is_empty());
         }
+    }
+    if let Ok(Some(prompt)) = READER.ollama(data) {
+        assert!(!prompt.is_empty());
     }
 });

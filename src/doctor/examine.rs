@@ -77,7 +77,7 @@ pub(crate) struct Fault {
 
 /// Looks at the drafter of `args`; nothing where there is none.
 pub(crate) fn examine(args: &Args) -> Result<Option<Examination>> {
-    let Loaded { name, target, drafter, text } = args.model.open()?;
+    let Loaded { name, target, drafter, text, .. } = args.model.open()?;
     let Some(drafter) = drafter else { return Ok(None) };
     let config = &drafter.config;
     let context = args.model.ctx.unwrap_or(target.config.context_length).min(target.config.context_length);

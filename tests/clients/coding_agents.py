@@ -14,6 +14,7 @@ import os
 import pathlib
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -269,6 +270,42 @@ def faults(run, place, proxy, ended):
         yield f"left hello.txt as {left!r}"
 
 
+def surroundings(place, run):
+    """An environment with nothing of this machine's user in it, where the way out is the proxy."""
+    outside = ("HTTPS_PROXY", "HTTP_PROXY", "https_proxy", "http_proxy")
+    return {
+        "PATH": os.environ["PATH"],
+        "HOME": str(place.home),
+        "TMPDIR": str(place.home.parent),
+        "TERM": "dumb",
+        "LANG": "C.UTF-8",
+        "NO_PROXY": "127.0.0.1,localhost",
+        "no_proxy": "127.0.0.1,localhost",
+        **{name: place.url for name in outside},
+        **run.environment,
+    }
+
+
+def finish(run, place, environment):
+    """Runs the command to its end; one that takes too long is ended with all that it started."""
+    process = subprocess.Popen(
+        run.command,
+        cwd=place.project,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        said, complained = process.communicate(timeout=PATIENCE)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        said, complained = process.communicate()
+    return subprocess.CompletedProcess(run.command, process.returncode, said, complained)
+
+
 def try_agent(name, options):
     """Runs an agent's task; says whether all went well."""
     scratch = pathlib.Path(tempfile.mkdtemp(prefix=f"forerun-{name}-"))
@@ -285,42 +322,17 @@ def try_agent(name, options):
             print(f"skipped: {name} is not installed")
             return True
         proxy.steps = run.steps
-        outside = {
-            name: proxy.url for name in ("HTTPS_PROXY", "HTTP_PROXY", "https_proxy", "http_proxy")
-        }
-        inside = {name: "127.0.0.1,localhost" for name in ("NO_PROXY", "no_proxy")}
-        environment = {
-            "PATH": os.environ["PATH"],
-            "HOME": str(home),
-            "TERM": "dumb",
-            "LANG": "C.UTF-8",
-            "TMPDIR": str(scratch),
-            **outside,
-            **inside,
-            **run.environment,
-        }
+        environment = surroundings(place, run)
         start = time.monotonic()
-        try:
-            ended = subprocess.run(
-                run.command,
-                cwd=project,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                timeout=PATIENCE,
-            )
-        except subprocess.TimeoutExpired as late:
-            ended = subprocess.CompletedProcess(
-                run.command, 124, late.stdout or "", late.stderr or ""
-            )
+        ended = finish(run, place, environment)
         took = time.monotonic() - start
         found = list(faults(run, place, proxy, ended))
         title = f"{name} {version(run.command, environment)}"
         if options.record and not found:
             scrub.write(options.record / f"{name}.json", title, run.steps.tool, proxy.exchanges)
         print(
-            f"{title}: {len(proxy.exchanges)} requests, {took:.0f} s, {'; '.join(found) or 'content'}",
+            f"{title}: {len(proxy.exchanges)} requests, {took:.0f} s,",
+            "; ".join(found) or "content",
             flush=True,
         )
     if found:

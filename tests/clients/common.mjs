@@ -1,4 +1,5 @@
-// What the scripts of Node packages share; see common.py. The address of the server is the first argument.
+// What the scripts of Node packages share; see common.py. The server's address is the first
+// argument.
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
@@ -11,7 +12,10 @@ export const told = '947 + 477 = 1424.';
 export const add = { name: 'add', description: 'Add two integers.' };
 const integer = { type: 'integer' };
 export const parameters = {
-  type: 'object', properties: { a: integer, b: integer }, required: ['a', 'b'], additionalProperties: false,
+  type: 'object',
+  properties: { a: integer, b: integer },
+  required: ['a', 'b'],
+  additionalProperties: false,
 };
 export const box = z.object({
   kind: z.enum(['small', 'large']),
@@ -35,5 +39,6 @@ function version(name) {
 export async function run(name, ...checks) {
   const start = Date.now();
   for (const check of checks) await check();
-  console.log(`${name} ${version(name)} of Node is content after ${Math.round((Date.now() - start) / 1000)} s`);
+  const took = Math.round((Date.now() - start) / 1000);
+  console.log(`${name} ${version(name)} of Node is content after ${took} s`);
 }

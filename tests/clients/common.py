@@ -27,8 +27,8 @@ class Lid(pydantic.BaseModel):
 
 
 class Box(pydantic.BaseModel):
-    """What answers under a schema are parsed to. It bounds itself without lengths and ranges, which some packages take
-    out of a schema."""
+    """What answers under a schema are parsed to. It bounds itself without lengths and ranges,
+    which some packages take out of a schema."""
 
     kind: Literal["small", "large"]
     lid: Lid

@@ -124,7 +124,8 @@ APIS = {
 
 
 class Proxy(http.server.ThreadingHTTPServer):
-    """Listens on a port of its own and forwards to `server`, `host:port`. `exchanges` has what went through."""
+    """Listens on a port of its own and forwards to `server`, `host:port`; `exchanges` has what
+    went through."""
 
     daemon_threads = True
 
@@ -153,7 +154,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         pass
 
     def do_CONNECT(self):
-        # Some clients take this way to every address; what comes next on the connection is meant for us.
+        # Some clients take this way to every address; what comes next is meant for us.
         if f"http://{self.path}" == self.server.url:
             self.send_response_only(200)
             self.end_headers()

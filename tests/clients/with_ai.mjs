@@ -12,7 +12,8 @@ async function check(model) {
   const settings = { model, temperature: 0, maxRetries: 0, maxOutputTokens: 300 };
   const whole = await generateText({ ...settings, prompt: question });
   const failed = [];
-  const stream = streamText({ ...settings, prompt: question, onError: ({ error }) => failed.push(error) });
+  const onError = ({ error }) => failed.push(error);
+  const stream = streamText({ ...settings, prompt: question, onError });
   let text = '';
   for await (const piece of stream.textStream) text += piece;
   assert.deepEqual(failed, []);
@@ -32,7 +33,8 @@ async function check(model) {
   assert.deepEqual(calls, [{ a: 947, b: 477 }]);
   assert.equal(answer.text, told);
 
-  const shaped = await generateText({ ...settings, prompt: question, output: Output.object({ schema: box }) });
+  const output = Output.object({ schema: box });
+  const shaped = await generateText({ ...settings, prompt: question, output });
   box.parse(shaped.output);
 }
 

@@ -12,7 +12,8 @@ async function chat() {
   const { completions } = client.chat;
   const whole = await completions.create({ ...greedy, messages: user(question) });
   let text = '';
-  for await (const chunk of await completions.create({ ...greedy, messages: user(question), stream: true })) {
+  const chunks = await completions.create({ ...greedy, messages: user(question), stream: true });
+  for await (const chunk of chunks) {
     text += chunk.choices[0]?.delta.content ?? '';
   }
   assert.equal(text, whole.choices[0].message.content);
@@ -24,7 +25,8 @@ async function chat() {
   const [call] = message.tool_calls;
   hasNumbers(JSON.parse(call.function.arguments));
   const result = { role: 'tool', tool_call_id: call.id, content: '1424' };
-  const answer = await completions.create({ ...greedy, messages: [...user(sum), message, result], tools });
+  const messages = [...user(sum), message, result];
+  const answer = await completions.create({ ...greedy, messages, tools });
   assert.equal(answer.choices[0].message.content, told);
 
   const response_format = zodResponseFormat(box, 'box');
@@ -44,7 +46,8 @@ async function responses() {
   hasNumbers(JSON.parse(call.arguments));
   const result = { type: 'function_call_output', call_id: call.call_id, output: '1424' };
   const input = [...user(sum), ...asked.output, result];
-  const answer = await client.responses.create({ ...greedy, input, tools, instructions: 'Be brief.' });
+  const instructions = 'Be brief.';
+  const answer = await client.responses.create({ ...greedy, input, tools, instructions });
   assert.equal(answer.output_text, told);
 
   const text = { format: zodTextFormat(box, 'box') };

@@ -66,7 +66,17 @@ pub(crate) fn fields(api: &Api) -> Vec<Published> {
         let names = peers.values().flat_map(|peer| peer.as_object().expect("names and values"));
         fields.extend(names.map(|(name, value)| field(name, value.clone())));
     }
+    fields.retain(|field| !field.is_out_of_place());
     fields
+}
+
+/// The types that the elements of an array can have.
+pub(crate) fn kinds(api: &Api, name: &str) -> Vec<String> {
+    let listed = fixture(include_str!("../fixtures/api-fields.json"));
+    let paths = listed[api.name].as_object().expect("an API's fields").keys();
+    let within = paths.filter_map(|path| path.strip_prefix(name)?.strip_prefix('['));
+    let kinds = within.filter_map(|rest| rest.split_once(']')).map(|(kind, _)| kind.to_owned());
+    kinds.collect::<std::collections::BTreeSet<_>>().into_iter().collect()
 }
 
 /// A value of a type that asks for something.
@@ -104,6 +114,13 @@ fn steps(path: &str) -> Vec<(&str, Option<(char, &str)>)> {
 }
 
 impl Published {
+    /// Anthropic's package has one type of message for both sides: what the other side says stays a note.
+    fn is_out_of_place(&self) -> bool {
+        let user = ["thinking", "redacted_thinking", "tool_use"];
+        let places = user.map(|kind| format!("messages[user].content[{kind}]"));
+        self.api.name == "messages" && places.iter().any(|place| self.path.starts_with(place))
+    }
+
     pub(crate) fn name(&self) -> &str {
         steps(&self.path).last().map_or("", |(name, _)| name)
     }
@@ -146,6 +163,10 @@ impl Published {
         let mut body = self.api.body.clone();
         if self.path.starts_with("stream_options") {
             body["stream"] = json!(true);
+        }
+        if self.path.starts_with("function") {
+            body["functions"] = json!([{"name": "f"}]);
+            body["tools"].take();
         }
         let top = body.as_object_mut().expect("an object");
         put(top, &steps(&self.path), String::new(), value, &samples[self.api.name]);

@@ -28,10 +28,11 @@ const runningHere = () => writing.get(conversation.id);
 const talk = new Talk({
   edit,
   retry: (node) => answerTo(conversation, conversation.nodes[node.parent]),
-  choose: (node) => {
+  choose: (node, label) => {
     chooseNode(conversation, node);
     keep(conversation);
     show();
+    talk.focusBranch(node, label);
   },
   fresh: () => open(null),
   draft: (node) => kept.get(`edit.${node.id}`) ?? "",

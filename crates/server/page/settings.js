@@ -129,6 +129,7 @@ export class SettingsPanel {
   open() {
     this.show();
     this.dialog.showModal();
+    at("settings-title").focus();
   }
 
   field(name, label, help, input) {

@@ -33,16 +33,22 @@ export class Talk {
   /** Shows a conversation's path. `answerOf` tells which answers are being written. */
   show(conversation, answerOf) {
     const path = pathOf(conversation);
-    this.turns.clear();
+    const before = this.turns;
+    this.turns = new Map();
     const turns = path.map((node) => {
-      const turn = new Turn(conversation, node, this.does);
+      const [known, answer] = [before.get(node.id), answerOf(node)];
+      // What was drawn whole stays, but that there may be more branches now.
+      const stays = known?.node === node && known.isWhole && !answer;
+      const turn = stays ? known : new Turn(conversation, node, this.does);
       this.turns.set(node.id, turn);
-      turn.draw(answerOf(node));
+      if (stays) turn.drawTools();
+      else turn.draw(answer);
       return turn.element;
     });
     at("turns").replaceChildren(...turns);
     at("welcome").hidden = path.length > 0;
     path.forEach((node) => this.does.draft(node) && this.turns.get(node.id).edit());
+    this.noteScroll();
   }
 
   /** Draws a message again, before the next frame of the screen and not all the time. */
@@ -66,6 +72,13 @@ export class Talk {
   draw(node, answer) {
     this.turns.get(node.id)?.draw(answer);
     if (this.follows) this.scrollToEnd();
+    else this.noteScroll();
+  }
+
+  /** Keeps the focus on the arrow that was pressed, or on the other one at the last branch. */
+  focusBranch(node, label) {
+    const arrows = this.turns.get(node.id)?.element.querySelectorAll(".branches :enabled") ?? [];
+    ([...arrows].find((arrow) => arrow.ariaLabel === label) ?? arrows[0])?.focus();
   }
 
   noteScroll() {

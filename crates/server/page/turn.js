@@ -167,6 +167,7 @@ export class Turn {
   /** `answer` is there while it is written. */
   draw(answer) {
     const { node } = this;
+    this.isWhole = !answer;
     this.element.dataset.state = answer ? "writing" : node.state === "writing" ? "cut" : node.state;
     this.element.setAttribute("aria-busy", answer ? "true" : "false");
     this.view.draw(answer);
@@ -206,7 +207,7 @@ export class Turn {
     const here = siblings.indexOf(this.node);
     const step = (name, label, by) => {
       const other = siblings[here + by];
-      return iconButton(name, label, () => this.does.choose(other), { disabled: !other });
+      return iconButton(name, label, () => this.does.choose(other, label), { disabled: !other });
     };
     const words = make("span", { text: `${here + 1}/${siblings.length}` });
     const before = step("left", "Earlier branch", -1);

@@ -2,6 +2,7 @@
 
 use crate::job::{Event, Finish, News, Origin, Outcome, Progress, Report, Said, SpecReport, Ticket, Timing};
 use crate::speech::Speech;
+use crate::thought::Thought;
 use engine::sampling::Likelihood;
 use engine::{Generation, Round, Sequence};
 use std::sync::Arc;
@@ -135,8 +136,8 @@ impl Begun {
         let Self { ticket, mut report, began, .. } = self;
         report.timing.prefill_s = began.elapsed().as_secs_f64();
         let (prompt_tokens, cached_tokens) = (ticket.job.prompt.len(), report.cached_tokens);
-        let (finish, stop, completion_tokens) = (Finish::Length, None, 0);
-        Outcome { finish, stop, prompt_tokens, completion_tokens, cached_tokens, report }
+        let (finish, stop, completion_tokens, reasoning_tokens) = (Finish::Length, None, 0, 0);
+        Outcome { finish, stop, prompt_tokens, completion_tokens, reasoning_tokens, cached_tokens, report }
     }
 }
 
@@ -160,14 +161,18 @@ pub(crate) struct Answer {
     /// What was written and not told yet, and when something was told last.
     untold: Said,
     told: Option<Instant>,
+    thought: Option<Thought>,
 }
 
 impl Answer {
     pub(crate) fn new(begun: Begun, generation: Generation, tokenizer: Arc<Tokenizer>) -> Self {
         let Begun { ticket, choice, mut report, began } = begun;
         report.timing.prefill_s = began.elapsed().as_secs_f64();
-        let stream = Stream::new(tokenizer, ticket.job.controls, ticket.job.stops.iter().cloned());
+        let stream =
+            Stream::new(Arc::clone(&tokenizer), ticket.job.controls, ticket.job.stops.iter().cloned());
         let (tokens, listener) = (ticket.job.prompt.clone(), ticket.job.listener.clone());
+        let reasoning = ticket.job.reasoning.clone();
+        let thought = reasoning.map(|reasoning| Thought::new(reasoning, tokenizer));
         let (finish, first_token) = (Finish::Length, Instant::now());
         Self {
             ticket,
@@ -183,6 +188,7 @@ impl Answer {
             last_tokens: first_token,
             untold: Said::default(),
             told: None,
+            thought,
         }
     }
 
@@ -246,7 +252,11 @@ impl Answer {
         let mut ended = false;
         for (i, &token) in emitted.iter().enumerate() {
             self.written += 1;
+            self.untold.tokens += 1;
             let is_end = self.ticket.job.ends.contains(&token);
+            if let Some(thought) = self.thought.as_mut().filter(|_| !is_end) {
+                thought.take(token);
+            }
             let is_told = !is_end || self.ticket.job.include_stop;
             let piece = if is_told { self.stream.push(token) } else { String::new() };
             self.untold.text.push_str(&piece);
@@ -322,6 +332,7 @@ impl Answer {
             stop: self.stopped(),
             prompt_tokens: self.ticket.job.prompt.len(),
             completion_tokens: self.written,
+            reasoning_tokens: self.thought.as_ref().map_or(0, Thought::tokens),
             cached_tokens: report.cached_tokens,
             report,
         }

@@ -33,10 +33,10 @@ pub(crate) async fn complete(State(shared): State<Arc<Shared>>, body: Body) -> R
     job.ignored.clone_from(&ignored);
     let answers = settings.choices;
     let (prompt_logprobs, first) = (job.scores, job.prompt[0]);
-    let news = shared.handle.submit(vec![job])?;
     let id = format!("chatcmpl-{:016x}", random());
-    let totals = Totals::new(answers);
-    let (created, model) = (unix_time(), shared.model.called(settings.model.as_deref()).to_owned());
+    let totals = Totals::new(answers).for_prompts([job.prompt.len()], settings.continuous_usage);
+    let news = shared.handle.submit(vec![job])?;
+    let (created, model) = (unix_time(), shared.about.called(settings.model.as_deref()).to_owned());
     if settings.stream {
         let speeches = vec![speech; answers];
         let include_usage = settings.include_usage;
@@ -98,6 +98,7 @@ pub(crate) fn read_known(body: &Map<String, Value>, shared: &Shared) -> Result<C
         speech.goes_on(thinking);
     }
     let mut job = settings.job(prompt.tokens(shared), "messages", 0, &shared.limits)?;
+    job.reasoning = Some(speech.reasoning());
     job.scores = logprobs::read_prompt_top(&fields, settings.stream)?;
     if let Some(top) = job.scores {
         logprobs::check_size("prompt_logprobs", job.prompt.len() * settings.choices, top)?;
@@ -133,9 +134,7 @@ impl ChatChunks {
         let object = "chat.completion.chunk";
         let mut chunk =
             json!({"id": id, "object": object, "created": created, "model": model, "choices": choices});
-        if self.include_usage {
-            chunk["usage"] = Value::Null;
-        }
+        self.totals.tell(&mut chunk, self.include_usage);
         chunk
     }
 
@@ -186,6 +185,7 @@ impl Chunks for ChatChunks {
 
     fn text(&mut self, choice: usize, said: &Said) -> Vec<Value> {
         let Said { text, likelihoods, origins, .. } = said;
+        self.totals.count(choice, said);
         let mut chunks = self.told_by_token(choice, text, origins);
         let rest = &text[origins.iter().map(|origin| origin.bytes).sum()..];
         let parts = self.speeches[choice].push(rest);
@@ -206,10 +206,11 @@ impl Chunks for ChatChunks {
         let reason = self.speeches[choice].finish_reason(outcome.finish);
         let reason = if self.legacy { legacy::former_reason(reason) } else { reason };
         let end = json!([{"index": choice, "delta": {}, "logprobs": null, "finish_reason": reason}]);
-        let mut end = self.chunk(end);
-        end["forerun"] = json!(outcome.report);
-        chunks.push(end);
+        let report = json!(outcome.report);
         self.totals.add(choice, outcome);
+        let mut end = self.chunk(end);
+        end["forerun"] = report;
+        chunks.push(end);
         chunks
     }
 

@@ -60,10 +60,11 @@ pub(crate) async fn complete(State(shared): State<Arc<Shared>>, body: Body) -> R
     let Completion { settings, mut jobs, form, ignored } = body.read(&shared, read).await?;
     jobs.iter_mut().for_each(|job| job.ignored.clone_from(&ignored));
     let answers = jobs.len() * settings.choices;
+    let prompts = jobs.iter().map(|job| job.prompt.len());
+    let totals = Totals::new(settings.choices).for_prompts(prompts, settings.continuous_usage);
     let news = shared.handle.submit(jobs)?;
     let id = format!("cmpl-{:016x}", random());
-    let (created, model) = (unix_time(), shared.model.called(settings.model.as_deref()).to_owned());
-    let totals = Totals::new(settings.choices);
+    let (created, model) = (unix_time(), shared.about.called(settings.model.as_deref()).to_owned());
     if settings.stream {
         let include_usage = settings.include_usage;
         let begun = vec![None; answers];
@@ -180,6 +181,7 @@ fn read_prompts<'b>(
 ) -> Result<Vec<(Option<&'b str>, Vec<u32>)>, ApiError> {
     let path = || fields.path("prompt");
     let vocab = shared.limits.vocab;
+    let bare = fields.bool("add_special_tokens")? == Some(false);
     let prompts = match fields.required("prompt")? {
         Value::Array(prompts) if prompts.first().is_some_and(|p| p.is_number()) => {
             return Ok(vec![(None, read_ids(prompts, &path(), vocab)?)]);
@@ -191,6 +193,9 @@ fn read_prompts<'b>(
         return Err(fields.wrong("prompt", &format!("1 to {MAX_PROMPTS} prompts")));
     }
     let read = prompts.iter().enumerate().map(|(i, prompt)| match prompt {
+        Value::String(text) if bare => {
+            Ok((Some(text.as_str()), shared.tokenizer.encode(text, Specials::Parse)))
+        }
         Value::String(text) => Ok((Some(text.as_str()), encode(text, shared))),
         Value::Array(ids) => Ok((None, read_ids(ids, &format!("{}[{i}]", path()), vocab)?)),
         other => Err(wrong(path(), other, "a string, an array of tokens or an array of either")),
@@ -231,9 +236,7 @@ impl TextChunks {
         let object = "text_completion";
         let mut chunk =
             json!({"id": id, "object": object, "created": created, "model": model, "choices": choices});
-        if self.include_usage {
-            chunk["usage"] = Value::Null;
-        }
+        self.totals.tell(&mut chunk, self.include_usage);
         chunk
     }
 
@@ -271,6 +274,7 @@ impl Chunks for TextChunks {
     }
 
     fn text(&mut self, index: usize, said: &Said) -> Vec<Value> {
+        self.totals.count(index, said);
         let mut chunks = self.begin(index, &said.scores);
         if !said.text.is_empty() || !said.likelihoods.is_empty() {
             let mut choice = choice(index, &said.text, None);
@@ -284,9 +288,10 @@ impl Chunks for TextChunks {
 
     fn done(&mut self, index: usize, outcome: Outcome) -> Vec<Value> {
         let mut chunks = self.begin(index, &[]);
-        let mut end = self.chunk(json!([choice(index, "", Some(outcome.finish))]));
-        end["forerun"] = json!(outcome.report);
+        let (finish, report) = (outcome.finish, json!(outcome.report));
         self.totals.add(index, outcome);
+        let mut end = self.chunk(json!([choice(index, "", Some(finish))]));
+        end["forerun"] = report;
         chunks.push(end);
         chunks
     }

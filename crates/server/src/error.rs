@@ -37,6 +37,9 @@ pub enum ApiError {
     /// Nothing is served there.
     #[error("nothing is served at {0}")]
     NotFound(String),
+    /// A thing that is asked for by its name is not there.
+    #[error("{0}")]
+    Absent(String),
     /// Served, but not with this method.
     #[error("{0}")]
     Method(String),
@@ -72,7 +75,7 @@ impl ApiError {
             Self::ContentType { .. } => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Self::Key => StatusCode::UNAUTHORIZED,
             Self::Host => StatusCode::FORBIDDEN,
-            Self::NotFound(_) => StatusCode::NOT_FOUND,
+            Self::NotFound(_) | Self::Absent(_) => StatusCode::NOT_FOUND,
             Self::Method(_) => StatusCode::METHOD_NOT_ALLOWED,
             Self::Busy { .. } | Self::Crowded(_) => StatusCode::TOO_MANY_REQUESTS,
             Self::Closing => StatusCode::SERVICE_UNAVAILABLE,
@@ -92,7 +95,7 @@ impl ApiError {
             Self::TooLong { .. } => "too_long",
             Self::Key => "key",
             Self::Host => "host",
-            Self::NotFound(_) => "not_found",
+            Self::NotFound(_) | Self::Absent(_) => "not_found",
             Self::Method(_) => "method",
             Self::Busy { .. } | Self::Crowded(_) => "busy",
             Self::Closing => "closing",

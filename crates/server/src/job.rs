@@ -9,7 +9,7 @@ use engine::sampling::{Likelihood, Sampling};
 use serde::Serialize;
 use std::sync::Arc;
 use std::time::Instant;
-use text::Controls;
+use text::{Controls, Reasoning};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::mpsc::UnboundedSender;
 
@@ -50,6 +50,8 @@ pub(crate) struct Job {
     pub(crate) ignored: Vec<String>,
     /// What answers are held to, at their beginning.
     pub(crate) held: Held,
+    /// What takes thinking and answer apart, where thinking is to be counted.
+    pub(crate) reasoning: Option<Reasoning>,
 }
 
 /// A job on its way through the scheduler.
@@ -120,11 +122,13 @@ pub(crate) struct Said {
     pub(crate) scores: Vec<Likelihood>,
     /// One for each token.
     pub(crate) origins: Vec<Origin>,
+    /// Tokens that were written for it.
+    pub(crate) tokens: usize,
 }
 
 impl Said {
     pub(crate) fn is_empty(&self) -> bool {
-        let Self { text, likelihoods, scores, origins } = self;
+        let Self { text, likelihoods, scores, origins, .. } = self;
         text.is_empty() && likelihoods.is_empty() && scores.is_empty() && origins.is_empty()
     }
 }
@@ -146,6 +150,8 @@ pub(crate) struct Outcome {
     pub(crate) stop: Option<usize>,
     pub(crate) prompt_tokens: usize,
     pub(crate) completion_tokens: usize,
+    /// Those of them that were thinking, its closing tag included.
+    pub(crate) reasoning_tokens: usize,
     /// Tokens of the prompt that were not read again.
     pub(crate) cached_tokens: usize,
     pub(crate) report: Report,

@@ -71,7 +71,10 @@ fn modern_message(message: &Value) -> Value {
         let id = message["name"].as_str().unwrap_or_default();
         object.insert("tool_call_id".into(), json!(id));
     }
-    if let Some(call) = object.remove("function_call").filter(|call| !call.is_null()) {
+    // What is no object is refused where messages are read.
+    if message["function_call"].is_object()
+        && let Some(call) = object.remove("function_call")
+    {
         let id = call["name"].clone();
         object.insert("tool_calls".into(), json!([{"id": id, "type": "function", "function": call}]));
     }

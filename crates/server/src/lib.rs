@@ -39,6 +39,7 @@ mod logprobs;
 mod messages;
 mod metrics;
 mod models;
+mod ollama;
 mod openapi;
 mod otlp;
 mod page;
@@ -56,6 +57,7 @@ mod shape;
 mod speech;
 mod sse;
 mod structured;
+mod thought;
 mod tls;
 mod tokens;
 mod totals;
@@ -65,6 +67,7 @@ pub use axum::http::HeaderValue;
 pub use error::ApiError;
 pub use keys::{KeyError, Keys};
 pub use log::log_panics;
+pub use ollama::Facts;
 pub use otlp::{Collector, CollectorError};
 pub use reader::Reader;
 pub use scheduler::MAX_SLOTS;
@@ -97,10 +100,10 @@ pub struct Served {
     pub sampling: Sampling,
     /// Tokens of prompt and answer together.
     pub context: usize,
-    /// Numbers that the model was trained to.
-    pub parameters: u64,
     /// Seconds it took to load.
     pub load_s: f64,
+    /// What is told of the weights.
+    pub facts: Facts,
 }
 
 /// How it is served.
@@ -116,6 +119,8 @@ pub struct Options {
     pub cache_bytes: usize,
     /// Bytes of the host's memory for states that are used less; none unless given.
     pub host_cache_bytes: usize,
+    /// Bytes of responses kept for requests that go on from them; none unless given.
+    pub store_bytes: usize,
     /// The longest a request may take.
     pub timeout: Option<Duration>,
     /// How long answers under way may go on when the server is told to end.
@@ -136,6 +141,7 @@ impl Default for Options {
             keys: None,
             cache_bytes: 1 << 30,
             host_cache_bytes: 0,
+            store_bytes: 0,
             timeout: None,
             drain: Duration::from_secs(30),
             tls: None,
@@ -158,25 +164,26 @@ pub async fn serve(
     options: Options,
     stop: impl Future<Output = ()> + Send + 'static,
 ) -> io::Result<()> {
-    let Served { names, engine, mode, tokenizer, template, sampling, context, parameters, load_s } = served;
+    let Served { names, engine, mode, tokenizer, template, sampling, context, load_s, facts } = served;
     let Options { slots, queue, keys, cache_bytes, host_cache_bytes, timeout, drain, .. } = options;
+    let store = (options.store_bytes > 0).then(|| Arc::new(responses::Store::new(options.store_bytes)));
     let address = listener.local_addr()?;
     let slots = slots.clamp(1, MAX_SLOTS);
     let capacity = slots + queue;
     let config = engine.model().config();
     let ends = tokenizer.ends().to_vec();
     let limits = settings::Limits { sampling, vocab: config.vocab, context, capacity, ends };
-    let model = models::About {
+    let about = models::About {
         names,
         created: router::unix_time(),
         context,
         trained_context: config.context_length,
-        parameters,
+        parameters: facts.parameters,
         vocab: config.vocab,
         hidden: config.hidden,
         can: models::Abilities::of(template.as_ref().ok()),
     };
-    let mut metrics = metrics::Metrics::new(model.called(None), context);
+    let mut metrics = metrics::Metrics::new(about.called(None), context);
     metrics.tell_cache(metrics::CacheConfig {
         block_size: PAGE_TOKENS as u64,
         num_gpu_blocks: (slots * context.div_ceil(PAGE_TOKENS)) as u64,
@@ -212,10 +219,22 @@ pub async fn serve(
     let handle =
         handle::Handle::new(sender, capacity, 2 * slots, timeout, abandon, Arc::clone(&metrics), life);
     let grammars = std::sync::OnceLock::new();
-    tracing::info!(%address, model = model.called(None), context, slots, queue, mode, "listening");
-    let openapi = std::sync::OnceLock::new();
-    let shared =
-        router::Shared { handle, model, openapi, tokenizer, template, grammars, limits, keys, metrics };
+    tracing::info!(%address, model = about.called(None), context, slots, queue, mode, "listening");
+    let source = template.as_ref().ok().and_then(ChatTemplate::source).unwrap_or_default();
+    let weights = ollama::About::new(facts, source);
+    let shared = router::Shared {
+        handle,
+        about,
+        weights,
+        openapi: std::sync::OnceLock::new(),
+        tokenizer,
+        template,
+        grammars,
+        limits,
+        keys,
+        metrics,
+        store,
+    };
     let shared = Arc::new(shared);
 
     let (close, closed) = tokio::sync::oneshot::channel::<()>();

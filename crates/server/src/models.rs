@@ -81,7 +81,7 @@ impl About {
 
 /// All names of the model that is served.
 pub(crate) async fn list(State(shared): State<Arc<Shared>>) -> Json<Value> {
-    let about = &shared.model;
+    let about = &shared.about;
     let data: Vec<Value> = about.names.iter().map(|name| about.object(name)).collect();
     Json(json!({"object": "list", "data": data, "has_more": false,
         "first_id": about.names.first(), "last_id": about.names.last()}))
@@ -89,7 +89,7 @@ pub(crate) async fn list(State(shared): State<Arc<Shared>>) -> Json<Value> {
 
 /// Any name is served by the model that is loaded.
 pub(crate) async fn one(State(shared): State<Arc<Shared>>, Path(name): Path<String>) -> Json<Value> {
-    let about = &shared.model;
+    let about = &shared.about;
     Json(about.object(about.called(Some(&name))))
 }
 

@@ -47,7 +47,8 @@ fn make(shared: &Shared) -> Value {
     let mut document = json!({
         "openapi": "3.1.0",
         "info": {"title": "Forerun", "version": env!("CARGO_PKG_VERSION"),
-            "description": "Fields that nobody here knows are let through and named in `x-forerun-ignored`."},
+            "description": "Fields that nobody here knows are let through and named in `x-forerun-ignored`. \
+                Ollama's paths below `/api` are as Ollama tells them."},
         "paths": paths,
         "components": {"schemas": schemas},
     });
@@ -78,9 +79,10 @@ fn operation(route: &Route) -> Value {
     if route.path == "/ready" || route.path == "/health" || route.path == "/ping" {
         operation["responses"]["5XX"] = json!({"description": "No", "content": kinds(json!({}))});
     }
-    if route.path.contains('{') {
+    let parameter = route.path.split(['{', '}']).nth(1).map(|name| name.trim_start_matches('*'));
+    if let Some(name) = parameter {
         operation["parameters"] =
-            json!([{"name": "name", "in": "path", "required": true, "schema": {"type": "string"}}]);
+            json!([{"name": name, "in": "path", "required": true, "schema": {"type": "string"}}]);
     }
     if let Some(asked) = &route.asked {
         let schema = json!({"$ref": format!("#/components/schemas/{}", asked.name)});

@@ -316,8 +316,8 @@ mod tests {
 
     #[test]
     fn parents_are_read() {
-        let of =
-            |text| Parent::parse(text).map(|parent| (parent.trace[0], parent.span[7], parent.is_sampled));
+        let read = |parent: Parent| (parent.trace[0], parent.span[7], parent.is_sampled);
+        let of = |text: &str| Parent::parse(text).map(read);
         let (trace, span) = ("4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7");
         assert_eq!(of(&format!("00-{trace}-{span}-01")), Some((0x4b, 0xb7, true)));
         assert_eq!(of(&format!("00-{trace}-{span}-00")), Some((0x4b, 0xb7, false)));

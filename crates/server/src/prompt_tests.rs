@@ -149,7 +149,7 @@ fn what_is_not_done_is_told() {
     let reader = reader();
     let body = json!({"input": "x", "tools": [{"type": "function", "name": "f", "parameters": {"type": "object"}},
         {"type": "web_search"}, {"type": "custom", "name": "p", "format": {"type": "grammar", "syntax": "lark", "definition": "start: \"x\""}}]});
-    let (chat, _, _) = crate::responses::read(body.as_object().unwrap(), &reader.0).unwrap();
+    let chat = crate::responses::read(body.as_object().unwrap(), &reader.0).unwrap().chat;
     assert_eq!(chat.ignored, ["tools[1]: web_search", "tools[2].format: told to the model, not enforced"]);
     let body = json!({"max_tokens": 1, "thinking": {"type": "enabled", "budget_tokens": 2000}, "messages": [{"role": "user", "content": "x"}]});
     let chat = crate::anthropic::read(body.as_object().unwrap(), &reader.0).unwrap();

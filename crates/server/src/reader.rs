@@ -6,7 +6,7 @@ use crate::metrics::Metrics;
 use crate::models::{Abilities, About};
 use crate::router::Shared;
 use crate::settings::Limits;
-use crate::{anthropic, chat, responses};
+use crate::{anthropic, chat, ollama, responses};
 use engine::sampling::Sampling;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock, Weak, mpsc};
@@ -22,7 +22,7 @@ impl Reader {
         let (jobs, _) = mpsc::channel();
         let abandon = Arc::new(AtomicBool::new(false));
         let handle = Handle::new(jobs, 8, 8, None, abandon, Arc::clone(&metrics), Weak::new());
-        let model = About {
+        let about = About {
             names: vec!["none".to_owned()],
             created: 0,
             context: 4096,
@@ -36,7 +36,7 @@ impl Reader {
         let limits = Limits { sampling: Sampling::default(), vocab, context: 4096, capacity: 8, ends };
         Self(Shared {
             handle,
-            model,
+            about,
             openapi: OnceLock::new(),
             tokenizer: Arc::new(tokenizer),
             template: Ok(template),
@@ -44,6 +44,8 @@ impl Reader {
             limits,
             keys: None,
             metrics,
+            weights: ollama::About::default(),
+            store: None,
         })
     }
 
@@ -54,7 +56,12 @@ impl Reader {
 
     /// The same of a request of the Responses API.
     pub fn responses(&self, body: &[u8]) -> Result<Vec<u32>, ApiError> {
-        Ok(responses::read(&parsed(body)?, &self.0)?.0.job.prompt)
+        Ok(responses::read(&parsed(body)?, &self.0)?.chat.job.prompt)
+    }
+
+    /// The same of a request to Ollama's `/api/chat`; none where nothing is asked.
+    pub fn ollama(&self, body: &[u8]) -> Result<Option<Vec<u32>>, ApiError> {
+        Ok(ollama::read_chat(&parsed(body)?, &self.0)?.map(|chat| chat.job.prompt))
     }
 
     /// The same of a request in Anthropic's form.

@@ -8,7 +8,7 @@ use crate::metrics::Metrics;
 use crate::models::About;
 use crate::routes::{ROUTES, Route};
 use crate::settings::Limits;
-use crate::{anthropic, hosts, known, page};
+use crate::{anthropic, hosts, known, ollama, page, responses};
 use axum::body::Bytes;
 use axum::extract::rejection::BytesRejection;
 use axum::extract::{DefaultBodyLimit, FromRequest, Request, State};
@@ -41,7 +41,7 @@ const BODY_PATIENCE: Duration = Duration::from_secs(60);
 pub(crate) struct Shared {
     pub(crate) handle: Handle,
     /// What is told of the model.
-    pub(crate) model: About,
+    pub(crate) about: About,
     /// Made when it is first asked for.
     pub(crate) openapi: OnceLock<Value>,
     pub(crate) tokenizer: Arc<Tokenizer>,
@@ -52,6 +52,10 @@ pub(crate) struct Shared {
     pub(crate) limits: Limits,
     pub(crate) keys: Option<Keys>,
     pub(crate) metrics: Arc<Metrics>,
+    /// What Ollama's clients are told of the model.
+    pub(crate) weights: ollama::About,
+    /// Responses that are kept, where they are.
+    pub(crate) store: Option<Arc<responses::Store>>,
 }
 
 impl Shared {
@@ -71,6 +75,7 @@ pub(crate) fn router(shared: Arc<Shared>, log: Log, cors: &[HeaderValue], loopba
     let app = app.route_layer(middleware::from_fn_with_state(Arc::clone(&shared), check_key));
     let app = open.into_iter().fold(app, add);
     let app = app
+        .nest("/api", ollama::routes(&shared))
         .merge(page::routes())
         .method_not_allowed_fallback(no_such_method)
         .fallback(no_such_path)
@@ -91,7 +96,7 @@ pub(crate) fn router(shared: Arc<Shared>, log: Log, cors: &[HeaderValue], loopba
 
 /// What pages of other origins may send.
 fn shares() -> CorsLayer {
-    let methods = [Method::GET, Method::POST];
+    let methods = [Method::GET, Method::POST, Method::DELETE];
     let shares = CorsLayer::new().allow_methods(methods).allow_headers(AllowHeaders::mirror_request());
     shares.expose_headers([log::REQUEST_ID, known::HEADER])
 }

@@ -4,14 +4,14 @@ use crate::known;
 use crate::openapi::{self, Asked};
 use crate::router::{self, Shared};
 use crate::{anthropic, chat, completions, models, responses, tokens};
-use axum::routing::{MethodRouter, get, post};
+use axum::routing::{MethodRouter, delete, get, post};
 use serde_json::json;
 use std::sync::Arc;
 
 /// A path under one method.
 pub(crate) struct Route {
     pub(crate) path: &'static str,
-    /// `get` or `post`, as OpenAPI spells it.
+    /// `get`, `post` or `delete`, as OpenAPI spells it.
     pub(crate) method: &'static str,
     /// What it is for.
     pub(crate) about: &'static str,
@@ -48,6 +48,8 @@ const RESPONSE: Asked = Asked {
     examples: || vec![json!({"input": "hi"})],
     read: |body, shared| responses::read(body, shared).map(drop),
 };
+
+const COUNTED_RESPONSE: Asked = Asked { name: "CountedResponse", ..RESPONSE };
 
 const MESSAGES: Asked = Asked {
     name: "Messages",
@@ -98,11 +100,20 @@ const fn open(route: Route) -> Route {
     Route { is_open: true, ..route }
 }
 
-/// All of them but the page.
+/// All of them but the page and Ollama's, which `ollama` has.
 pub(crate) const ROUTES: &[Route] = &[
     asks("/v1/chat/completions", "Answers a chat", CHAT, STREAMED, || post(chat::complete)),
     asks("/v1/completions", "Continues texts", COMPLETION, STREAMED, || post(completions::complete)),
     asks("/v1/responses", "Answers a chat, as items", RESPONSE, STREAMED, || post(responses::respond)),
+    asks("/v1/responses/input_tokens", "Counts a request's tokens", COUNTED_RESPONSE, JSON, || {
+        post(responses::count)
+    }),
+    tells("/v1/responses/{id}", "Tells a response that was kept", || get(responses::fetch)),
+    Route {
+        method: "delete",
+        ..tells("/v1/responses/{id}", "Forgets a response", || delete(responses::remove))
+    },
+    tells("/v1/responses/{id}/input_items", "What a response was made from", || get(responses::input_items)),
     asks("/v1/messages", "Answers a chat, as Anthropic does", MESSAGES, STREAMED, || {
         post(anthropic::messages)
     }),

@@ -59,6 +59,8 @@ pub(crate) struct Settings {
     pub(crate) likelihoods: Option<usize>,
     pub(crate) stream: bool,
     pub(crate) include_usage: bool,
+    /// Whether every chunk tells the usage so far.
+    pub(crate) continuous_usage: bool,
     /// Whether to tell which tokens were drafted.
     pub(crate) origins: bool,
     /// Whether to tell how much of the prompt has been read.
@@ -121,9 +123,12 @@ impl Settings {
         let stream_options = fields.object("stream_options")?;
         let stream = fields.bool("stream")?.unwrap_or(false);
         // Some clients send them always; whole answers have no need of them.
-        let include_usage = match &stream_options {
-            Some(options) => options.bool("include_usage")?.unwrap_or(false),
-            None => false,
+        let (include_usage, continuous_usage) = match &stream_options {
+            Some(options) => {
+                let continuous = options.bool("continuous_usage_stats")?.unwrap_or(false);
+                (options.bool("include_usage")?.unwrap_or(continuous), continuous)
+            }
+            None => (false, false),
         };
         let max_tokens = fields.limit("max_tokens", least)?.or(fields.limit("n_predict", least)?);
         let max_tokens = fields.limit("max_completion_tokens", least)?.or(max_tokens);
@@ -162,6 +167,7 @@ impl Settings {
             likelihoods,
             stream,
             include_usage,
+            continuous_usage,
             origins,
             progress,
             controls,
@@ -223,6 +229,7 @@ impl Settings {
             controls: self.controls,
             ignored: Vec::new(),
             held: Held::default(),
+            reasoning: None,
         })
     }
 }
@@ -424,6 +431,10 @@ mod tests {
             (json!({"stream": 1}), "stream"),
             (json!({"stream": true, "stream_options": 1}), "stream_options"),
             (json!({"stream": true, "stream_options": {"include_usage": 1}}), "stream_options.include_usage"),
+            (
+                json!({"stream": true, "stream_options": {"continuous_usage_stats": 1}}),
+                "stream_options.continuous_usage_stats",
+            ),
             (json!({"user": 1}), "user"),
             (json!({"forerun": 1}), "forerun"),
             (json!({"forerun": {"origins": 1}}), "forerun.origins"),

@@ -55,6 +55,11 @@ impl Speech {
         self.stops.stopped()
     }
 
+    /// What takes thinking and answer apart, as it was before any text.
+    pub(crate) fn reasoning(&self) -> Reasoning {
+        self.reasoning.clone()
+    }
+
     /// Whether the answer is inside `<think>`.
     pub(crate) fn is_thinking(&self) -> bool {
         self.reasoning.is_thinking()
@@ -70,6 +75,11 @@ impl Speech {
     pub(crate) fn finish(&mut self) -> Vec<Part> {
         let parts = self.reasoning.finish();
         self.take(parts, true)
+    }
+
+    /// Calls that were said to their end.
+    pub(crate) fn whole_calls(&self) -> usize {
+        self.ended
     }
 
     /// OpenAI's word for why the answer ended.

@@ -1,8 +1,10 @@
-//! Answers as server-sent events. The stream owns the receiver: when the client goes away it is dropped, and with it
+//! Answers as server-sent events, or as lines of JSON. The stream owns the receiver: when the client goes away it is dropped, and with it
 //! the answer.
 
 use crate::error::ApiError;
 use crate::job::{Event, News, Outcome, Progress, Said};
+use axum::body::{Body, Bytes};
+use axum::http::header;
 use axum::response::sse::{self, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures_core::Stream;
@@ -35,32 +37,79 @@ pub(crate) trait Chunks: Send + Unpin + 'static {
     }
 }
 
+/// How a chunk is sent.
+trait Wire: Sized {
+    fn of<C: Chunks>(chunk: &Value) -> Self;
+    /// What follows the last one.
+    fn end<C: Chunks>() -> Option<Self>;
+}
+
+impl Wire for sse::Event {
+    fn of<C: Chunks>(chunk: &Value) -> Self {
+        let event = match chunk["type"].as_str() {
+            Some(name) if C::NAMED => Self::default().event(name),
+            _ => Self::default(),
+        };
+        event.data(chunk.to_string())
+    }
+
+    fn end<C: Chunks>() -> Option<Self> {
+        (!C::NAMED).then(|| Self::default().data("[DONE]"))
+    }
+}
+
+/// A line of JSON.
+impl Wire for Bytes {
+    fn of<C: Chunks>(chunk: &Value) -> Self {
+        line(chunk).into()
+    }
+
+    fn end<C: Chunks>() -> Option<Self> {
+        None
+    }
+}
+
+fn line(chunk: &Value) -> String {
+    format!("{chunk}\n")
+}
+
 /// A stream of chunks.
-struct Events<C> {
+struct Events<C, W> {
     news: UnboundedReceiver<Event>,
     chunks: C,
-    ready: VecDeque<sse::Event>,
+    ready: VecDeque<W>,
     /// Answers that are not whole yet.
     open: usize,
     over: bool,
 }
 
 /// Answers with the chunks of `answers` answers.
-pub(crate) fn stream<C: Chunks>(news: UnboundedReceiver<Event>, mut chunks: C, answers: usize) -> Response {
-    let ready = chunks.open().iter().map(named::<C>).collect();
-    let events = Events { news, chunks, ready, open: answers, over: false };
+pub(crate) fn stream<C: Chunks>(news: UnboundedReceiver<Event>, chunks: C, answers: usize) -> Response {
+    let events: Events<C, sse::Event> = Events::new(news, chunks, answers);
     Sse::new(events).keep_alive(KeepAlive::default()).into_response()
 }
 
-fn named<C: Chunks>(chunk: &Value) -> sse::Event {
-    let event = match chunk["type"].as_str() {
-        Some(name) if C::NAMED => sse::Event::default().event(name),
-        _ => sse::Event::default(),
-    };
-    event.data(chunk.to_string())
+/// Answers with a line for each chunk of one answer.
+pub(crate) fn lines<C: Chunks>(news: UnboundedReceiver<Event>, chunks: C) -> Response {
+    let events: Events<C, Bytes> = Events::new(news, chunks, 1);
+    as_lines(Body::from_stream(events))
 }
 
-impl<C: Chunks> Events<C> {
+/// Answers with lines that are there already.
+pub(crate) fn finished_lines(chunks: &[Value]) -> Response {
+    as_lines(Body::from(chunks.iter().map(line).collect::<String>()))
+}
+
+fn as_lines(body: Body) -> Response {
+    ([(header::CONTENT_TYPE, "application/x-ndjson")], body).into_response()
+}
+
+impl<C: Chunks, W: Wire> Events<C, W> {
+    fn new(news: UnboundedReceiver<Event>, mut chunks: C, answers: usize) -> Self {
+        let ready = chunks.open().iter().map(W::of::<C>).collect();
+        Self { news, chunks, ready, open: answers, over: false }
+    }
+
     fn take(&mut self, event: Event) {
         let mut chunks = match event.news {
             News::Read(progress) => self.chunks.read(progress),
@@ -74,28 +123,26 @@ impl<C: Chunks> Events<C> {
         if self.open == 0 {
             chunks.extend(self.chunks.close());
         }
-        self.ready.extend(chunks.iter().map(named::<C>));
+        self.ready.extend(chunks.iter().map(W::of::<C>));
         if self.open == 0 {
             self.end();
         }
     }
 
     fn fail(&mut self, error: &ApiError) {
-        self.ready.push_back(named::<C>(&self.chunks.failed(error)));
+        self.ready.push_back(W::of::<C>(&self.chunks.failed(error)));
         self.end();
     }
 
     fn end(&mut self) {
-        if !C::NAMED {
-            self.ready.push_back(sse::Event::default().data("[DONE]"));
-        }
+        self.ready.extend(W::end::<C>());
         self.over = true;
         self.news.close();
     }
 }
 
-impl<C: Chunks> Stream for Events<C> {
-    type Item = Result<sse::Event, Infallible>;
+impl<C: Chunks, W: Wire + Unpin> Stream for Events<C, W> {
+    type Item = Result<W, Infallible>;
 
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = self.get_mut();
@@ -139,6 +186,7 @@ pub(crate) async fn collect(
                 part.likelihoods.extend(said.likelihoods);
                 part.scores.extend(said.scores);
                 part.origins.extend(said.origins);
+                part.tokens += said.tokens;
             }
             News::Done(outcome) => outcomes[event.choice] = Some(*outcome),
             News::Failed(error) => return Err(error),

@@ -41,6 +41,7 @@ fn text_is_that_of_python() {
     }
 }
 
+/// Where Python stops ours may go on (`for` over none), and `%` between texts is not there.
 #[test]
 fn expressions_are_those_of_python() {
     let cases: Vec<(String, Option<String>)> =

@@ -165,7 +165,8 @@ fn tool_message(block: &Fields<'_>) -> Result<Value, ApiError> {
     };
     let failed = block.bool("is_error")?.unwrap_or(false);
     let content = if failed { format!("[the tool failed]\n{content}") } else { content };
-    Ok(json!({"role": "tool", "tool_call_id": block.required("tool_use_id")?, "content": content}))
+    block.required("tool_use_id")?;
+    Ok(json!({"role": "tool", "tool_call_id": block.string("tool_use_id")?, "content": content}))
 }
 
 /// A message of the assistant's being put together.
@@ -210,8 +211,12 @@ fn translate_answer(message: &Fields<'_>, read: &mut Vec<Value>) -> Result<(), A
             "redacted_thinking" => {}
             "tool_use" | "server_tool_use" | "mcp_tool_use" => {
                 let (name, input) = (block.required("name")?, block.required("input")?);
+                if !(input.is_object() || input.is_string()) {
+                    return Err(block.wrong("input", "an object"));
+                }
                 let function = json!({"name": name, "arguments": input});
-                answer.calls.push(json!({"id": block.get("id"), "type": "function", "function": function}));
+                let id = block.string("id")?;
+                answer.calls.push(json!({"id": id, "type": "function", "function": function}));
             }
             "compaction" if block.get("content").is_some_and(Value::is_string) => {
                 answer.text.paragraph(block.string("content")?.unwrap_or_default());

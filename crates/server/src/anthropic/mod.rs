@@ -56,7 +56,7 @@ pub(crate) async fn messages(State(shared): State<Arc<Shared>>, body: Body) -> R
     let Chat { settings, mut job, mut speech, ignored } = body.read(&shared, read).await?;
     job.ignored.clone_from(&ignored);
     let id = format!("msg_{:016x}", random());
-    let model = shared.model.called(settings.model.as_deref()).to_owned();
+    let model = shared.about.called(settings.model.as_deref()).to_owned();
     let prompt_tokens = job.prompt.len();
     let stops = settings.stops;
     let news = shared.handle.submit(vec![job])?;

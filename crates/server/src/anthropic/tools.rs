@@ -26,6 +26,7 @@ pub(super) fn translate(fields: &Fields<'_>) -> Result<Vec<Value>, ApiError> {
 fn own(tool: &Fields<'_>) -> Result<Value, ApiError> {
     let (name, about) = (tool.required("name")?, tool.get("description").cloned().unwrap_or(json!("")));
     let parameters = tool.required("input_schema")?;
+    tool.object("input_schema")?;
     Ok(
         json!({"type": "function", "function": {"name": name, "description": about, "parameters": parameters}}),
     )

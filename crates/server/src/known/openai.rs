@@ -35,7 +35,7 @@ pub(super) const CHAT: &[Field] = &[
     kinds("tool_choice", &[("function", NAMED_TOOL), ("allowed_tools", ALLOWED)], "what is to be called"),
     done("parallel_tool_calls", "more than one call"),
     within("functions", FUNCTION, "tools under their first name"),
-    within("function_call", &[done("name", "the function to call")], "a choice of tool under its first name"),
+    done("function_call", "a choice of tool under its first name"),
     kinds(
         "response_format",
         &[
@@ -84,11 +84,11 @@ const MESSAGE: &[Field] = &[
     done("reasoning_content", "what was thought"),
     done("reasoning", "the same under another name"),
     done("refusal", "what was said instead of an answer"),
-    done("audio", "what was spoken"),
     refused("prefix", &["false"], "going on from a message marked so (`continue_final_message` does it)"),
     refused("partial", &["false"], "going on from a message marked so (`continue_final_message` does it)"),
     ignored("reasoning_details", &[], "what was thought, in a form that only its maker reads"),
     ignored("thinking_blocks", &[], "what was thought, in a form that only its maker reads"),
+    harmless("audio", "what was spoken; where it was not written too there is a note"),
     harmless("annotations", "sources of an earlier answer"),
     harmless("cache_control", "where a prompt is cut for the cache"),
     harmless("id", "its number"),
@@ -167,7 +167,7 @@ pub(super) const RESPONSES: &[Field] = &[
     done("top_p", "drawing from the likeliest part"),
     refused("top_logprobs", &["0"], "telling how likely tokens were"),
     done("stream", "an answer as it is written"),
-    within("stream_options", STREAM, "what a stream tells"),
+    harmless("stream_options", "padding against eavesdroppers"),
     kinds(
         "tools",
         &[("function", RESPONSES_TOOL), ("custom", RESPONSES_TOOL), ("namespace", NAMESPACE)],
@@ -272,9 +272,9 @@ const ITEMS: &[(&str, &[Field])] = &[
     ("system", ITEM),
     ("developer", ITEM),
     ("function_call", ITEM_CALL),
-    ("function_call_output", ITEM_CALL),
+    ("function_call_output", ITEM_RESULT),
     ("custom_tool_call", ITEM_CALL),
-    ("custom_tool_call_output", ITEM_CALL),
+    ("custom_tool_call_output", ITEM_RESULT),
     ("reasoning", ITEM_THOUGHT),
 ];
 
@@ -293,7 +293,6 @@ const ITEM_CALL: &[Field] = &[
     done("name", "which tool"),
     done("arguments", "what it was given"),
     done("input", "what it was given, as text"),
-    done("output", "what it gave back"),
     harmless("id", "its number as an item"),
     harmless("status", "whether it is whole"),
     harmless("async", "whether it was waited for"),
@@ -301,10 +300,21 @@ const ITEM_CALL: &[Field] = &[
     done("namespace", "the group of the tool"),
 ];
 
+const ITEM_RESULT: &[Field] = &[
+    done("type", "what it is"),
+    done("call_id", "which call is answered"),
+    done("output", "what the tool gave back"),
+    harmless("id", "its number as an item"),
+    harmless("name", "which tool; the call says it"),
+    harmless("namespace", "the group of the tool"),
+    harmless("status", "whether it is whole"),
+    harmless("caller", "who called"),
+];
+
 const ITEM_THOUGHT: &[Field] = &[
     done("type", "what it is"),
     done("content", "what was thought"),
-    done("summary", "the same in short"),
+    harmless("summary", "the same in short"),
     harmless("id", "its number"),
     harmless("status", "whether it is whole"),
     harmless("encrypted_content", "the same in a form that only its maker reads"),

@@ -77,7 +77,6 @@ pub(super) const SAMPLING: &[Field] = &[
     done("n_predict", "the most tokens of an answer, as llama.cpp calls it"),
     done("return_progress", "how much of the prompt has been read, as llama.cpp calls it"),
     done("prompt_logprobs", "how likely the prompt was"),
-    done("add_special_tokens", "the token that begins a text"),
     done("truncate_prompt_tokens", "the end of a prompt that is too long"),
     done("skip_special_tokens", "control tokens as part of the answer"),
     harmless("guided_decoding_backend", "which library holds an answer to its shape"),
@@ -96,6 +95,7 @@ pub(super) const CHAT: &[Field] = &[
     done("thinking_token_budget", "the same as vLLM calls it"),
     refused("include_reasoning", &["true"], "hiding thoughts"),
     refused("echo", &["false"], "the last message before the answer"),
+    refused("add_special_tokens", &["false"], "a token before what the template says"),
     refused("chat_template", &[], "a template of the request's own"),
     refused("documents", &["[]"], "documents beside the conversation"),
     refused("reasoning_format", &["\"auto\"", "\"deepseek\""], "thoughts in another place"),
@@ -132,6 +132,7 @@ const REASONING: &[Field] = &[
 /// Of completions alone.
 pub(super) const COMPLETIONS: &[Field] = &[
     done("response_format", "what shape an answer has"),
+    done("add_special_tokens", "the token that begins a text"),
     refused("prompt_embeds", &[], "a prompt that is no text"),
     refused("input_prefix", &[], "filling in"),
     refused("input_suffix", &[], "filling in"),
@@ -248,7 +249,7 @@ pub(super) const TOKENIZE: &[Field] = &[
     done("messages", "a chat, as the template has it"),
     done("tools", "what can be called in it"),
     done("add_special_tokens", "the token that begins a text"),
-    done("add_special", "the same under another name"),
+    refused("add_special", &["true"], "the same under another name (`add_special_tokens` does it)"),
     done("chat_template_kwargs", "variables of the template"),
     done("reasoning_effort", "how much is thought"),
     done("enable_thinking", "whether it is thought first"),

@@ -1,6 +1,8 @@
 //! An answer as items and the events that build them: thoughts, a message, calls of functions.
 
 use super::plain::PlainText;
+use super::recall::seal;
+use super::store::Store;
 use super::tools::{Form, Forms, action};
 use crate::error::ApiError;
 use crate::job::{Finish, Outcome, Said};
@@ -9,7 +11,6 @@ use crate::speech::{Part, Speech};
 use crate::sse::Chunks;
 use serde_json::{Value, json};
 use std::sync::Arc;
-use text::{Specials, Tokenizer};
 
 /// Events of one answer.
 pub(super) struct ItemChunks {
@@ -17,12 +18,21 @@ pub(super) struct ItemChunks {
     response: Value,
     speech: Speech,
     forms: Forms,
-    tokenizer: Arc<Tokenizer>,
+    thinking: Thinking,
+    /// Where the response is kept, and the items that it was made from.
+    keep: Option<(Arc<Store>, Vec<Value>)>,
     open: Option<Item>,
-    /// Tokens of thoughts, as far as they are told.
-    thought: String,
     /// Events so far.
     sequence: usize,
+}
+
+/// How thinking is told.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Thinking {
+    /// In the summary, which is all that some clients show. It is the thinking itself: nobody sums it up.
+    pub(super) summary: bool,
+    /// Also sealed, for clients that send it back.
+    pub(super) sealed: bool,
 }
 
 /// An item being said.
@@ -36,9 +46,49 @@ struct Item {
 
 #[derive(Clone, Debug, PartialEq)]
 enum Kind {
-    Reasoning,
+    Reasoning(Thinking),
     Message,
     Call { call_id: String, form: Form },
+}
+
+/// What events about a part of an item are called.
+struct PartNames {
+    index: &'static str,
+    added: &'static str,
+    delta: &'static str,
+    text_done: &'static str,
+    done: &'static str,
+}
+
+impl Kind {
+    /// Calls have no parts.
+    fn part_names(&self) -> Option<PartNames> {
+        let (added, done) = ("response.content_part.added", "response.content_part.done");
+        match self {
+            Self::Reasoning(Thinking { summary: true, .. }) => Some(PartNames {
+                index: "summary_index",
+                added: "response.reasoning_summary_part.added",
+                delta: "response.reasoning_summary_text.delta",
+                text_done: "response.reasoning_summary_text.done",
+                done: "response.reasoning_summary_part.done",
+            }),
+            Self::Reasoning(_) => Some(PartNames {
+                index: "content_index",
+                added,
+                delta: "response.reasoning_text.delta",
+                text_done: "response.reasoning_text.done",
+                done,
+            }),
+            Self::Message => Some(PartNames {
+                index: "content_index",
+                added,
+                delta: "response.output_text.delta",
+                text_done: "response.output_text.done",
+                done,
+            }),
+            Self::Call { .. } => None,
+        }
+    }
 }
 
 impl Item {
@@ -47,9 +97,15 @@ impl Item {
         let Self { id, text, .. } = self;
         let begun = !text.is_empty();
         match &self.kind {
-            Kind::Reasoning => {
-                let content: Vec<Value> = begun.then(|| self.part()).into_iter().collect();
-                json!({"type": "reasoning", "id": id, "summary": [], "content": content, "status": status})
+            Kind::Reasoning(thinking) => {
+                let parts: Vec<Value> = begun.then(|| self.part()).into_iter().collect();
+                let (summary, content) = if thinking.summary { (parts, vec![]) } else { (vec![], parts) };
+                let mut item = json!({"type": "reasoning", "id": id, "summary": summary, "content": content,
+                    "status": status});
+                if thinking.sealed {
+                    item["encrypted_content"] = json!(begun.then(|| seal(text)));
+                }
+                item
             }
             Kind::Message => {
                 let content: Vec<Value> = begun.then(|| self.part()).into_iter().collect();
@@ -87,7 +143,10 @@ impl Item {
     /// The one part of its content.
     fn part(&self) -> Value {
         match self.kind {
-            Kind::Reasoning => json!({"type": "reasoning_text", "text": self.text}),
+            Kind::Reasoning(Thinking { summary: true, .. }) => {
+                json!({"type": "summary_text", "text": self.text})
+            }
+            Kind::Reasoning(_) => json!({"type": "reasoning_text", "text": self.text}),
             _ => json!({"type": "output_text", "text": self.text, "annotations": [], "logprobs": []}),
         }
     }
@@ -109,8 +168,14 @@ impl Form {
 }
 
 impl ItemChunks {
-    pub(super) fn new(response: Value, speech: Speech, forms: Forms, tokenizer: Arc<Tokenizer>) -> Self {
-        Self { response, speech, forms, tokenizer, open: None, thought: String::new(), sequence: 0 }
+    pub(super) fn new(
+        response: Value,
+        speech: Speech,
+        forms: Forms,
+        thinking: Thinking,
+        keep: Option<(Arc<Store>, Vec<Value>)>,
+    ) -> Self {
+        Self { response, speech, forms, thinking, keep, open: None, sequence: 0 }
     }
 
     fn event(&mut self, kind: &str, mut event: Value) -> Value {
@@ -137,7 +202,7 @@ impl ItemChunks {
         }
         self.end("completed", events);
         let prefix = match kind {
-            Kind::Reasoning => "rs",
+            Kind::Reasoning(_) => "rs",
             Kind::Message => "msg",
             Kind::Call { form: Form::Function { .. }, .. } => "fc",
             Kind::Call { .. } => "ctc",
@@ -147,9 +212,10 @@ impl ItemChunks {
         let output_index = self.index();
         let added = json!({"output_index": output_index, "item": item.object("in_progress")});
         events.push(self.event("response.output_item.added", added));
-        if !matches!(item.kind, Kind::Call { .. }) {
-            let part = json!({"item_id": item.id, "output_index": output_index, "content_index": 0, "part": item.part()});
-            events.push(self.event("response.content_part.added", part));
+        if let Some(names) = item.kind.part_names() {
+            let mut part = json!({"item_id": item.id, "output_index": output_index, "part": item.part()});
+            part[names.index] = json!(0);
+            events.push(self.event(names.added, part));
         }
         self.open = Some(item);
     }
@@ -158,34 +224,22 @@ impl ItemChunks {
         let rest = self.open.as_mut().map(|item| item.plain.finish()).unwrap_or_default();
         self.add_text(&rest, events);
         let Some(item) = self.open.take() else { return };
-        let (id, text, output_index) = (&item.id, &item.text, self.index());
-        let at = json!({"item_id": id, "output_index": output_index, "content_index": 0});
-        let with = |name: &str, value: Value| {
-            let mut event = at.clone();
-            event[name] = value;
-            event
-        };
-        match &item.kind {
-            Kind::Reasoning => {
-                self.thought += text;
-                events.push(self.event("response.reasoning_text.done", with("text", json!(text))));
-                events.push(self.event("response.content_part.done", with("part", item.part())));
-            }
-            Kind::Message => {
-                let mut done = with("text", json!(text));
-                done["logprobs"] = json!([]);
-                events.push(self.event("response.output_text.done", done));
-                events.push(self.event("response.content_part.done", with("part", item.part())));
-            }
-            Kind::Call { form: form @ (Form::Function { name, .. } | Form::Custom { name, .. }), .. } => {
-                let mut done = json!({"item_id": id, "output_index": output_index});
-                done[form.text_name()] = json!(text);
-                if matches!(form, Form::Function { .. }) {
-                    done["name"] = json!(name);
+        let output_index = self.index();
+        let at = json!({"item_id": item.id, "output_index": output_index});
+        match item.kind.part_names() {
+            Some(names) => {
+                let (mut text, mut part) = (at.clone(), at);
+                text[names.index] = json!(0);
+                text["text"] = json!(item.text);
+                if item.kind == Kind::Message {
+                    text["logprobs"] = json!([]);
                 }
-                events.push(self.event(&format!("{}.done", form.event_name()), done));
+                part[names.index] = json!(0);
+                part["part"] = item.part();
+                events.push(self.event(names.text_done, text));
+                events.push(self.event(names.done, part));
             }
-            Kind::Call { .. } => {}
+            None => self.end_call(&item, at, events),
         }
         let object = item.object(status);
         if let Some(output) = self.response["output"].as_array_mut() {
@@ -196,10 +250,24 @@ impl ItemChunks {
         );
     }
 
+    /// The last of what a call says; actions come with their item alone.
+    fn end_call(&mut self, item: &Item, mut done: Value, events: &mut Vec<Value>) {
+        let Kind::Call { form: form @ (Form::Function { name, .. } | Form::Custom { name, .. }), .. } =
+            &item.kind
+        else {
+            return;
+        };
+        done[form.text_name()] = json!(item.text);
+        if matches!(form, Form::Function { .. }) {
+            done["name"] = json!(name);
+        }
+        events.push(self.event(&format!("{}.done", form.event_name()), done));
+    }
+
     fn part(&mut self, part: Part, events: &mut Vec<Value>) {
         let text = match part {
             Part::Reasoning(text) => {
-                self.begin(Kind::Reasoning, events);
+                self.begin(Kind::Reasoning(self.thinking), events);
                 text
             }
             Part::Content(text) => {
@@ -227,31 +295,29 @@ impl ItemChunks {
         let Some(item) = self.open.as_mut().filter(|_| !text.is_empty()) else { return };
         item.text += text;
         let mut delta = json!({"item_id": item.id, "output_index": output_index, "delta": text});
-        let kind = match &item.kind {
-            Kind::Reasoning => "response.reasoning_text.delta".to_owned(),
-            Kind::Message => "response.output_text.delta".to_owned(),
-            Kind::Call { form: form @ (Form::Function { .. } | Form::Custom { .. }), .. } => {
+        let kind = match (item.kind.part_names(), &item.kind) {
+            (Some(names), _) => {
+                delta[names.index] = json!(0);
+                names.delta.to_owned()
+            }
+            (_, Kind::Call { form: form @ (Form::Function { .. } | Form::Custom { .. }), .. }) => {
                 format!("{}.delta", form.event_name())
             }
             // Their actions come whole, at the end.
-            Kind::Call { .. } => return,
+            _ => return,
         };
-        if !matches!(item.kind, Kind::Call { .. }) {
-            delta["content_index"] = json!(0);
-        }
         if item.kind == Kind::Message {
             delta["logprobs"] = json!([]);
         }
         events.push(self.event(&kind, delta));
     }
+}
 
-    fn usage(&self, outcome: &Outcome) -> Value {
-        let Outcome { prompt_tokens, completion_tokens, cached_tokens, .. } = outcome;
-        let thought = self.tokenizer.encode(&self.thought, Specials::Literal).len();
-        json!({"input_tokens": prompt_tokens, "input_tokens_details": {"cached_tokens": cached_tokens},
-            "output_tokens": completion_tokens, "output_tokens_details": {"reasoning_tokens": thought},
-            "total_tokens": prompt_tokens + completion_tokens})
-    }
+fn usage(outcome: &Outcome) -> Value {
+    let Outcome { prompt_tokens, completion_tokens, reasoning_tokens, cached_tokens, .. } = outcome;
+    json!({"input_tokens": prompt_tokens, "input_tokens_details": {"cached_tokens": cached_tokens, "cache_write_tokens": 0},
+        "output_tokens": completion_tokens, "output_tokens_details": {"reasoning_tokens": reasoning_tokens},
+        "total_tokens": prompt_tokens + completion_tokens})
 }
 
 impl Chunks for ItemChunks {
@@ -277,8 +343,11 @@ impl Chunks for ItemChunks {
         if cut {
             self.response["incomplete_details"] = json!({"reason": "max_output_tokens"});
         }
-        self.response["usage"] = self.usage(&outcome);
+        self.response["usage"] = usage(&outcome);
         self.response["forerun"] = json!(outcome.report);
+        if let Some((store, input)) = &self.keep {
+            store.keep(&self.response, input);
+        }
         events.push(self.about(&format!("response.{status}")));
         events
     }

@@ -123,12 +123,17 @@ fn translate_item(item: &Fields<'_>, newest: bool, messages: &mut Vec<Value>) ->
             let name = qualified(item.string("namespace")?, item.string("name")?.unwrap_or_default());
             let arguments = match kind {
                 "function_call" => item.required("arguments")?.clone(),
-                _ => json!({"input": item.required("input")?}),
+                _ => {
+                    item.required("input")?;
+                    json!({"input": item.string("input")?})
+                }
             };
+            item.string("call_id")?;
             call(messages, item.get("call_id"), &name, arguments);
         }
         "function_call_output" | "custom_tool_call_output" => {
             let (id, output) = (item.required("call_id")?, item.required("output")?);
+            item.string("call_id")?;
             result(messages, Some(id), parts::read(output, &item.path("output"), Unread::Noted)?);
         }
         _ => translate_other(item, kind, messages)?,

@@ -1,10 +1,16 @@
-//! `POST /v1/responses`: OpenAI's Responses API. A request is translated into a chat and read as one; answers come back
-//! as items, whole or as a stream of events. Nothing is stored.
+//! `/v1/responses`: OpenAI's Responses API. A request is translated into a chat and read as one; answers come back as
+//! items, whole or as a stream of events. Responses are kept where the server was told to.
 
 mod events;
 mod input;
+mod kept;
 mod plain;
+mod recall;
+mod store;
 mod tools;
+
+pub(crate) use kept::{fetch, input_items, remove};
+pub(crate) use store::Store;
 
 use crate::chat::{self, Chat};
 use crate::error::ApiError;
@@ -16,20 +22,36 @@ use crate::sse::{self, Chunks, Whole};
 use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
-use events::ItemChunks;
+use events::{ItemChunks, Thinking};
+use recall::Recalled;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 use tools::{Forms, Offer};
 
+/// A request that was understood.
+pub(crate) struct Asked {
+    pub(crate) chat: Chat,
+    /// What the response repeats of it.
+    head: Value,
+    /// What calls come back as.
+    forms: Forms,
+    thinking: Thinking,
+    /// All items that the answer depends on, where the response is kept.
+    input: Option<Vec<Value>>,
+}
+
 /// Answers a request.
 pub(crate) async fn respond(State(shared): State<Arc<Shared>>, body: Body) -> Result<Response, ApiError> {
-    let (Chat { settings, mut job, speech, ignored }, mut head, forms) = body.read(&shared, read).await?;
+    let Asked { chat, mut head, forms, thinking, input } = body.read(&shared, read).await?;
+    let Chat { settings, mut job, speech, ignored } = chat;
     job.ignored.clone_from(&ignored);
-    head["model"] = json!(shared.model.called(settings.model.as_deref()));
+    head["model"] = json!(shared.about.called(settings.model.as_deref()));
     head["temperature"] = json!(settings.sampling.temperature);
     head["top_p"] = json!(settings.sampling.top_p);
+    let keep = shared.store.clone().zip(input);
+    head["store"] = json!(keep.is_some());
     let news = shared.handle.submit(vec![job])?;
-    let mut chunks = ItemChunks::new(head, speech, forms, Arc::clone(&shared.tokenizer));
+    let mut chunks = ItemChunks::new(head, speech, forms, thinking, keep);
     if settings.stream {
         return Ok(known::tell(sse::stream(news, chunks, 1), &ignored));
     }
@@ -44,26 +66,57 @@ pub(crate) async fn respond(State(shared): State<Arc<Shared>>, body: Body) -> Re
     Ok(known::tell(answer.into_response(), &ignored))
 }
 
-/// Reads a request; also tells what a response repeats of it, and what calls come back as.
-pub(crate) fn read(body: &Map<String, Value>, shared: &Shared) -> Result<(Chat, Value, Forms), ApiError> {
+/// How many tokens the input of a request would have.
+pub(crate) async fn count(State(shared): State<Arc<Shared>>, body: Body) -> Result<Response, ApiError> {
+    let Chat { job, ignored, .. } = body.read(&shared, read).await?.chat;
+    let answer = json!({"object": "response.input_tokens", "input_tokens": job.prompt.len()});
+    Ok(known::tell(Json(answer).into_response(), &ignored))
+}
+
+/// Reads a request.
+pub(crate) fn read(body: &Map<String, Value>, shared: &Shared) -> Result<Asked, ApiError> {
     let unknown = known::check(known::RESPONSES, body)?;
-    let fields = Fields::of(body);
-    let (chat, Offer { forms, ignored, .. }) = input::translate(&fields)?;
+    let said = Fields::of(body);
+    let Recalled { body: whole, before } = recall::recall(body, shared.store.as_deref())?;
+    let fields = Fields::of(&whole);
+    let own = |error| recall::own(error, before);
+    let (chat, Offer { forms, ignored, .. }) = input::translate(&fields).map_err(own)?;
     let mut chat = chat::read_known(&chat, shared).map_err(renamed)?;
     chat.ignored.splice(..0, unknown.into_iter().chain(ignored));
-    let repeated = |name: &str, absent: Value| fields.get(name).cloned().unwrap_or(absent);
+    let thinking = read_thinking(&fields)?;
+    let kept = said.bool("store")?.unwrap_or(true) && shared.store.is_some();
+    let input = kept.then(|| fields.array("input").ok().flatten().unwrap_or_default());
+    let input = input.map(|items| items.iter().cloned().map(recall::told).collect());
+    let repeated = |name: &str, absent: Value| said.get(name).cloned().unwrap_or(absent);
     let head = json!({
         "id": format!("resp_{:016x}", random()), "object": "response", "created_at": unix_time(),
         "status": "in_progress", "error": null, "incomplete_details": null,
-        "instructions": fields.get("instructions"), "max_output_tokens": fields.get("max_output_tokens"),
+        "instructions": said.get("instructions"), "max_output_tokens": said.get("max_output_tokens"),
         "model": "", "output": [], "parallel_tool_calls": repeated("parallel_tool_calls", json!(true)),
-        "previous_response_id": null, "reasoning": repeated("reasoning", json!({"effort": null, "summary": null})),
+        "previous_response_id": said.get("previous_response_id"),
+        "reasoning": repeated("reasoning", json!({"effort": null, "summary": null})),
         "store": false, "temperature": null, "text": repeated("text", json!({"format": {"type": "text"}})),
         "tool_choice": repeated("tool_choice", json!("auto")), "tools": repeated("tools", json!([])),
-        "top_p": null, "truncation": "disabled", "usage": null, "user": fields.get("user"),
+        "top_p": null, "truncation": "disabled", "usage": null, "user": said.get("user"),
         "metadata": repeated("metadata", json!({})),
     });
-    Ok((chat, head, forms))
+    Ok(Asked { chat, head, forms, thinking, input })
+}
+
+/// `reasoning.summary`, and whether thinking is to be sealed.
+fn read_thinking(fields: &Fields<'_>) -> Result<Thinking, ApiError> {
+    let mut summary = false;
+    if let Some(reasoning) = fields.object("reasoning")? {
+        for name in ["summary", "generate_summary"] {
+            summary |= match reasoning.string(name)? {
+                None | Some("none") => false,
+                Some("auto" | "concise" | "detailed") => true,
+                Some(_) => return Err(reasoning.wrong(name, "`auto`, `concise` or `detailed`")),
+            };
+        }
+    }
+    let include = fields.array("include")?.unwrap_or_default();
+    Ok(Thinking { summary, sealed: include.iter().any(|part| part == "reasoning.encrypted_content") })
 }
 
 /// Errors name the fields of this API.

@@ -4,6 +4,7 @@
 
 mod manners;
 mod python;
+mod strings;
 
 pub use manners::Manners;
 
@@ -15,7 +16,6 @@ use jiff::Zoned;
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Serde;
 use minijinja::{Environment, Error, ErrorKind, Value as Jinja};
-use minijinja_contrib::pycompat::unknown_method_callback;
 use regex::Regex;
 use serde_json::{Map, Value, json};
 
@@ -96,8 +96,12 @@ impl ChatTemplate {
             environment.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
             environment.set_fuel(Some(FUEL));
             environment.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
-            environment.set_unknown_method_callback(unknown_method_callback);
+            environment.set_unknown_method_callback(strings::method);
             environment.set_formatter(python::write_value);
+            environment.add_filter("float", python::as_float_or);
+            environment.add_filter("int", python::as_int_or);
+            environment.add_filter("length", python::length);
+            environment.add_filter("count", python::length);
             environment.add_filter("string", python::string);
             environment.add_filter("tojson", python::to_json);
             environment.add_test("iterable", python::is_iterable);

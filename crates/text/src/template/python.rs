@@ -1,4 +1,5 @@
-//! Python's ways with values, where minijinja differs: two tests, floats, and `json.dumps` behind the filter `tojson`.
+//! Python's ways with values, where minijinja differs: some tests and filters, floats, and `json.dumps` behind the
+//! filter `tojson`.
 
 use std::fmt::Write;
 
@@ -26,9 +27,68 @@ pub(super) fn is_number(value: &Value) -> bool {
     matches!(value.kind(), ValueKind::Number | ValueKind::Bool)
 }
 
-/// The test `sequence`: what has a length and items, text and maps among them.
+/// The test `sequence`: what has a length and items, text, maps and what is not defined among them.
 pub(super) fn is_sequence(value: &Value) -> bool {
-    matches!(value.kind(), ValueKind::Seq | ValueKind::String | ValueKind::Map)
+    matches!(value.kind(), ValueKind::Seq | ValueKind::String | ValueKind::Map | ValueKind::Undefined)
+}
+
+/// The filter `length`: what is not defined has none of anything.
+pub(super) fn length(value: &Value) -> Result<usize, Error> {
+    match value.len() {
+        Some(length) => Ok(length),
+        None if value.is_undefined() => Ok(0),
+        None => Err(Error::new(ErrorKind::InvalidOperation, format!("{} has no length", value.kind()))),
+    }
+}
+
+/// The filter `int`: a number cut to a whole one, or what a text spells in `base`; `default` for everything else.
+pub(super) fn as_int_or(
+    value: &Value,
+    default: Option<Value>,
+    base: Option<u32>,
+    options: Kwargs,
+) -> Result<Value, Error> {
+    let default = default_or(default, &options, 0)?;
+    let base = base.or(options.get("base")?).unwrap_or(10);
+    options.assert_all_used()?;
+    let cut = |number: f64| number.is_finite().then(|| Value::from(number.trunc() as i64));
+    let number = match value.kind() {
+        ValueKind::Bool => Some(Value::from(i64::from(value.is_true()))),
+        ValueKind::Number => as_float(value).map_or_else(|| Some(value.clone()), cut),
+        ValueKind::String => value.as_str().map(str::trim).and_then(|text| {
+            let bare = match base {
+                16 => text.trim_start_matches("0x").trim_start_matches("0X"),
+                8 => text.trim_start_matches("0o"),
+                2 => text.trim_start_matches("0b"),
+                _ => text,
+            };
+            let whole = (2..=36).contains(&base).then(|| i64::from_str_radix(bare, base).ok()).flatten();
+            whole.map(Value::from).or_else(|| cut(text.parse().ok()?))
+        }),
+        _ => None,
+    };
+    Ok(number.unwrap_or(default))
+}
+
+fn default_or(given: Option<Value>, options: &Kwargs, absent: impl Into<Value>) -> Result<Value, Error> {
+    match given {
+        Some(given) => Ok(given),
+        None if options.has("default") => options.get("default"),
+        None => Ok(absent.into()),
+    }
+}
+
+/// The filter `float`, with a `default` for what is no number.
+pub(super) fn as_float_or(value: &Value, default: Option<Value>, options: Kwargs) -> Result<Value, Error> {
+    let default = default_or(default, &options, 0.0)?;
+    options.assert_all_used()?;
+    let number = match value.kind() {
+        ValueKind::Bool => Some(f64::from(u8::from(value.is_true()))),
+        ValueKind::Number => f64::try_from(value.clone()).ok(),
+        ValueKind::String => value.as_str().and_then(|text| text.trim().parse().ok()),
+        _ => None,
+    };
+    Ok(number.map_or(default, Value::from))
 }
 
 /// The test `iterable`: what has items, and what is not defined, but not none.
