@@ -347,3 +347,55 @@ fn the_model_has_the_names_it_is_given() {
     assert_eq!(server.chat(&ask("hi", json!({"max_tokens": 1})))["model"], "first");
     assert_eq!(server.get("/version", "").json(), json!({"version": env!("CARGO_PKG_VERSION")}));
 }
+
+#[test]
+fn the_document_tells_what_is_read() {
+    let server = Server::start(&["--ctx", "256"]);
+    let document = server.get("/openapi.json", "").json();
+    assert_eq!(document["openapi"], "3.1.0");
+    let schemas = &document["components"]["schemas"];
+    for (path, methods) in document["paths"].as_object().unwrap() {
+        // Nothing is kept here.
+        let status = if path.contains("{id}") { 404 } else { 200 };
+        let path = path.replace("{name}", "embedded").replace("{id}", "none");
+        for (method, operation) in methods.as_object().unwrap() {
+            let schema = operation.pointer("/requestBody/content/application~1json/schema/$ref");
+            let Some(schema) = schema.and_then(Value::as_str).and_then(|name| name.rsplit('/').next()) else {
+                let head = format!("{} {path} HTTP/1.0\r\n\r\n", method.to_uppercase());
+                assert_eq!(read(server.send(&head)).status, status, "{method} {path}");
+                continue;
+            };
+            // What it calls an example is answered, and what it calls needed is needed.
+            let schema = &schemas[schema];
+            for example in schema["examples"].as_array().unwrap() {
+                server.ask(&path, example);
+                for name in schema["required"].as_array().unwrap() {
+                    let mut less = example.clone();
+                    less.as_object_mut().unwrap().remove(name.as_str().unwrap());
+                    assert_eq!(server.post(&path, &less).status, 400, "{path} without {name}");
+                }
+            }
+            // So are the ends of ranges, and what lies beyond them is not.
+            let ranges = schema["properties"].as_object().unwrap().iter();
+            for (name, field) in ranges.filter(|(_, field)| field["maximum"].is_number()) {
+                let ask = |value: f64| {
+                    let mut body = schema["examples"][0].clone();
+                    body[name] = json!(value);
+                    server.post(&path, &body)
+                };
+                let beyond = ask(field["maximum"].as_f64().unwrap() * 2.0 + 1.0);
+                assert_eq!(beyond.status, 400, "{path} {name}: {beyond:?}");
+            }
+        }
+    }
+    let chat = &schemas["Chat"];
+    assert_eq!(
+        (&chat["required"], &chat["properties"]["messages"]["type"]),
+        (&json!(["messages"]), &json!("array"))
+    );
+    assert_eq!(chat["properties"]["top_p"]["maximum"], 1);
+    assert_eq!(chat["properties"]["stream"]["type"], json!(["boolean", "null"]));
+    let nested = &chat["properties"]["stream_options"]["properties"]["include_usage"];
+    assert!(nested["description"].is_string(), "{nested}");
+    assert_eq!(schemas["Tokenize"]["required"], json!([]));
+}

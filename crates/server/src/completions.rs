@@ -24,7 +24,7 @@ const DEFAULT_MAX_TOKENS: usize = 16;
 const MAX_PROMPTS: usize = 2048;
 
 /// A request that was understood.
-struct Completion {
+pub(crate) struct Completion {
     settings: Settings,
     jobs: Vec<Job>,
     form: Form,
@@ -128,7 +128,7 @@ fn choice(index: usize, text: &str, finish: Option<Finish>) -> Value {
     json!({"index": index, "text": text, "logprobs": null, "finish_reason": reason})
 }
 
-fn read(body: &Map<String, Value>, shared: &Shared) -> Result<Completion, ApiError> {
+pub(crate) fn read(body: &Map<String, Value>, shared: &Shared) -> Result<Completion, ApiError> {
     let ignored = known::check(known::COMPLETIONS, body)?;
     let fields = Fields::of(body);
     let mut settings = Settings::read_from(&fields, &shared.limits, 0)?;

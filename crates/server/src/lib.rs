@@ -40,6 +40,7 @@ mod messages;
 mod metrics;
 mod models;
 mod ollama;
+mod openapi;
 mod otlp;
 mod page;
 mod parts;
@@ -50,6 +51,7 @@ mod reader;
 mod responses;
 mod room;
 mod router;
+mod routes;
 mod scheduler;
 mod settings;
 mod shape;
@@ -226,6 +228,7 @@ pub async fn serve(
         handle,
         about,
         weights,
+        openapi: std::sync::OnceLock::new(),
         tokenizer,
         template,
         grammars,

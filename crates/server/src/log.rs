@@ -6,6 +6,7 @@
 
 use crate::error::ApiError;
 use crate::job::{Finish, Outcome};
+use crate::known;
 use crate::metrics::Metrics;
 use crate::otlp::Traces;
 use crate::settings::random;
@@ -26,9 +27,6 @@ pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id"
 
 /// The same where Anthropic's clients look for it.
 const ANTHROPIC_REQUEST_ID: HeaderName = HeaderName::from_static("request-id");
-
-/// Names of the fields of a request that nobody read.
-const IGNORED: HeaderName = HeaderName::from_static("x-forerun-ignored");
 
 /// Characters of a client's name for its request, or of anything else that a client can make up, at most.
 const MAX_NAME: usize = 128;
@@ -183,7 +181,7 @@ impl Record {
         if let Some(error) = response.extensions().get::<ApiError>() {
             self.fail(error);
         }
-        let ignored = response.headers().get(IGNORED).and_then(|names| names.to_str().ok());
+        let ignored = response.headers().get(known::HEADER).and_then(|names| names.to_str().ok());
         let mut told = self.told();
         told.status = Some(response.status().as_u16());
         told.ignored = ignored.map(|names| names.chars().take(MAX_NAME).collect());

@@ -37,6 +37,7 @@ impl Reader {
         Self(Shared {
             handle,
             about,
+            openapi: OnceLock::new(),
             tokenizer: Arc::new(tokenizer),
             template: Ok(template),
             grammars: OnceLock::new(),

@@ -5,16 +5,16 @@ use crate::handle::Handle;
 use crate::keys::Keys;
 use crate::log::{self, Log};
 use crate::metrics::Metrics;
-use crate::models::{self, About};
+use crate::models::About;
+use crate::routes::{ROUTES, Route};
 use crate::settings::Limits;
-use crate::{anthropic, chat, completions, hosts, ollama, page, responses, tokens};
+use crate::{anthropic, hosts, known, ollama, page, responses};
 use axum::body::Bytes;
 use axum::extract::rejection::BytesRejection;
 use axum::extract::{DefaultBodyLimit, FromRequest, Request, State};
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
 use axum::{Json, Router};
 use serde_json::{Map, Value, json};
 use std::sync::{Arc, LazyLock, OnceLock};
@@ -40,7 +40,10 @@ const BODY_PATIENCE: Duration = Duration::from_secs(60);
 /// What every request works with.
 pub(crate) struct Shared {
     pub(crate) handle: Handle,
+    /// What is told of the model.
     pub(crate) about: About,
+    /// Made when it is first asked for.
+    pub(crate) openapi: OnceLock<Value>,
     pub(crate) tokenizer: Arc<Tokenizer>,
     /// Or why there is none.
     pub(crate) template: Result<ChatTemplate, String>,
@@ -66,26 +69,12 @@ impl Shared {
 /// All paths. Pages of the origins in `cors` may take them too; where the server is `loopback` it answers to no other
 /// name than this machine's.
 pub(crate) fn router(shared: Arc<Shared>, log: Log, cors: &[HeaderValue], loopback: bool) -> Router {
-    let app = Router::new()
-        .route("/v1/chat/completions", post(chat::complete))
-        .route("/v1/completions", post(completions::complete))
-        .route("/v1/responses", post(responses::respond))
-        .route("/v1/responses/input_tokens", post(responses::count))
-        .route("/v1/responses/{id}", get(responses::fetch).delete(responses::remove))
-        .route("/v1/responses/{id}/input_items", get(responses::input_items))
-        .route("/v1/messages", post(anthropic::messages))
-        .route("/v1/messages/count_tokens", post(anthropic::count_tokens))
-        .route("/v1/models", get(models::list))
-        .route("/v1/models/{*name}", get(models::one))
-        .route("/tokenize", post(tokens::tokenize))
-        .route("/detokenize", post(tokens::detokenize))
-        .route("/tokenizer_info", get(tokens::info))
-        .route("/metrics", get(metrics))
-        .route_layer(middleware::from_fn_with_state(Arc::clone(&shared), check_key))
-        .route("/health", get(health))
-        .route("/ready", get(ready))
-        .route("/ping", get(health).post(health))
-        .route("/version", get(version))
+    let (open, keyed) = ROUTES.iter().partition::<Vec<&Route>, _>(|route| route.is_open);
+    let add = |app: Router<Arc<Shared>>, route: &Route| app.route(route.path, (route.serve)());
+    let app = keyed.into_iter().fold(Router::new(), add);
+    let app = app.route_layer(middleware::from_fn_with_state(Arc::clone(&shared), check_key));
+    let app = open.into_iter().fold(app, add);
+    let app = app
         .nest("/api", ollama::routes(&shared))
         .merge(page::routes())
         .method_not_allowed_fallback(no_such_method)
@@ -109,7 +98,7 @@ pub(crate) fn router(shared: Arc<Shared>, log: Log, cors: &[HeaderValue], loopba
 fn shares() -> CorsLayer {
     let methods = [Method::GET, Method::POST, Method::DELETE];
     let shares = CorsLayer::new().allow_methods(methods).allow_headers(AllowHeaders::mirror_request());
-    shares.expose_headers([log::REQUEST_ID])
+    shares.expose_headers([log::REQUEST_ID, known::HEADER])
 }
 
 async fn check_host(request: Request, next: Next) -> Response {
@@ -128,7 +117,7 @@ async fn check_key(State(shared): State<Arc<Shared>>, request: Request, next: Ne
 }
 
 /// Whether the process is any good: one that drains is, one whose engine has ended is not.
-async fn health(State(shared): State<Arc<Shared>>) -> Response {
+pub(crate) async fn health(State(shared): State<Arc<Shared>>) -> Response {
     let handle = &shared.handle;
     let (code, status) = match (handle.is_alive(), handle.is_closing()) {
         (false, _) => (StatusCode::INTERNAL_SERVER_ERROR, "the engine has ended"),
@@ -139,18 +128,18 @@ async fn health(State(shared): State<Arc<Shared>>) -> Response {
 }
 
 /// Whether the next request should come here.
-async fn ready(State(shared): State<Arc<Shared>>) -> Response {
+pub(crate) async fn ready(State(shared): State<Arc<Shared>>) -> Response {
     match shared.handle.is_alive() && !shared.handle.is_closing() {
         true => Json(json!({"status": "ok"})).into_response(),
         false => (StatusCode::SERVICE_UNAVAILABLE, Json(json!({"status": "draining"}))).into_response(),
     }
 }
 
-async fn version() -> Json<Value> {
+pub(crate) async fn version() -> Json<Value> {
     Json(json!({"version": env!("CARGO_PKG_VERSION")}))
 }
 
-async fn metrics(State(shared): State<Arc<Shared>>, headers: HeaderMap) -> Response {
+pub(crate) async fn metrics(State(shared): State<Arc<Shared>>, headers: HeaderMap) -> Response {
     let accepted = headers.get(header::ACCEPT).and_then(|kinds| kinds.to_str().ok());
     let is_open = accepted.is_some_and(|kinds| kinds.contains("application/openmetrics-text"));
     let kind = match is_open {

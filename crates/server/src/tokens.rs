@@ -35,7 +35,10 @@ pub(crate) async fn tokenize(State(shared): State<Arc<Shared>>, body: Body) -> R
 
 /// The answer as it is sent, and what was ignored: of a long text the answer is long itself, and written where the
 /// text is read.
-fn read_text(body: &Map<String, Value>, shared: &Shared) -> Result<(String, Vec<String>), ApiError> {
+pub(crate) fn read_text(
+    body: &Map<String, Value>,
+    shared: &Shared,
+) -> Result<(String, Vec<String>), ApiError> {
     let ignored = known::check(known::TOKENIZE, body)?;
     let body = aliases::settle(body)?;
     let fields = Fields::of(&body);
@@ -92,7 +95,10 @@ pub(crate) async fn detokenize(State(shared): State<Arc<Shared>>, body: Body) ->
     Ok(known::tell(Json(json!({"prompt": text, "content": text})).into_response(), &ignored))
 }
 
-fn read_tokens(body: &Map<String, Value>, shared: &Shared) -> Result<(String, Vec<String>), ApiError> {
+pub(crate) fn read_tokens(
+    body: &Map<String, Value>,
+    shared: &Shared,
+) -> Result<(String, Vec<String>), ApiError> {
     let ignored = known::check(known::DETOKENIZE, body)?;
     let fields = Fields::of(body);
     fields.required("tokens")?;

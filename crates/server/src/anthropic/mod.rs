@@ -82,13 +82,15 @@ pub(crate) async fn count_tokens(
     State(shared): State<Arc<Shared>>,
     body: Body,
 ) -> Result<Response, ApiError> {
-    let chat = body.read(&shared, |body, shared| {
-        let mut body = body.clone();
-        body.entry("max_tokens").or_insert(json!(1));
-        read(&body, shared)
-    });
-    let Chat { job, ignored, .. } = chat.await?;
+    let Chat { job, ignored, .. } = body.read(&shared, read_counted).await?;
     Ok(known::tell(Json(json!({"input_tokens": job.prompt.len()})).into_response(), &ignored))
+}
+
+/// Reads a request that need not say how long an answer may be.
+pub(crate) fn read_counted(body: &Map<String, Value>, shared: &Shared) -> Result<Chat, ApiError> {
+    let mut body = body.clone();
+    body.entry("max_tokens").or_insert(json!(1));
+    read(&body, shared)
 }
 
 fn usage(outcome: &Outcome) -> Value {
