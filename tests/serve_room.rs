@@ -1,6 +1,7 @@
 //! Memory for the state of texts that is shorter than what is asked for: every answer is what it is with plenty.
 
 #[path = "serve/http.rs"]
+#[allow(dead_code)]
 mod http;
 
 use http::Server;
