@@ -203,6 +203,11 @@ impl ModelFlags {
         Self { device, ..self.clone() }
     }
 
+    /// The way of proposing tokens that was asked for; none where all are.
+    pub(crate) fn pinned_mode(&self) -> Option<&'static str> {
+        self.spec.map(Mode::name).filter(|name| *name != Mode::Auto.name())
+    }
+
     /// The first flag that was given of those that say how tokens are proposed or what a cache holds.
     pub(crate) fn pinned(&self) -> Option<&'static str> {
         let given = [

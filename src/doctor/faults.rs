@@ -49,7 +49,10 @@ pub(crate) fn survey(args: &Args) -> Result<()> {
     let prompts: Vec<Vec<u32>> = prompts.collect::<Result<_>>()?;
     let mut out = std::io::stdout().lock();
     let engine = &mut running.engine;
-    for (name, spec) in modes(engine) {
+    // Where a mode is asked for, only that one.
+    let pinned = args.model.pinned_mode();
+    for (name, spec) in modes(engine).into_iter().filter(|(name, _)| pinned.is_none_or(|mode| mode == *name))
+    {
         engine.set_spec(spec);
         faults.arm(None);
         let expected = write(engine, &prompts);
