@@ -64,8 +64,8 @@ fn an_answer_goes_on_and_is_not_repeated() {
     let whole = server
         .chat(&json!({"messages": [user], "temperature": 0, "max_tokens": 60, "reasoning_effort": "none"}));
     let whole = whole["choices"][0]["message"]["content"].as_str().unwrap().to_owned();
-    let begun: String = whole.chars().take(12).collect();
-    let begun = begun.trim_end();
+    // Up to where a word ends, as tokens do.
+    let begun = &whole[..whole.match_indices(' ').nth(1).expect("words").0];
     let rest = whole.strip_prefix(begun).unwrap();
     let messages = json!([user, {"role": "assistant", "content": begun}]);
     let body = json!({"messages": messages, "temperature": 0, "max_tokens": 40, "continue_final_message": true,
