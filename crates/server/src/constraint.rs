@@ -1,8 +1,8 @@
 //! What an answer is held to, as a constraint of the engine, which knows no text: a grammar, tokens that may not come,
 //! and ends that may not come yet.
 
+use crate::budget::Budget;
 use crate::error::ApiError;
-use crate::thinking::Budget;
 use engine::sampling::Constraint;
 use std::sync::Arc;
 use text::Grammar;

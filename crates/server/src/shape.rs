@@ -1,6 +1,7 @@
 //! What an answer may be: free, of a form (`structured.rs`), a call of a tool (`tool_choice`); and tokens that it may not
 //! have.
 
+use crate::budget::Budget;
 use crate::completions::read_ids;
 use crate::constraint::Held;
 use crate::error::ApiError;
@@ -8,7 +9,6 @@ use crate::fields::{Fields, wrong};
 use crate::router::Shared;
 use crate::settings::Settings;
 use crate::structured::Structured;
-use crate::thinking::Budget;
 use serde_json::Value;
 use std::borrow::Cow;
 use text::{Grammar, GrammarError, Shape, Specials};
