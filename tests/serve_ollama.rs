@@ -182,7 +182,12 @@ fn refusals_have_ollama_s_shape_and_name_what_is_wrong() {
         ("/api/chat", json!({"messages": 3}), 400, "`messages`"),
         ("/api/chat", message("robot", json!({})), 400, "`messages[0].role`"),
         ("/api/chat", message("user", json!({"images": ["aGk="]})), 400, "`messages[0].images`"),
-        ("/api/chat", with(chat("x"), json!({"options": {"temperature": 900}})), 400, "`options.temperature`"),
+        (
+            "/api/chat",
+            with(chat("x"), json!({"options": {"temperature": 900}})),
+            400,
+            "`options.temperature`",
+        ),
         ("/api/chat", with(chat("x"), json!({"options": {"stop": [3]}})), 400, "`options.stop[0]`"),
         ("/api/chat", with(chat("x"), json!({"options": {"mirostat": 1}})), 400, "`options.mirostat`"),
         ("/api/chat", with(chat("x"), json!({"format": "xml"})), 400, "`format`"),
