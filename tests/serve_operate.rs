@@ -155,7 +155,7 @@ fn requests_have_ids_and_the_log_has_levels() {
     let claude = server.post("/v1/messages", &json!({}));
     assert_eq!(header(&claude.head, "request-id"), header(&claude.head, "x-request-id"));
     let page = server.get("/v1/models", "origin: https://chat.example\r\n");
-    assert_eq!(header(&page.head, "access-control-expose-headers"), Some("x-request-id"));
+    assert_eq!(header(&page.head, "access-control-expose-headers"), Some("x-request-id,x-forerun-ignored"));
 
     id_of("/v1/models", "x-request-id: last-one\r\n");
     let text = logged.wait_for("id=last-one");
