@@ -295,7 +295,7 @@ fn a_deadline_ends_an_answer() {
 #[cfg(unix)]
 #[test]
 fn told_to_end_it_lets_answers_finish() {
-    let mut server = Server::start(&[]);
+    let mut server = Server::start(&["--drain", "600"]);
     let body = endless(&server, 600);
     let mut stream = server.post_open(TEXT, &body, "");
     let mut begun = [0; 400];
