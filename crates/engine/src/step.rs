@@ -6,6 +6,7 @@ use crate::draft::{self, Draft};
 use crate::judge::{Drawing, Relaxed, RowSeen, Verdict, judge, token_of};
 use crate::model::{Model, Options, WeightSource, append};
 use crate::propose::{Failure, Learned, Proposal, Spec};
+use crate::round::{Laps, Round};
 use crate::sampling::{Constraint, History, Likelihood, Sampler, Sampling};
 use crate::size::{Costs, Curve, Mean, StepCosts};
 use crate::state::MtpFeed;
@@ -14,7 +15,6 @@ use crate::{Error, Row, Sequence};
 use checkpoint::{DrafterConfig, TargetConfig};
 use compute::{ANCHOR_TOKENS, Backend, Draw, Drawn, KvType};
 use std::borrow::Cow;
-use std::time::Instant;
 
 /// Bytes of features that may wait to be taken in: in batches that costs little, and while nobody drafts nothing at all.
 const MAX_WAITING: usize = 8 << 20;
@@ -59,48 +59,6 @@ pub struct Generation {
     pub(crate) learned: Learned,
     pub(crate) failed: Vec<Arm>,
     pub(crate) fallback: Option<&'static str>,
-}
-
-/// What one round did.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Round {
-    /// New tokens: drafted ones that stood, then the target's own; cut at an end or at the room that was given.
-    pub emitted: Vec<u32>,
-    /// One for each of them where [`Generation::tell_likelihoods`] was asked for, else none.
-    pub likelihoods: Vec<Likelihood>,
-    /// Nodes that were judged.
-    pub drafted: usize,
-    /// Of them, how many stood, whether or not they were emitted.
-    pub stood: usize,
-    /// Who was asked: `dflash`, `mtp` or `off`. A grammar may have left nothing of the draft.
-    pub drafter: &'static str,
-    /// Seconds of drafting, of texts that were drafted together this one's part.
-    pub draft_s: f64,
-    /// Seconds of the pass, which the texts of a round share.
-    pub verify_s: f64,
-    /// Seconds of walking this text's draft.
-    pub judge_s: f64,
-    /// Seconds of making what stood part of it.
-    pub commit_s: f64,
-}
-
-impl Round {
-    /// The length of the walk plus the target's own token.
-    pub fn accept_length(&self) -> usize {
-        self.stood + 1
-    }
-}
-
-/// A stop-watch that tells what passed since it was last asked.
-struct Laps(Instant);
-
-impl Laps {
-    fn lap(&mut self) -> f64 {
-        let now = Instant::now();
-        let passed = now.duration_since(self.0).as_secs_f64();
-        self.0 = now;
-        passed
-    }
 }
 
 impl Engine {
@@ -304,7 +262,7 @@ impl Engine {
             firsts.push(append(&mut rows, proposal.draft.rows(text.anchor, i)));
         }
 
-        let mut laps = Laps(Instant::now());
+        let mut laps = Laps::start();
         let all: Vec<u32> = (0..rows.len() as u32).collect();
         let sequences: Vec<&Sequence> = texts.iter().map(|(text, _)| &text.sequence).collect();
         self.model.forward(&mut *self.backend, &rows, &all, &sequences)?;

@@ -4,6 +4,7 @@
 
 mod args;
 mod block;
+mod captured;
 mod driver;
 mod graph;
 mod kernels;
@@ -30,16 +31,15 @@ use crate::{
 };
 use args::DECODE_ROWS;
 use block::DeviceMemory;
+use captured::{Captured, Lent};
 use driver::Driver;
 pub use driver::{DeviceInfo, devices, driver_version};
-use graph::Graph;
 use kernels::Kernels;
 pub use kernels::{Images, architectures};
 pub use ledger::{Bill, Ledger};
 use run::Run;
 use scratch::Scratch;
 use std::{
-    any::Any,
     collections::HashMap,
     sync::{Arc, atomic::Ordering},
     time::Instant,
@@ -61,50 +61,6 @@ pub struct Cuda {
     /// For what a call reads back.
     outbox: DeviceMemory,
     budget: Budget,
-}
-
-/// What an arena keeps beside its buffers: the passes in device memory, and graphs by rows, chosen ones, sequences and the
-/// rows that one has; none of shapes that came only once.
-pub(crate) struct Captured {
-    small: PassBuffer,
-    large: Option<PassBuffer>,
-    graphs: HashMap<[usize; 4], Option<Graph>>,
-    /// Of the scratch memory the graphs were captured with.
-    generation: u64,
-    /// What the commit of each cache reads, and of the recurrent state.
-    commit: ops::commit::Tables,
-    needs: Needs,
-}
-
-impl Captured {
-    fn of(arena: &Arena) -> &Self {
-        arena.beside.as_ref().and_then(|b| b.downcast_ref()).expect("an arena of this device")
-    }
-}
-
-/// An arena whose graphs are in use while its buffers are read. They come back to it in any case: a pass that fails or
-/// panics must not cost the arena what it needs for the next.
-struct Lent<'a> {
-    arena: &'a mut Arena,
-    captured: Option<Box<dyn Any + Send + Sync>>,
-}
-
-impl<'a> Lent<'a> {
-    fn of(arena: &'a mut Arena) -> Self {
-        let captured = arena.beside.take();
-        Self { arena, captured }
-    }
-
-    fn parts(&mut self) -> (&Arena, &mut Captured) {
-        let captured = self.captured.as_mut().and_then(|c| c.downcast_mut());
-        (self.arena, captured.expect("an arena of this device"))
-    }
-}
-
-impl Drop for Lent<'_> {
-    fn drop(&mut self) {
-        self.arena.beside = self.captured.take();
-    }
 }
 
 /// What a plan needs of scratch memory.
