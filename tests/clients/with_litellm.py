@@ -8,6 +8,8 @@ settle()
 
 import litellm  # noqa: E402
 
+litellm.suppress_debug_info = True
+
 TOOLS = [{"type": "function", "function": ADD | {"parameters": SCHEMA}}]
 
 

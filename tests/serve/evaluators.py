@@ -153,14 +153,16 @@ def compare(result, reference, activations, as_text):
     for task, sample, told in responses(result):
         expected = []
         if task == "own_choice":
-            # Behind the question's tokens lm-eval puts those of the whole from their number on. A text that it sends is
-            # cut into tokens by the server, and then it counts as many off.
+            # Behind the question's tokens lm-eval puts those of the whole from their number on. Where it sends text it
+            # sends theirs, the server cuts that into tokens anew, and lm-eval counts as many off.
             question = sample["doc"]["question"]
             context = reference.tokens(question)
             for choice in sample["doc"]["choices"]:
                 whole = reference.tokens(question + choice)
-                first = whole[: len(context)] if as_text else context
-                expected.append(reference.score(first, whole[len(context) :]))
+                sent = context + whole[len(context) :]
+                if as_text:
+                    sent = reference.tokens(reference.ask("/detokenize", {"tokens": sent})["prompt"])
+                expected.append(reference.score(sent[: len(context)], sent[len(context) :]))
         else:
             first = reference.tokens(reference.ask("/tokenizer_info")["eos_token"])
             expected.append(reference.score(first, reference.tokens(sample["doc"]["text"])))
