@@ -6,7 +6,7 @@ trap 'kill "${servers[@]}" 2>/dev/null || true; rm -rf "$logs"' EXIT
 
 serve() {
     local log="$logs/${#servers[@]}"
-    target/debug/forerun serve --port 0 "$@" >"$log" &
+    RUST_LOG=warn target/debug/forerun serve --port 0 "$@" >"$log" &
     servers+=($!)
     for _ in $(seq 300); do
         url=$(sed -n 's/listening on //p' "$log")

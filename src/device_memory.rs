@@ -34,6 +34,11 @@ impl Plan {
         self.weights + self.buffers + self.state + self.scratch + self.overhead
     }
 
+    /// Bytes of everything but the state of texts.
+    pub(crate) fn besides_state(&self) -> usize {
+        self.total() - self.state
+    }
+
     /// One line for people.
     pub(crate) fn line(&self) -> String {
         let gb = |bytes: usize| format!("{:.1}", bytes as f64 / 1e9);

@@ -5,6 +5,7 @@ mod advice;
 mod alternatives;
 mod device;
 mod examine;
+mod faults;
 mod machine;
 mod texts;
 mod trial;
@@ -46,6 +47,9 @@ pub(crate) struct Args {
     /// Only the groups of checks whose name has PATTERN in it (`product`, `attention F16`, `deltanet`), once
     #[arg(long, value_name = "PATTERN", requires = "selftest")]
     only: Option<String>,
+    /// Write texts while every call of the backend fails once, and check what that costs
+    #[arg(long, conflicts_with_all = ["prompts", "draft_source", "json", "selftest"])]
+    faults: bool,
     /// Print every check
     #[arg(short, long, requires = "selftest")]
     verbose: bool,
@@ -71,6 +75,9 @@ struct Findings {
 pub(crate) fn run(args: &Args) -> Result<()> {
     if args.selftest {
         return device::selftest(args);
+    }
+    if args.faults {
+        return faults::survey(args);
     }
     let machine = Machine::look(&args.model)?;
     let gpu = Devices::look();

@@ -10,7 +10,7 @@ use anyhow::{Result, bail};
 use checkpoint::{Drafter, TargetConfig};
 use clap::ValueEnum;
 use compute::cuda::{Cuda, Images};
-use compute::{Activations, Backend, Cpu, CpuLevel, KvType};
+use compute::{Activations, Backend, Cpu, CpuLevel, Faults, Faulty, KvType};
 use engine::sampling::Sampling;
 use engine::{Engine, Requantised, Spec, WeightSource};
 use formats::BlockType;
@@ -203,6 +203,11 @@ impl ModelFlags {
         Self { device, ..self.clone() }
     }
 
+    /// The way of proposing tokens that was asked for; none where all are.
+    pub(crate) fn pinned_mode(&self) -> Option<&'static str> {
+        self.spec.map(Mode::name).filter(|name| *name != Mode::Auto.name())
+    }
+
     /// The first flag that was given of those that say how tokens are proposed or what a cache holds.
     pub(crate) fn pinned(&self) -> Option<&'static str> {
         let given = [
@@ -240,6 +245,20 @@ impl ModelFlags {
 
     /// Loads the model with a cache of that type, whatever the flag says.
     pub(crate) fn load_with(&self, kv: KvType) -> Result<Running> {
+        self.load_over(kv, |backend| backend)
+    }
+
+    /// Loads the model on a backend that fails where `faults` say.
+    pub(crate) fn load_faulty(&self, faults: Faults) -> Result<Running> {
+        self.load_over(self.device.kv(), |backend| Box::new(Faulty::new(backend, faults)))
+    }
+
+    /// Loads the model on what `wrap` makes of the backend.
+    fn load_over(
+        &self,
+        kv: KvType,
+        wrap: impl FnOnce(Box<dyn Backend>) -> Box<dyn Backend>,
+    ) -> Result<Running> {
         let cuda = self.device.open()?;
         let loaded = self.open()?;
         let limit = loaded.target.config.context_length;
@@ -247,13 +266,16 @@ impl ModelFlags {
         let (backend, context): (Box<dyn Backend>, usize) = match cuda {
             Some(cuda) => {
                 let need = self.need(&loaded, kv, cuda.prompt_rows())?;
-                let context = need.fit(self.ctx, limit, cuda.memory_info()?.0, has_float_drafter(&loaded))?;
+                let free = cuda.memory_info()?.0;
+                let context = need.fit(self.ctx, limit, free, has_float_drafter(&loaded))?;
+                // All that is left is for the state of texts.
+                cuda.budget().set_limit(free.saturating_sub(need.at(context).besides_state()));
                 (Box::new(cuda), context)
             }
             None => (Box::new(self.device.cpu()?), self.ctx.unwrap_or(limit)),
         };
         let bar = watched::bar(loaded.bytes());
-        let engine = self.take_in(&loaded, backend, kv, spec, &bar)?;
+        let engine = self.take_in(&loaded, wrap(backend), kv, spec, &bar)?;
         bar.finish_and_clear();
         let facts = loaded.facts();
         let Loaded { name, text, .. } = loaded;

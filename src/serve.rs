@@ -47,6 +47,9 @@ pub(crate) struct Args {
     /// Answers that may wait for a slot
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u16).range(0..=4096))]
     queue: u16,
+    /// Memory for the state of all texts, earlier prompts included, in MiB [default: what is free on a GPU, else no limit]
+    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..))]
+    state_memory: Option<u64>,
     /// Memory for the states of earlier prompts, in MiB; 0 for none
     #[arg(long, value_name = "MIB", default_value_t = 1024)]
     prefix_cache: usize,
@@ -91,6 +94,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let start = Instant::now();
     let Running { name, mut engine, mode, text, context, mut facts } = args.model.load()?;
     let load_s = start.elapsed().as_secs_f64();
+    if let Some(mib) = args.state_memory {
+        let budget = engine.backend().budget();
+        budget.set_limit(budget.limit().min((mib as usize).saturating_mul(1 << 20)));
+    }
     let spills = engine.backend().has_own_memory();
     facts.device_bytes = if spills { facts.bytes } else { 0 };
     let host_cache = args.prefix_cache_host.unwrap_or(if spills { DEFAULT_HOST_CACHE } else { 0 });

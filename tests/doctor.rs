@@ -167,3 +167,14 @@ fn a_target_alone_has_nothing_to_look_at() {
     let text = doctor(&["--model", DENSE[0]]);
     assert!(text.ends_with("give a drafter with `--draft FILE` to have it looked at.\n"), "{text}");
 }
+
+#[test]
+fn every_call_of_the_backend_may_fail() {
+    let text = doctor(&["--faults", "--device", "cpu", "--spec", "chain"]);
+    for fault in ["allocation", "launch", "read", "write", "commit"] {
+        let line = text.lines().find(|line| line.starts_with(&format!("chain  {fault} ")));
+        let faults = line.and_then(|line| line.split_whitespace().nth(2)?.parse::<usize>().ok());
+        assert!(faults.is_some_and(|faults| faults > 10), "{fault}: {text}");
+    }
+    assert!(text.ends_with("and no memory stayed behind\n"), "{text}");
+}

@@ -64,8 +64,8 @@ fn an_answer_goes_on_and_is_not_repeated() {
     let whole = server
         .chat(&json!({"messages": [user], "temperature": 0, "max_tokens": 60, "reasoning_effort": "none"}));
     let whole = whole["choices"][0]["message"]["content"].as_str().unwrap().to_owned();
-    let begun: String = whole.chars().take(12).collect();
-    let begun = begun.trim_end();
+    // Cut between two words: half a word has other tokens, which the model may go on from otherwise.
+    let begun = whole.match_indices(' ').nth(1).map(|(at, _)| &whole[..at]).unwrap();
     let rest = whole.strip_prefix(begun).unwrap();
     let messages = json!([user, {"role": "assistant", "content": begun}]);
     let body = json!({"messages": messages, "temperature": 0, "max_tokens": 40, "continue_final_message": true,
@@ -113,6 +113,25 @@ fn stop_strings_are_found_in_answers_and_not_in_thoughts() {
         &json!({"prompt": "<think>\n", "temperature": 0, "max_tokens": 200, "stop": "\n"}),
     );
     assert!(!plain["choices"][0]["text"].as_str().unwrap().contains('\n'));
+}
+
+#[test]
+fn thinking_ends_when_its_budget_is_spent() {
+    let server = Server::start(&[]);
+    let ask = |more: Value| {
+        let mut body = json!({"messages": [{"role": "user", "content": "Write Python quicksort"}],
+            "temperature": 0, "max_tokens": 200});
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        server.chat(&body)["choices"][0]["message"].clone()
+    };
+    let free = ask(json!({}));
+    let short = ask(json!({"thinking_token_budget": 3}));
+    let (long, cut) =
+        (free["reasoning_content"].as_str().unwrap(), short["reasoning_content"].as_str().unwrap());
+    assert!(cut.len() < long.len() && long.starts_with(cut) && !cut.is_empty(), "{cut}");
+    assert!(!short["content"].as_str().unwrap().is_empty());
+    assert!(ask(json!({"thinking_budget": 0})).get("reasoning_content").is_none());
+    assert_eq!(ask(json!({"thinking_budget": -1})), free);
 }
 
 #[test]

@@ -222,7 +222,8 @@ fn every_field_that_asks_for_a_form_gets_it() {
     let lark =
         "start: sum\nsum: atom | sum \"+\" atom\natom: NUMBER | \"(\" sum \")\"\nNUMBER: /[0-9]{1,3}/\n";
     let gbnf = "root ::= atom (\"+\" atom)*\natom ::= [0-9]{1,3} | \"(\" root \")\"";
-    let cases: [(Value, &dyn Fn(&str) -> bool); 12] = [
+    type Holds<'a> = &'a dyn Fn(&str) -> bool;
+    let cases: [(Value, Holds<'_>); 12] = [
         (json!({"guided_regex": "[12][0-9]{3}"}), &year),
         (json!({"structured_outputs": {"regex": "^\\d{4}$"}}), &year),
         (json!({"regex": "[0-9]{4}"}), &year),

@@ -186,7 +186,7 @@ fn transcripts() {
             "thinking": {"type": "enabled", "budget_tokens": 1024}, "tools": anthropic_tools, "stream": true}),
         ),
         ("tokenize", "/tokenize", json!({"prompt": "Grüße, 世界 👋"})),
-        ("wrong_field", "/v1/chat/completions", json!({"messages": sum, "temperature": 101})),
+        ("wrong_field", "/v1/chat/completions", json!({"messages": sum, "temperature": 300})),
         (
             "wrong_schema",
             "/v1/chat/completions",

@@ -203,7 +203,7 @@ impl Bench<'_> {
             let begin = Instant::now();
             let row = Row { token, sequence: 0, parent: None };
             self.model.forward(self.backend, &[row], &[0], &[&sequence])?;
-            token = sampling::greedy(&self.model.logits(0))?;
+            token = sampling::greedy(&self.model.logits(self.backend, 0)?)?;
             self.model.commit(self.backend, 0, &mut sequence, &[0])?;
             Ok(begin.elapsed().as_secs_f64() * 1e3)
         })?;

@@ -294,7 +294,7 @@ fn margin(
     // Plain decoding again, up to the token in question: its logits are those of the last pass.
     let asked = Asked { mode: &plain(), prompt, sampling, max_tokens: difference.step + 1 };
     asked.answer(running)?;
-    let logits = running.engine.model().logits(0);
+    let logits = running.engine.logits(0)?;
     let logit = |token: Option<u32>| token.map_or(f32::NAN, |t| logits[t as usize]);
     Ok(logit(difference.expected) - logit(difference.found))
 }

@@ -289,7 +289,7 @@ impl Bench<'_> {
                 }
             }
             if rows == 16 {
-                experts = self.engine.model().experts_touched(rows).map(|n| n as f64);
+                experts = self.engine.model().experts_touched(rows)?.map(|n| n as f64);
             }
             let what = format!("verify of {rows} rows");
             self.watch(&what, |engine| engine.time_verify(&mut text, rows).map(drop))?;

@@ -163,6 +163,7 @@ def qwen_code(place):
             "general": {"enableAutoUpdate": False, "disableAutoUpdate": True},
             "privacy": {"usageStatisticsEnabled": False},
             "telemetry": {"enabled": False},
+            "memory": {"enableManagedAutoMemory": place.full},
         },
     )
     environment = {
@@ -170,9 +171,9 @@ def qwen_code(place):
         "OPENAI_BASE_URL": place.url + "/v1",
         "OPENAI_MODEL": "any",
     }
-    short = (
-        [] if place.full else ["--system-prompt", BRIEF, "--core-tools", "read_file,list_directory"]
-    )
+    # Its own `--bare` is shorter still, but forgets to stay at home.
+    few = ["--core-tools", "read_file", "--exclude-tools", "agent,skill,tool_search"]
+    short = [] if place.full else ["--system-prompt", BRIEF, *few]
     command = [place.program("node_modules/.bin/qwen"), "--auth-type", "openai", "-p", TASK, *short]
     steps = Steps("read_file", {"file_path": str(place.project / "hello.txt")})
     return Run(command, environment, steps)

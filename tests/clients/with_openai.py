@@ -49,7 +49,7 @@ def check_chat(base):
     )
     assert len(completion.choices) == 2
     wrong = refused(
-        openai.BadRequestError, lambda: chat.create(messages=SORT, model="any", temperature=5)
+        openai.BadRequestError, lambda: chat.create(messages=SORT, model="any", temperature=-1)
     )
     assert wrong.param == "temperature"
     refused(openai.NotFoundError, lambda: client.embeddings.create(model="any", input="x"))

@@ -2,11 +2,10 @@
 
 use crate::{
     Error,
-    cuda::Captured,
     memory::Memory,
     plan::{Buf, BufferSpec, Kind, Plan},
 };
-use std::{borrow::Cow, sync::Arc};
+use std::{any::Any, borrow::Cow, sync::Arc};
 
 /// Memory for every buffer of a plan.
 pub struct Arena {
@@ -17,8 +16,8 @@ pub struct Arena {
     pub(crate) data: Vec<Memory>,
     /// Rounded copies of activations, where the backend keeps them.
     pub(crate) rounded: Vec<Memory>,
-    /// What a CUDA backend keeps beside them.
-    pub(crate) captured: Option<Box<Captured>>,
+    /// What the backend keeps beside them, if anything; nobody else knows what it is.
+    pub(crate) beside: Option<Box<dyn Any + Send + Sync>>,
 }
 
 impl Arena {
@@ -38,7 +37,7 @@ impl Arena {
             _ => Ok(Memory::zeroed(0)),
         });
         let (data, rounded) = (data.collect::<Result<_, _>>()?, rounded.collect::<Result<_, _>>()?);
-        Ok(Self { capacity, chosen, data, rounded, plan, captured: None })
+        Ok(Self { capacity, chosen, data, rounded, plan, beside: None })
     }
 
     /// The plan these buffers belong to.
@@ -92,37 +91,38 @@ impl Arena {
     }
 
     /// Row `row` of a buffer of numbers, copied where it lies on a device.
-    pub fn row(&self, buf: Buf, row: usize) -> Cow<'_, [f32]> {
+    pub fn row(&self, buf: Buf, row: usize) -> Result<Cow<'_, [f32]>, Error> {
         assert!(matches!(self.kind(buf), Kind::Numbers | Kind::Activation));
         let cols = self.plan.cols(buf);
         self.data[buf.0 as usize].read(row * cols, cols)
     }
 
     /// A whole buffer of numbers, copied where it lies on a device: [rows, cols].
-    pub fn read(&self, buf: Buf) -> Cow<'_, [f32]> {
+    pub fn read(&self, buf: Buf) -> Result<Cow<'_, [f32]>, Error> {
         assert!(matches!(self.kind(buf), Kind::Numbers | Kind::Activation));
         let memory = &self.data[buf.0 as usize];
         memory.read(0, memory.len() / 4)
     }
 
     /// The first rows of a buffer of words, copied where it lies on a device.
-    pub fn read_words(&self, buf: Buf, rows: usize) -> Cow<'_, [u32]> {
+    pub fn read_words(&self, buf: Buf, rows: usize) -> Result<Cow<'_, [u32]>, Error> {
         assert_eq!(self.kind(buf), Kind::Words);
         self.data[buf.0 as usize].read(0, rows * self.plan.cols(buf))
     }
 
     /// Writes the first numbers of a buffer, for what a pass takes as input.
-    pub fn write(&mut self, buf: Buf, numbers: &[f32]) {
+    pub fn write(&mut self, buf: Buf, numbers: &[f32]) -> Result<(), Error> {
         assert!(matches!(self.kind(buf), Kind::Numbers | Kind::Activation));
-        self.data[buf.0 as usize].write(0, numbers);
+        self.data[buf.0 as usize].write(0, numbers)
     }
 
     /// Fills every buffer with NaN, so that what a pass fails to write is seen.
-    pub fn poison(&mut self) {
-        self.data.iter_mut().for_each(|memory| memory.fill(0xff));
+    pub fn poison(&mut self) -> Result<(), Error> {
+        self.data.iter_mut().try_for_each(|memory| memory.fill(0xff))?;
         // A device's rounded rows are padded with zeros that no kernel writes.
-        if self.captured.is_none() {
-            self.rounded.iter_mut().for_each(|memory| memory.fill(0xff));
+        match self.beside {
+            Some(_) => Ok(()),
+            None => self.rounded.iter_mut().try_for_each(|memory| memory.fill(0xff)),
         }
     }
 

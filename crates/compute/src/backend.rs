@@ -4,13 +4,14 @@
 use crate::{
     Error,
     arena::Arena,
+    budget::Budget,
     memory::Memory,
     pass::Pass,
     plan::{Buf, MatrixId, Plan, VectorId},
     rank::Ranked,
 };
 use formats::BlockType;
-use std::sync::Arc;
+use std::{borrow::Cow, sync::Arc};
 
 /// A matrix as it comes from a file: [experts, rows, cols] in row-major order, rows of whole blocks.
 #[derive(Clone, Copy)]
@@ -117,9 +118,18 @@ pub trait Backend: Send {
     /// Allocates the buffers of a plan for up to `capacity` rows, `chosen` of them with logits.
     fn arena(&self, plan: Arc<Plan>, capacity: usize, chosen: usize) -> Result<Arena, Error>;
 
+    /// What the state of sequences may take; all memory for it is held of this budget.
+    fn budget(&self) -> &Budget;
+
     /// Zeroed memory for the state of a sequence.
     fn memory(&self, len: usize) -> Result<Memory, Error> {
-        Ok(Memory::zeroed(len))
+        let share = self.budget().take(len, "the state of a sequence")?;
+        Ok(Memory::zeroed(len).holding(share))
+    }
+
+    /// A copy of such memory, which others may share.
+    fn duplicate(&self, memory: &Memory) -> Result<Memory, Error> {
+        memory.duplicate()
     }
 
     /// Whether that memory is other than the host's.
@@ -129,7 +139,8 @@ pub trait Backend: Send {
 
     /// Memory for the state of a sequence that holds what a block of the host holds.
     fn memory_with(&self, host: &Memory) -> Result<Memory, Error> {
-        Ok(host.clone())
+        let share = self.budget().take(host.len(), "the state of a sequence")?;
+        Ok(host.to_host()?.holding(share))
     }
 
     /// Rows of a prompt that are best read in one pass.
@@ -189,6 +200,11 @@ pub trait Backend: Send {
         let from = &from.slice::<f32>()[first * cols..][..count * cols];
         arena.numbers_mut(buf)[at * cols..][..from.len()].copy_from_slice(from);
         Ok(())
+    }
+
+    /// Row `row` of a buffer of numbers, copied where it lies on a device.
+    fn row<'a>(&self, arena: &'a Arena, buf: Buf, row: usize) -> Result<Cow<'a, [f32]>, Error> {
+        arena.row(buf, row)
     }
 
     /// The best `ranks` tokens of each of the first `rows` rows of logits; nothing of a row where a logit is not a number.

@@ -22,6 +22,14 @@ pub enum Error {
         /// The driver's own words.
         reason: String,
     },
+    /// The device does nothing any more: what it held is gone, and everything on it has to be made anew.
+    #[error("the device is lost: `{call}` failed: {reason}")]
+    Lost {
+        /// The call that found out.
+        call: &'static str,
+        /// The driver's own words.
+        reason: String,
+    },
     /// The kernels are not in this build for this device and could not be compiled.
     #[error("{0}")]
     Kernels(String),

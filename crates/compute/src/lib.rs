@@ -17,16 +17,18 @@
 //! let mut arena = cpu.arena(plan.into(), 4, 0)?;
 //! let pass = Pass::new(&[Row { token: 1, sequence: 0, parent: None }], &[], vec![SequenceView::default()]);
 //! cpu.run(&mut arena, &pass)?;
-//! assert_eq!(*arena.row(y, 0), [32.0, 32.0]);
+//! assert_eq!(*arena.row(y, 0)?, [32.0, 32.0]);
 //! # Ok::<(), compute::Error>(())
 //! ```
 
 mod arena;
 mod backend;
+mod budget;
 mod commit;
 pub mod cpu;
 pub mod cuda;
 mod error;
+mod faulty;
 mod kv;
 mod memory;
 mod pass;
@@ -38,10 +40,12 @@ pub mod selftest;
 
 pub use arena::Arena;
 pub use backend::{Backend, CommitPath, Draw, Drawn, Matrix, RandomMatrix, RecurrentCommit};
+pub use budget::{Budget, Share};
 pub use cpu::{Activations, Cpu, CpuLevel};
 pub use error::Error;
+pub use faulty::{Fault, Faults, Faulty};
 pub use kv::{KvLayout, KvType, PAGE_TOKENS};
-pub use memory::Memory;
+pub use memory::{DeviceBlock, Memory};
 pub use pass::{AnchorSource, AnchorStep, CONV_REACH, PageTable, Pass, Role, Row, Run, SequenceView, Tap};
 pub use plan::{
     AttentionShape, Buf, BufferSpec, CacheBuffers, Extent, Kind, MatrixId, Op, Plan, Product,

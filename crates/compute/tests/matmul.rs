@@ -21,7 +21,7 @@ fn product(pair: &mut Pair, weight: MatrixId, outputs: usize, x: &[f32], n: usiz
     plan.record(Op::Load { x: input, out: loaded });
     plan.matmul(loaded, weight, out);
     let (expected, got) = pair.run(&plan.into(), &[(input, x.to_vec())], &chain(n));
-    (expected.read(out).to_vec(), got.read(out).to_vec())
+    (expected.read(out).expect("a buffer").to_vec(), got.read(out).expect("a buffer").to_vec())
 }
 
 #[test]
@@ -76,7 +76,8 @@ fn a_row_has_the_same_bits_alone_and_among_others_with_any_threads_and_level() {
                 plan.record(Op::Load { x: input, out: loaded });
                 plan.matmul(loaded, weight, out);
                 let plan = plan.into();
-                let whole = run(&mut cpu, &plan, &[(input, x.clone())], &chain(rows)).read(out).to_vec();
+                let whole = run(&mut cpu, &plan, &[(input, x.clone())], &chain(rows));
+                let whole = whole.read(out).expect("a buffer").to_vec();
                 let first = first.get_or_insert_with(|| whole.clone());
                 assert_same_bits(&format!("{ty} {level:?} {threads} threads"), first, &whole);
                 let mut done = 0;
@@ -84,7 +85,11 @@ fn a_row_has_the_same_bits_alone_and_among_others_with_any_threads_and_level() {
                     let part = x[done * cols..(done + n) * cols].to_vec();
                     let arena = run(&mut cpu, &plan, &[(input, part)], &chain(n));
                     let expected = &whole[done * outputs..(done + n) * outputs];
-                    assert_same_bits(&format!("{ty} {level:?} {n} rows"), expected, &arena.read(out));
+                    assert_same_bits(
+                        &format!("{ty} {level:?} {n} rows"),
+                        expected,
+                        &arena.read(out).expect("a buffer"),
+                    );
                     done += n;
                 }
             }
@@ -105,7 +110,12 @@ fn an_embedding_row_is_the_decoded_row() {
             let rows = [0, 39, 17, 16].map(|token| Row { token, sequence: 0, parent: None });
             let pass = Pass::new(&rows, &[], vec![SequenceView::default()]);
             let (expected, got) = pair.run(&plan.into(), &[], &pass);
-            assert_close(&format!("{ty} {level:?}"), &expected.read(out), &got.read(out), 1e-6);
+            assert_close(
+                &format!("{ty} {level:?}"),
+                &expected.read(out).expect("a buffer"),
+                &got.read(out).expect("a buffer"),
+                1e-6,
+            );
         }
     }
 }

@@ -32,7 +32,7 @@ fn check(
         });
         let (expected, got) = pair.into_inner().run(&case.plan, &case.inputs, pass);
         let numbers = |arena: &Arena| -> Vec<Vec<f32>> {
-            case.outputs.iter().map(|b| arena.read(*b).to_vec()).collect()
+            case.outputs.iter().map(|b| arena.read(*b).expect("a buffer").to_vec()).collect()
         };
         let (expected, got) = (numbers(&expected), numbers(&got));
         for (i, (e, g)) in expected.iter().zip(&got).enumerate() {
@@ -278,7 +278,7 @@ fn nan_in_any_input_of_attention_reaches_the_output() {
             let (input, at) = [(0, 2 * 128), (0, 2 * 128 + 32), (1, 0), (2, 0)][bad];
             numbers[input].1[at] = f32::NAN;
             let arena = run(&mut cpu, &plan.into(), &numbers, &pass);
-            assert!(arena.row(out, 2).iter().any(|x| x.is_nan()), "{level:?} input {bad}");
+            assert!(arena.row(out, 2).expect("a row").iter().any(|x| x.is_nan()), "{level:?} input {bad}");
         }
     }
 }

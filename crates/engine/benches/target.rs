@@ -127,7 +127,7 @@ fn measure(name: &str, model: &mut Model, cpu: &mut Cpu, tokens: usize, rounds: 
             let pass = ms(begin);
             model.commit(cpu, 0, &mut sequence, &[0]).expect("a commit");
             let commit = ms(begin) - pass;
-            token = sampling::greedy(&model.logits(0)).expect("finite");
+            token = sampling::greedy(&model.logits(cpu, 0).expect("a row")).expect("finite");
             times.push([pass, commit, ms(begin) - pass - commit]);
         }
     }

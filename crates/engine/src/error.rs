@@ -46,3 +46,15 @@ pub enum Error {
     #[error("the model has no MTP block")]
     NoMtp,
 }
+
+impl Error {
+    /// Whether there was no room: the same may be tried again when somebody has let go of some.
+    pub fn is_out_of_memory(&self) -> bool {
+        matches!(self, Self::Backend(compute::Error::OutOfMemory { .. }))
+    }
+
+    /// Whether the device is lost, and with it every sequence.
+    pub fn is_lost(&self) -> bool {
+        matches!(self, Self::Backend(compute::Error::Lost { .. }))
+    }
+}

@@ -72,14 +72,14 @@ pub(crate) fn token_of(drawn: Drawn, position: usize) -> Result<u32, Error> {
 pub fn judge<'l>(
     draft: &Draft,
     position: usize,
-    seen: impl Fn(usize) -> RowSeen<'l>,
+    seen: impl Fn(usize) -> Result<RowSeen<'l>, Error>,
     drawing: &mut Drawing<'_>,
 ) -> Result<Verdict, Error> {
     let mut verdict = Verdict { path: vec![0], tokens: Vec::new() };
     loop {
         let row = verdict.path[verdict.path.len() - 1];
         let at = position + verdict.path.len();
-        let drawn = match seen(row as usize) {
+        let drawn = match seen(row as usize)? {
             RowSeen::Drawn(drawn) => token_of(drawn, at)?,
             RowSeen::Logits(logits) => {
                 let constraint = drawing.constraint.as_deref_mut();
@@ -148,7 +148,7 @@ mod tests {
         let (mut history, mut sampler) = (History::default(), Sampler::default());
         let sampling = Sampling::default();
         let mut drawing = drawing(&sampling, &mut history, &mut sampler, relaxed);
-        judge(&tree(), 0, |row| RowSeen::Logits(Cow::Borrowed(&rows[row][..])), &mut drawing).unwrap()
+        judge(&tree(), 0, |row| Ok(RowSeen::Logits(Cow::Borrowed(&rows[row][..]))), &mut drawing).unwrap()
     }
 
     fn favour(token: usize) -> [f32; 8] {
@@ -175,8 +175,9 @@ mod tests {
         let sampling = Sampling::default();
         let mut drawing = drawing(&sampling, &mut history, &mut sampler, None);
         let rows = [favour(5), bad];
-        let error = judge(&tree(), 40, |row| RowSeen::Logits(Cow::Borrowed(&rows[row][..])), &mut drawing)
-            .unwrap_err();
+        let error =
+            judge(&tree(), 40, |row| Ok(RowSeen::Logits(Cow::Borrowed(&rows[row][..]))), &mut drawing)
+                .unwrap_err();
         assert_eq!(error.to_string(), "logit 3 of the row at position 42 is NaN");
     }
 
@@ -206,7 +207,8 @@ mod tests {
         let mut drawing = drawing(&sampling, &mut history, &mut sampler, relaxed);
         let rows = [favour(5), favour(1), favour(1), favour(1)];
         let verdict =
-            judge(&tree(), 0, |row| RowSeen::Logits(Cow::Borrowed(&rows[row][..])), &mut drawing).unwrap();
+            judge(&tree(), 0, |row| Ok(RowSeen::Logits(Cow::Borrowed(&rows[row][..]))), &mut drawing)
+                .unwrap();
         assert!(!verdict.tokens.contains(&5), "{verdict:?}");
     }
 
@@ -254,7 +256,8 @@ mod tests {
             let (mut history, mut sampler) = (History::new(&[3]), Sampler::default());
             let mut drawing = drawing(&sampling, &mut history, &mut sampler, None);
             let verdict =
-                judge(&draft, 1, |row| RowSeen::Logits(Cow::Borrowed(&rows[row][..])), &mut drawing).unwrap();
+                judge(&draft, 1, |row| Ok(RowSeen::Logits(Cow::Borrowed(&rows[row][..]))), &mut drawing)
+                    .unwrap();
             // The same tokens, one by one.
             let (mut history, mut sampler, mut path) = (History::new(&[3]), Sampler::default(), vec![3]);
             for (i, token) in verdict.tokens.iter().enumerate() {

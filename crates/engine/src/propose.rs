@@ -9,10 +9,22 @@ use crate::{Error, Row, Sequence};
 use std::time::Instant;
 
 /// Why a drafter is no longer asked.
-fn not_numbers(arm: Arm) -> &'static str {
-    match arm {
-        Arm::Mtp => "the MTP block's logits are not numbers",
-        Arm::Dflash | Arm::Off => "the drafter's logits are not numbers",
+#[derive(Clone, Copy)]
+pub(crate) enum Failure {
+    /// Its logits are not numbers.
+    NotNumbers,
+    /// Its pass could not be run.
+    NoPass,
+}
+
+impl Failure {
+    fn of(self, arm: Arm) -> &'static str {
+        match (self, arm) {
+            (Self::NotNumbers, Arm::Mtp) => "the MTP block's logits are not numbers",
+            (Self::NotNumbers, _) => "the drafter's logits are not numbers",
+            (Self::NoPass, Arm::Mtp) => "a pass of the MTP block failed",
+            (Self::NoPass, _) => "a pass of the drafter failed",
+        }
     }
 }
 
@@ -105,8 +117,10 @@ impl Engine {
             proposals.push(Proposal { arm, draft: Draft::default(), seconds: caught_up, caught_up });
         }
         self.asked = [Arm::Dflash, Arm::Mtp].map(|arm| proposals.iter().filter(|p| p.arm == arm).count());
-        self.ask_dflash(texts, &mut proposals)?;
-        self.ask_mtp(texts, &mut proposals)?;
+        let drafted = self.ask_dflash(texts, &mut proposals);
+        go_on_without(Arm::Dflash, drafted, texts, &mut proposals)?;
+        let drafted = self.ask_mtp(texts, &mut proposals);
+        go_on_without(Arm::Mtp, drafted, texts, &mut proposals)?;
         self.fit(texts, &mut proposals);
         let counted: f64 = proposals.iter().map(|proposal| proposal.seconds).sum();
         let rest = (start.elapsed().as_secs_f64() - counted).max(0.0) / company.max(1) as f64;
@@ -162,7 +176,7 @@ impl Engine {
                 Some(positions) if tree => proposal.draft = best_first(&positions, budget),
                 Some(positions) => proposal.draft = chain(&positions, budget),
                 None => {
-                    text.fail(Arm::Dflash);
+                    text.fail(Arm::Dflash, Failure::NotNumbers);
                     proposal.arm = Arm::Off;
                 }
             }
@@ -211,7 +225,7 @@ impl Engine {
             match draft {
                 Some(draft) => proposal.draft = draft,
                 None => {
-                    text.fail(Arm::Mtp);
+                    text.fail(Arm::Mtp, Failure::NotNumbers);
                     proposal.arm = Arm::Off;
                 }
             }
@@ -366,6 +380,28 @@ fn who_asks<'a>(
     all.filter(move |(.., proposal)| proposal.arm == arm)
 }
 
+/// Texts whose drafter failed go on without it: a drafter can only change the speed. Room that is missing and a device
+/// that is lost concern the texts themselves.
+fn go_on_without(
+    arm: Arm,
+    drafted: Result<(), Error>,
+    texts: Texts<'_, '_>,
+    proposals: &mut [Proposal],
+) -> Result<(), Error> {
+    match drafted {
+        Err(error) if error.is_out_of_memory() || error.is_lost() => Err(error),
+        Err(_) => {
+            for (text, _, proposal) in who_asks(arm, texts, proposals) {
+                text.fail(arm, Failure::NoPass);
+                proposal.arm = Arm::Off;
+                proposal.draft = Draft::default();
+            }
+            Ok(())
+        }
+        Ok(()) => Ok(()),
+    }
+}
+
 /// Seconds of the quickest of a few runs; of one, where it is slow.
 fn quickest(run: &mut dyn FnMut() -> Result<(), Error>) -> Result<f64, Error> {
     let mut best = f64::INFINITY;
@@ -392,10 +428,10 @@ impl Generation {
     }
 
     /// This drafter is not asked again.
-    pub(crate) fn fail(&mut self, arm: Arm) {
+    pub(crate) fn fail(&mut self, arm: Arm, failure: Failure) {
         self.failed.push(arm);
         self.learned.choice.drop_arm(arm);
-        self.fallback.get_or_insert(not_numbers(arm));
+        self.fallback.get_or_insert(failure.of(arm));
     }
 }
 

@@ -22,10 +22,11 @@ impl Engine {
     ) -> Result<Vec<Likelihood>, Error> {
         let rows: Vec<Row> = chain(tokens, 0).collect();
         let path: Vec<u32> = (0..tokens.len() as u32).collect();
+        self.reserve(sequence, rows.len())?;
         self.model.forward_prompt(&mut *self.backend, &rows, &path, &[sequence])?;
         let mut scores = Vec::with_capacity(following.len());
         for (row, token) in following.iter().enumerate().take(tokens.len()) {
-            let logits = self.model.logits(row);
+            let logits = self.logits(row)?;
             finite(&logits, sequence.committed() + row + 1)?;
             if *token as usize >= logits.len() {
                 return Err(Error::Token { token: *token, vocab: logits.len() });

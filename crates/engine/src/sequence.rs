@@ -3,7 +3,7 @@
 
 use crate::Error;
 use crate::state::{Context, KvPages, MtpFeed, Other, Recurrent};
-use compute::{KvLayout, Memory, RecurrentLayout, SequenceView};
+use compute::{Backend, KvLayout, Memory, RecurrentLayout, SequenceView};
 use std::sync::Arc;
 
 /// A sequence. Passes read it, `Model::commit` writes it.
@@ -76,6 +76,19 @@ impl Sequence {
             draft: self.draft.as_ref().map(|d| d.over(other)).transpose()?,
             feed: self.feed.as_ref().map(|f| f.over(other)).transpose()?,
         })
+    }
+
+    /// Sets aside what a commit of `rows` rows needs, so that it allocates nothing; nothing of the state changes.
+    pub(crate) fn reserve(&mut self, backend: &dyn Backend, rows: usize) -> Result<(), Error> {
+        self.kv.reserve(backend, self.committed, rows)?;
+        self.recurrent.reserve(backend, self.committed, rows)?;
+        if let Some(context) = &mut self.draft {
+            context.pending.reserve(backend, rows)?;
+        }
+        if let Some(feed) = &mut self.feed {
+            feed.hidden.reserve(backend, rows)?;
+        }
+        Ok(())
     }
 
     /// The blocks of memory its state lies in. Snapshots share most of them.

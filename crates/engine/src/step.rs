@@ -5,7 +5,8 @@ use crate::draft::dflash::Dflash;
 use crate::draft::{self, Draft};
 use crate::judge::{Drawing, Relaxed, RowSeen, Verdict, judge, token_of};
 use crate::model::{Model, Options, WeightSource, append};
-use crate::propose::{Learned, Proposal, Spec};
+use crate::propose::{Failure, Learned, Proposal, Spec};
+use crate::round::{Laps, Round};
 use crate::sampling::{Constraint, History, Likelihood, Sampler, Sampling};
 use crate::size::{Costs, Curve, Mean, StepCosts};
 use crate::state::MtpFeed;
@@ -13,7 +14,7 @@ use crate::stow::Copies;
 use crate::{Error, Row, Sequence};
 use checkpoint::{DrafterConfig, TargetConfig};
 use compute::{ANCHOR_TOKENS, Backend, Draw, Drawn, KvType};
-use std::time::Instant;
+use std::borrow::Cow;
 
 /// Bytes of features that may wait to be taken in: in batches that costs little, and while nobody drafts nothing at all.
 const MAX_WAITING: usize = 8 << 20;
@@ -58,48 +59,6 @@ pub struct Generation {
     pub(crate) learned: Learned,
     pub(crate) failed: Vec<Arm>,
     pub(crate) fallback: Option<&'static str>,
-}
-
-/// What one round did.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Round {
-    /// New tokens: drafted ones that stood, then the target's own; cut at an end or at the room that was given.
-    pub emitted: Vec<u32>,
-    /// One for each of them where [`Generation::tell_likelihoods`] was asked for, else none.
-    pub likelihoods: Vec<Likelihood>,
-    /// Nodes that were judged.
-    pub drafted: usize,
-    /// Of them, how many stood, whether or not they were emitted.
-    pub stood: usize,
-    /// Who was asked: `dflash`, `mtp` or `off`. A grammar may have left nothing of the draft.
-    pub drafter: &'static str,
-    /// Seconds of drafting, of texts that were drafted together this one's part.
-    pub draft_s: f64,
-    /// Seconds of the pass, which the texts of a round share.
-    pub verify_s: f64,
-    /// Seconds of walking this text's draft.
-    pub judge_s: f64,
-    /// Seconds of making what stood part of it.
-    pub commit_s: f64,
-}
-
-impl Round {
-    /// The length of the walk plus the target's own token.
-    pub fn accept_length(&self) -> usize {
-        self.stood + 1
-    }
-}
-
-/// A stop-watch that tells what passed since it was last asked.
-struct Laps(Instant);
-
-impl Laps {
-    fn lap(&mut self) -> f64 {
-        let now = Instant::now();
-        let passed = now.duration_since(self.0).as_secs_f64();
-        self.0 = now;
-        passed
-    }
 }
 
 impl Engine {
@@ -164,6 +123,11 @@ impl Engine {
         self.model.state_bytes(tokens) + dflash
     }
 
+    /// Logits of the `i`th chosen row of the last pass: [vocab].
+    pub fn logits(&self, i: usize) -> Result<Cow<'_, [f32]>, Error> {
+        self.model.logits(&*self.backend, i)
+    }
+
     /// How tokens are proposed.
     pub fn spec(&self) -> Spec {
         self.spec
@@ -195,6 +159,7 @@ impl Engine {
         let rows: Vec<Row> = crate::model::chain(tokens, 0).collect();
         let path: Vec<u32> = (0..tokens.len() as u32).collect();
         let last = &path[path.len().saturating_sub(1)..];
+        self.reserve(sequence, rows.len())?;
         self.model.forward_prompt(&mut *self.backend, &rows, last, &[sequence])?;
         self.commit(0, sequence, &rows, &path)
     }
@@ -240,7 +205,7 @@ impl Engine {
         let anchor = match self.draw(&draws)? {
             Some(drawn) => token_of(drawn[0], draws[0].position)?,
             None => {
-                let (logits, position) = (self.model.logits(0), sequence.committed());
+                let (logits, position) = (self.logits(0)?, sequence.committed());
                 sampler.draw_within(constraint.as_deref_mut(), &sampling, &history, &logits, position)?
             }
         };
@@ -267,13 +232,13 @@ impl Engine {
             failed,
             fallback,
         };
-        self.faulty.iter().for_each(|arm| text.fail(*arm));
+        self.faulty.iter().for_each(|arm| text.fail(*arm, Failure::NotNumbers));
         Ok(text)
     }
 
     /// How likely the first token of a text was; only right after [`Self::begin`], while its logits are there.
-    pub fn first_likelihood(&self, text: &Generation, top: usize) -> Likelihood {
-        Likelihood::of(&self.model.logits(0), text.anchor, top)
+    pub fn first_likelihood(&self, text: &Generation, top: usize) -> Result<Likelihood, Error> {
+        Ok(Likelihood::of(&self.logits(0)?, text.anchor, top))
     }
 
     /// One round of one text. At most `room` tokens are emitted, and none after an end.
@@ -282,8 +247,9 @@ impl Engine {
         rounds.pop().expect("one text, one round")
     }
 
-    /// One round of several texts, verified in one pass. A text that fails has to be given up and
-    /// costs the others nothing; where the pass itself fails there is no round at all.
+    /// One round of several texts, verified in one pass. A text that fails has to be given up and costs the others
+    /// nothing. Where there is no room for what may be written, or the pass itself fails, there is no round at all
+    /// and the texts are as they were: the same round can be tried again.
     pub fn step_all(
         &mut self,
         texts: &mut [(&mut Generation, usize)],
@@ -291,11 +257,12 @@ impl Engine {
         let proposals = self.propose(texts)?;
         let mut rows: Vec<Row> = Vec::new();
         let mut firsts: Vec<u32> = Vec::with_capacity(texts.len());
-        for (((text, _), proposal), i) in texts.iter().zip(&proposals).zip(0..) {
+        for (((text, _), proposal), i) in texts.iter_mut().zip(&proposals).zip(0..) {
+            self.reserve(&mut text.sequence, proposal.draft.nodes.len() + 1)?;
             firsts.push(append(&mut rows, proposal.draft.rows(text.anchor, i)));
         }
 
-        let mut laps = Laps(Instant::now());
+        let mut laps = Laps::start();
         let all: Vec<u32> = (0..rows.len() as u32).collect();
         let sequences: Vec<&Sequence> = texts.iter().map(|(text, _)| &text.sequence).collect();
         self.model.forward(&mut *self.backend, &rows, &all, &sequences)?;
@@ -309,8 +276,8 @@ impl Engine {
         let mut verdicts = Vec::with_capacity(texts.len());
         for (((text, room), proposal), first) in texts.iter_mut().zip(&proposals).zip(&firsts) {
             let row = |row: usize| match drawn[*first as usize + row] {
-                Some(drawn) => RowSeen::Drawn(drawn),
-                None => RowSeen::Logits(self.model.logits(*first as usize + row)),
+                Some(drawn) => Ok(RowSeen::Drawn(drawn)),
+                None => Ok(RowSeen::Logits(self.logits(*first as usize + row)?)),
             };
             let verdict = text.judge(&proposal.draft, *room, row);
             verdicts.push((verdict, laps.lap()));
@@ -328,13 +295,16 @@ impl Engine {
             };
 
             let path: Vec<u32> = verdict.path[..kept].iter().map(|row| row + firsts[i]).collect();
-            let tell = |top: usize| {
-                let drawn = path.iter().zip(&verdict.tokens);
-                drawn.map(|(row, t)| Likelihood::of(&self.model.logits(*row as usize), *t, top)).collect()
-            };
-            let likelihoods = text.likelihoods.map_or_else(Vec::new, tell);
             let before = text.sequence.committed();
-            self.commit(i, &mut text.sequence, &rows, &path)?;
+            let told = text.likelihoods.map_or(Ok(Vec::new()), |top| self.tell(&path, &verdict, top));
+            let kept_rows = self.commit(i, &mut text.sequence, &rows, &path);
+            let likelihoods = match kept_rows.and(told) {
+                Ok(likelihoods) => likelihoods,
+                Err(error) => {
+                    rounds.push(Err(error));
+                    continue;
+                }
+            };
             let commit_s = laps.lap();
 
             let drift = self.costs.drift();
@@ -364,6 +334,23 @@ impl Engine {
             }));
         }
         Ok(rounds)
+    }
+
+    /// How likely the tokens of a verdict were, whose rows are `path`.
+    fn tell(&self, path: &[u32], verdict: &Verdict, top: usize) -> Result<Vec<Likelihood>, Error> {
+        let drawn = path.iter().zip(&verdict.tokens);
+        drawn.map(|(row, token)| Ok(Likelihood::of(&self.logits(*row as usize)?, *token, top))).collect()
+    }
+
+    /// Sets aside what a commit of `rows` rows needs: nothing is allocated between a pass and its commit, so a text
+    /// that was judged cannot fail for want of room.
+    pub fn reserve(&mut self, sequence: &mut Sequence, rows: usize) -> Result<(), Error> {
+        let context = sequence.draft.as_ref().map_or(0, |context| context.pending.bytes());
+        let feed = sequence.feed.as_ref().map_or(0, |feed| feed.bytes());
+        if context + feed >= MAX_WAITING {
+            self.absorb(sequence)?;
+        }
+        sequence.reserve(&*self.backend, rows)
     }
 
     /// Draws from the first rows of the last pass, where the backend does that.
@@ -417,18 +404,15 @@ impl Engine {
         path: &[u32],
     ) -> Result<(), Error> {
         self.model.commit(&mut *self.backend, index, sequence, path)?;
-        let mut waiting = 0;
         if let Some(context) = &mut sequence.draft {
             self.model.keep_taps(&mut *self.backend, path, &mut context.pending)?;
-            waiting += context.pending.bytes();
         }
         if let Some(feed) = &mut sequence.feed {
             let tokens = path.iter().map(|row| rows[*row as usize].token);
             self.model.keep_hidden(&mut *self.backend, path, &mut feed.hidden)?;
             feed.follow_all(path.len(), tokens);
-            waiting += feed.bytes();
         }
-        if waiting >= MAX_WAITING { self.absorb(sequence) } else { Ok(()) }
+        Ok(())
     }
 }
 
@@ -438,7 +422,7 @@ impl Generation {
         &mut self,
         draft: &Draft,
         room: usize,
-        row: impl Fn(usize) -> RowSeen<'l>,
+        row: impl Fn(usize) -> Result<RowSeen<'l>, Error>,
     ) -> Result<(Verdict, usize), Error> {
         assert!(room > 0, "a round emits at least one token");
         let Self { sampling, history, sampler, constraint, relaxed, sequence, ends, .. } = self;

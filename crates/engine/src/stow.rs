@@ -2,7 +2,7 @@
 //! stay shared there; what is fetched takes the block it was copied from where that one is still on the device.
 
 use crate::state::Other;
-use crate::{Block, Engine, Error, Sequence};
+use crate::{Block, Engine, Error, Generation, Sequence};
 use compute::Memory;
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -61,6 +61,19 @@ impl Engine {
         let copies = &mut self.copies;
         let to_host: &mut Other<'_> = &mut |block| copies.of(block, |block| Ok(block.to_host()?));
         Ok(Stowed(sequence.over(to_host)?))
+    }
+
+    /// Moves the state of a text to the host's memory: it cannot go on until it is brought back.
+    pub fn put_away(&mut self, text: &mut Generation) -> Result<Stowed, Error> {
+        let stowed = self.stow(&text.sequence)?;
+        text.sequence = self.sequence();
+        Ok(stowed)
+    }
+
+    /// Brings the state of a text back; it goes on as if it had never been away.
+    pub fn bring_back(&mut self, text: &mut Generation, stowed: &Stowed) -> Result<(), Error> {
+        text.sequence = self.fetch(stowed)?;
+        Ok(())
     }
 
     /// The sequence where passes can read it.

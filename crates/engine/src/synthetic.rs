@@ -302,7 +302,7 @@ mod tests {
             model.commit(cpu, 0, &mut sequence, &(0..64).collect::<Vec<_>>()).unwrap();
             let rows: Vec<_> = chain(&tokens[64..], 0).collect();
             model.forward(cpu, &rows, &[], &[&sequence]).unwrap();
-            model.experts_touched(16).unwrap()
+            model.experts_touched(16).unwrap().unwrap()
         };
         let weights = || Weights::new(&config, Mix::Q8_0, 1);
         let (distinct, plain) =

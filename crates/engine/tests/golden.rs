@@ -85,9 +85,9 @@ fn outputs(model: &mut Model, backend: &mut dyn Backend, ids: &[u32], last: usiz
             (0..chunk.len() as u32).filter(|r| first + *r as usize >= ids.len() - last).collect();
         model.forward(backend, &rows, &chosen, &[&sequence]).expect("a pass");
         for (i, row) in chosen.iter().enumerate() {
-            out.logits.push(model.logits(i).to_vec());
-            out.hidden.push(model.hidden(*row as usize).to_vec());
-            out.taps.push(model.taps(*row as usize).to_vec());
+            out.logits.push(model.logits(backend, i).expect("logits").to_vec());
+            out.hidden.push(model.hidden(*row as usize).expect("a row").to_vec());
+            out.taps.push(model.taps(*row as usize).expect("a row").to_vec());
         }
         let path: Vec<u32> = (0..chunk.len() as u32).collect();
         model.keep_hidden(backend, &path, &mut hidden).expect("room");
@@ -221,7 +221,7 @@ fn check_greedy(golden: &Golden, activations: Activations) {
         let mut sequence = model.sequence();
         model.read(&mut backend, &mut sequence, &ids("prompt_ids"), |_| ()).expect("the prompt is read");
         for (step, expected) in ids("greedy_ids").into_iter().enumerate() {
-            let token = sampling::greedy(&model.logits(0)).expect("finite");
+            let token = sampling::greedy(&model.logits(&backend, 0).expect("logits")).expect("finite");
             if token != expected {
                 assert!(
                     margins[step] < 0.05,

@@ -42,7 +42,10 @@ impl Setup {
         let bits = |x: &[f32]| x.iter().map(|x| x.to_bits()).collect::<Vec<u32>>();
         (0..rows.len())
             .map(|r| {
-                [bits(&self.model.logits(r)), bits(&self.model.hidden(r)), bits(&self.model.taps(r))].concat()
+                let logits = self.model.logits(&self.cpu, r).expect("logits");
+                let (hidden, taps) =
+                    (self.model.hidden(r).expect("a row"), self.model.taps(r).expect("a row"));
+                [bits(&logits), bits(&hidden), bits(&taps)].concat()
             })
             .collect()
     }

@@ -48,7 +48,10 @@ fn scores_do_not_depend_on_how_a_prompt_is_cut() {
     let text: Vec<u32> = (0..201).map(|i| 260 + i * 7919 % 3500).collect();
     for folder in ["models/dense", "tests/fixtures/moe"] {
         let mut first: Option<Vec<Likelihood>> = None;
-        for spec in [Spec::Off, Spec::Chain { block: 16, budget: 15 }, Spec::Mtp { depth: 3 }] {
+        let chain = Spec::Chain { block: 16, budget: 15 };
+        // Only the dense target has an MTP block.
+        let third = if folder == "models/dense" { Spec::Mtp { depth: 3 } } else { chain };
+        for spec in [Spec::Off, chain, third] {
             let mut engine = engine(folder, cpu(Activations::Int8), spec);
             let mut plain = engine.sequence();
             text[..200].chunks(100).for_each(|chunk| engine.read(&mut plain, chunk).expect("it is read"));

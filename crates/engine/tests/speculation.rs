@@ -363,7 +363,7 @@ fn mistakes_in_the_drafter_show_in_acceptance() {
         let mut engine = pair.engine_with(config, &pair.drafter.weights, kv, f32s, CHAIN);
         let mut text = begin(&mut engine, prompt, &Sampling::default());
         engine.step(&mut text, 16).expect("a round");
-        engine.drafter().expect("a drafter").logits(7).to_vec()
+        engine.drafter().expect("a drafter").logits(7).expect("logits").to_vec()
     };
     let differs = |what: &str, pair: &Pair, prompt: &[u32], change: &dyn Fn(&mut DrafterConfig)| {
         let mut config = pair.drafter.config.clone();
@@ -408,7 +408,9 @@ fn the_context_does_not_depend_on_how_it_was_read() {
             let drafter = engine.drafter().expect("a drafter");
             logits.push(
                 (0..15)
-                    .flat_map(|i| drafter.logits(i).iter().map(|x| x.to_bits()).collect::<Vec<_>>())
+                    .flat_map(|i| {
+                        drafter.logits(i).expect("logits").iter().map(|x| x.to_bits()).collect::<Vec<_>>()
+                    })
                     .collect::<Vec<u32>>(),
             );
         }
@@ -428,7 +430,7 @@ fn long_contexts_draft_as_if_read_at_once() {
         let mut seen = Vec::new();
         for _ in 0..3 {
             let round = engine.step(&mut text, 64).expect("a round");
-            let logits = engine.drafter().expect("a drafter").logits(4);
+            let logits = engine.drafter().expect("a drafter").logits(4).expect("logits");
             seen.push((round.emitted, round.stood, logits.iter().map(|x| x.to_bits()).collect::<Vec<u32>>()));
         }
         seen
@@ -481,7 +483,7 @@ fn drafter_logits_are_the_references() {
             let mut text = begin(&mut engine, &prompt, &Sampling::default());
             engine.step(&mut text, 16).expect("a round");
             let drafter = engine.drafter().expect("a drafter");
-            let found: Vec<f32> = (0..15).flat_map(|i| drafter.logits(i).to_vec()).collect();
+            let found: Vec<f32> = (0..15).flat_map(|i| drafter.logits(i).expect("logits").to_vec()).collect();
             let worst = found.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
             println!("{name} {key}: {worst:.4}");
             assert!(worst < 0.02, "{name} {key}: drafter logits differ by {worst}");

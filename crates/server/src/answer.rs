@@ -4,7 +4,7 @@ use crate::job::{Event, Finish, News, Origin, Outcome, Progress, Report, Said, S
 use crate::speech::Speech;
 use crate::thought::Thought;
 use engine::sampling::Likelihood;
-use engine::{Generation, Round, Sequence};
+use engine::{Engine, Generation, Round, Sequence, Stowed};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use text::{Stream, Tokenizer};
@@ -208,6 +208,16 @@ impl Answer {
         if let Some(record) = &self.ticket.record {
             record.add_answer(outcome, self.choice == 0);
         }
+    }
+
+    /// Moves its state to the host's memory, where it waits.
+    pub(crate) fn put_away(&mut self, engine: &mut Engine) -> Result<Stowed, engine::Error> {
+        engine.put_away(&mut self.generation)
+    }
+
+    /// Brings its state back to where passes read it.
+    pub(crate) fn bring_back(&mut self, engine: &mut Engine, state: &Stowed) -> Result<(), engine::Error> {
+        engine.bring_back(&mut self.generation, state)
     }
 
     /// The text and the room it has, for a round.

@@ -113,7 +113,7 @@ pub(crate) fn read_known(body: &Map<String, Value>, shared: &Shared) -> Result<C
         speech.stop_at(std::mem::take(&mut job.stops), settings.include_stop);
         job.listener = Some(speech.clone());
     }
-    Ok(Chat { settings, job, speech, ignored: prompt.ignored })
+    Ok(Chat { settings, job, speech, ignored: Vec::new() })
 }
 
 /// Chunks of a streamed chat.

@@ -174,11 +174,11 @@ pub(crate) fn read(body: &Map<String, Value>, shared: &Shared) -> Result<Complet
     Ok(Completion { settings, jobs, form, ignored })
 }
 
+/// The text of a prompt, where it was one, and its tokens.
+type ReadPrompt<'b> = (Option<&'b str>, Vec<u32>);
+
 /// A text, several texts, tokens, or several lists of tokens: each with its tokens, and its text where it was one.
-fn read_prompts<'b>(
-    fields: &Fields<'b>,
-    shared: &Shared,
-) -> Result<Vec<(Option<&'b str>, Vec<u32>)>, ApiError> {
+fn read_prompts<'b>(fields: &Fields<'b>, shared: &Shared) -> Result<Vec<ReadPrompt<'b>>, ApiError> {
     let path = || fields.path("prompt");
     let vocab = shared.limits.vocab;
     let bare = fields.bool("add_special_tokens")? == Some(false);

@@ -1,6 +1,7 @@
 //! What an answer is held to, as a constraint of the engine, which knows no text: a grammar, tokens that may not come,
 //! and ends that may not come yet.
 
+use crate::budget::Budget;
 use crate::error::ApiError;
 use engine::sampling::Constraint;
 use std::sync::Arc;
@@ -19,6 +20,8 @@ pub(crate) struct Held {
     pub(crate) allowed: Option<Arc<[u32]>>,
     /// Rows of tokens that are never completed.
     pub(crate) banned: Arc<[Vec<u32>]>,
+    /// How long it may think.
+    pub(crate) budget: Option<Budget>,
     /// Tokens so far.
     pub(crate) written: Vec<u32>,
 }
@@ -26,7 +29,8 @@ pub(crate) struct Held {
 impl Held {
     /// Whether anything may be written.
     pub(crate) fn is_free(&self) -> bool {
-        self.grammar.is_none() && self.least == 0 && self.allowed.is_none() && self.banned.is_empty()
+        let unasked = self.grammar.is_none() && self.budget.is_none() && self.allowed.is_none();
+        unasked && self.least == 0 && self.banned.is_empty()
     }
 
     /// What a client is told where the answer cannot go on.
@@ -73,6 +77,9 @@ impl Constraint for Held {
                 let places = self.ends.iter().filter(|end| (**end as usize) < vocab);
                 places.zip(kept).for_each(|(end, logit)| logits[*end as usize] = logit);
             }
+        }
+        if let Some(budget) = &self.budget {
+            budget.mask(&self.written, logits);
         }
         Ok(())
     }

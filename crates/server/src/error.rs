@@ -49,6 +49,9 @@ pub enum ApiError {
     /// Too much of the same work is being done.
     #[error("{0}")]
     Crowded(String),
+    /// Not even alone does the text fit the memory that there is.
+    #[error("there is no memory for a text of {tokens} tokens, not even for it alone")]
+    NoRoom { tokens: usize },
     /// The server is about to end.
     #[error("the server is shutting down")]
     Closing,
@@ -78,7 +81,7 @@ impl ApiError {
             Self::NotFound(_) | Self::Absent(_) => StatusCode::NOT_FOUND,
             Self::Method(_) => StatusCode::METHOD_NOT_ALLOWED,
             Self::Busy { .. } | Self::Crowded(_) => StatusCode::TOO_MANY_REQUESTS,
-            Self::Closing => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Closing | Self::NoRoom { .. } => StatusCode::SERVICE_UNAVAILABLE,
             Self::Deadline { .. } => StatusCode::GATEWAY_TIMEOUT,
             Self::Internal(_) => StatusCode::INTERNAL_SERVER_ERROR,
         }
@@ -99,6 +102,7 @@ impl ApiError {
             Self::Method(_) => "method",
             Self::Busy { .. } | Self::Crowded(_) => "busy",
             Self::Closing => "closing",
+            Self::NoRoom { .. } => "no_room",
             Self::Deadline { .. } => "deadline",
             Self::Internal(_) => "internal",
         }
@@ -128,6 +132,7 @@ impl ApiError {
             Self::NotFound(_) => ("invalid_request_error", Some("unknown_url")),
             Self::Busy { .. } | Self::Crowded(_) => ("rate_limit_error", Some("rate_limit_exceeded")),
             Self::Closing => ("server_error", Some("shutting_down")),
+            Self::NoRoom { .. } => ("server_error", Some("out_of_memory")),
             Self::Deadline { .. } => ("server_error", Some("timeout")),
             Self::Internal(_) => ("server_error", None),
             _ => ("invalid_request_error", None),

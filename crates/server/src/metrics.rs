@@ -66,6 +66,7 @@ pub(crate) struct Metrics {
     pub(crate) cached_queries: Counter,
     pub(crate) cached_hits: Counter,
     pub(crate) cache_bytes: Gauge,
+    pub(crate) state_bytes: Gauge,
     pub(crate) cache_host_bytes: Gauge,
     pub(crate) cache_entries: Gauge,
     /// Of the tokens that all slots could hold, those that are held.
@@ -101,7 +102,7 @@ impl Book {
         metric
     }
 
-    fn new<M: Metric + Clone + Default>(&mut self, name: &str, help: &str) -> M {
+    fn made<M: Metric + Clone + Default>(&mut self, name: &str, help: &str) -> M {
         self.add(name, help, M::default())
     }
 
@@ -125,25 +126,26 @@ impl Metrics {
         let mut b = Book(Registry::with_labels(std::iter::once(label)));
         // The second name is the one that older gateways know.
         let held = "Tokens held, of all that the slots could hold";
-        let kv_usage: Gauge<f64, AtomicU64> = b.new("vllm:kv_cache_usage_perc", held);
+        let kv_usage: Gauge<f64, AtomicU64> = b.made("vllm:kv_cache_usage_perc", held);
         b.add("vllm:gpu_cache_usage_perc", held, kv_usage.clone());
         let mean = "Decoding by token, of an answer";
         let per_token = b.seconds("vllm:request_time_per_output_token_seconds", mean);
         b.add("vllm:time_per_output_token_seconds", mean, per_token.clone());
         let metrics = Self {
-            running: b.new("vllm:num_requests_running", "Answers being read or written"),
-            waiting: b.new("vllm:num_requests_waiting", "Answers that wait for a slot"),
-            prompt_tokens: b.new("vllm:prompt_tokens", "Tokens of prompts"),
-            prefill_tokens: b.new("forerun_prefill_tokens", "Prompt tokens read"),
-            generation_tokens: b.new("vllm:generation_tokens", "Tokens of answers"),
-            cached_queries: b.new("vllm:prefix_cache_queries", "Prompt tokens looked up"),
-            cached_hits: b.new("vllm:prefix_cache_hits", "Prompt tokens found"),
-            cache_bytes: b.new("forerun_prefix_cache_bytes", "Bytes that cached states use"),
+            running: b.made("vllm:num_requests_running", "Answers being read or written"),
+            waiting: b.made("vllm:num_requests_waiting", "Answers that wait for a slot"),
+            prompt_tokens: b.made("vllm:prompt_tokens", "Tokens of prompts"),
+            prefill_tokens: b.made("forerun_prefill_tokens", "Prompt tokens read"),
+            generation_tokens: b.made("vllm:generation_tokens", "Tokens of answers"),
+            cached_queries: b.made("vllm:prefix_cache_queries", "Prompt tokens looked up"),
+            cached_hits: b.made("vllm:prefix_cache_hits", "Prompt tokens found"),
+            cache_bytes: b.made("forerun_prefix_cache_bytes", "Bytes that cached states use"),
+            state_bytes: b.made("forerun_state_bytes", "Bytes that the states of texts use, cached ones too"),
             cache_host_bytes: b
-                .new("forerun_prefix_cache_host_bytes", "Bytes of those stowed in the host's memory"),
-            cache_entries: b.new("forerun_prefix_cache_entries", "Cached states"),
+                .made("forerun_prefix_cache_host_bytes", "Bytes of those stowed in the host's memory"),
+            cache_entries: b.made("forerun_prefix_cache_entries", "Cached states"),
             kv_usage,
-            refused: b.new("forerun_requests_refused", "Requests turned away"),
+            refused: b.made("forerun_requests_refused", "Requests turned away"),
             first_token: b.seconds("vllm:time_to_first_token_seconds", "Arrival to first token"),
             between_tokens: b.seconds(
                 "vllm:inter_token_latency_seconds",
@@ -158,19 +160,21 @@ impl Metrics {
             answer_lengths: b.tokens("vllm:request_generation_tokens", "Tokens of an answer", context),
             rooms: b.tokens("vllm:request_params_max_tokens", "Tokens that an answer may have", context),
             choices: b.tokens("vllm:request_params_n", "Answers to a prompt", 20),
-            drafts: b.new("vllm:spec_decode_num_drafts", "Rounds with a draft"),
-            drafted: b.new("vllm:spec_decode_num_draft_tokens", "Drafted tokens judged"),
-            accepted: b.new("vllm:spec_decode_num_accepted_tokens", "Of them, how many stood"),
-            accepted_at: b
-                .new("vllm:spec_decode_num_accepted_tokens_per_pos", "Of them, by how far behind the anchor"),
+            drafts: b.made("vllm:spec_decode_num_drafts", "Rounds with a draft"),
+            drafted: b.made("vllm:spec_decode_num_draft_tokens", "Drafted tokens judged"),
+            accepted: b.made("vllm:spec_decode_num_accepted_tokens", "Of them, how many stood"),
+            accepted_at: b.made(
+                "vllm:spec_decode_num_accepted_tokens_per_pos",
+                "Of them, by how far behind the anchor",
+            ),
             accept_length: b.add(
                 "forerun_accept_length",
                 "Tokens of a round",
                 Histogram::new((1..=16).map(f64::from)),
             ),
-            rounds: b.new("forerun_rounds", "Rounds by who proposed"),
-            ended: b.new("vllm:request_success", "Answers that ended"),
-            errors: b.new("forerun_request_errors", "Requests that failed, by what went wrong"),
+            rounds: b.made("forerun_rounds", "Rounds by who proposed"),
+            ended: b.made("vllm:request_success", "Answers that ended"),
+            errors: b.made("forerun_request_errors", "Requests that failed, by what went wrong"),
             registry: b.0,
         };
         // What has not happened yet is 0 and not absent.

@@ -175,27 +175,30 @@ impl<K: Keeper> PrefixCache<K> {
 
     /// Keeps to the budgets: stows what is near, lets go of what is far, the least recently used first.
     fn settle(&mut self, keeper: &mut K) {
-        while self.near.is_overdrawn()
-            && let Some(oldest) = self.oldest(true)
-        {
-            let blocks = self.entries[oldest].blocks();
-            let Place::Near(state) = &self.entries[oldest].state else { return };
-            let stowed = if self.far.could_hold(&blocks) { keeper.stow(state) } else { None };
-            self.near.remove(&blocks);
-            match stowed {
-                Some(stowed) => {
-                    self.far.add(&K::stowed_blocks(&stowed));
-                    self.entries[oldest].state = Place::Far(stowed);
-                }
-                None => drop(self.entries.swap_remove(oldest)),
-            }
-        }
+        while self.near.is_overdrawn() && self.make_way(keeper) {}
         while self.far.is_overdrawn()
             && let Some(oldest) = self.oldest(false)
         {
             let gone = self.entries.swap_remove(oldest);
             self.far.remove(&gone.blocks());
         }
+    }
+
+    /// Lets go of the state that passes could read and that was used longest ago, or stows it; whether there was one.
+    pub(crate) fn make_way(&mut self, keeper: &mut K) -> bool {
+        let Some(oldest) = self.oldest(true) else { return false };
+        let blocks = self.entries[oldest].blocks();
+        let Place::Near(state) = &self.entries[oldest].state else { return false };
+        let stowed = if self.far.could_hold(&blocks) { keeper.stow(state) } else { None };
+        self.near.remove(&blocks);
+        match stowed {
+            Some(stowed) => {
+                self.far.add(&K::stowed_blocks(&stowed));
+                self.entries[oldest].state = Place::Far(stowed);
+            }
+            None => drop(self.entries.swap_remove(oldest)),
+        }
+        true
     }
 
     fn oldest(&self, near: bool) -> Option<usize> {

@@ -14,8 +14,6 @@ pub(crate) struct Rendered {
     mark: Option<char>,
     /// Where the last message is left open: whether that is inside its thinking.
     pub(crate) goes_on: Option<bool>,
-    /// What the request asks for and does not get.
-    pub(crate) ignored: Vec<String>,
 }
 
 impl Rendered {
@@ -34,7 +32,7 @@ pub(crate) fn render(fields: &Fields<'_>, tools: &[Value], shared: &Shared) -> R
         ApiError::field("messages", message)
     })?;
     let messages = fold::fold(messages::read(fields)?, template.manners());
-    let Variables { thinking, extra, ignored } = Variables::read(fields)?;
+    let Variables { thinking, extra } = Variables::read(fields)?;
     let (goes_on, add_generation_prompt) = read_opening(fields, &messages)?;
     let mut said = json!([messages, tools, extra]);
     let break_off = match goes_on {
@@ -62,7 +60,7 @@ pub(crate) fn render(fields: &Fields<'_>, tools: &[Value], shared: &Shared) -> R
         text.truncate(end);
         text = text.replace(break_off, "");
     }
-    Ok(Rendered { text, mark, goes_on, ignored })
+    Ok(Rendered { text, mark, goes_on })
 }
 
 /// How the prompt ends: whether the last message is left open (and inside its thinking), and whether the assistant's
@@ -90,7 +88,6 @@ fn read_opening(fields: &Fields<'_>, messages: &[Value]) -> Result<(Option<bool>
 struct Variables {
     thinking: Option<bool>,
     extra: Map<String, Value>,
-    ignored: Vec<String>,
 }
 
 impl Variables {
@@ -110,13 +107,6 @@ impl Variables {
                 return Err(fields.unlisted("reasoning_effort", efforts));
             }
         };
-        let mut ignored = Vec::new();
-        for name in ["thinking_budget", "thinking_token_budget"] {
-            if fields.get(name).is_some() {
-                // An end of thinking that the model did not choose would be another answer than its own.
-                ignored.push(format!("{name}: thinking ends where the model ends it"));
-            }
-        }
         if let Some(variables) = fields.object("chat_template_kwargs")? {
             thinking = variables.bool("enable_thinking")?.or(thinking);
             // What the request says elsewhere is not said again here.
@@ -124,7 +114,7 @@ impl Variables {
             let others = variables.entries().filter(|(name, _)| !own.contains(&name.as_str()));
             extra.extend(others.map(|(name, value)| (name.clone(), value.clone())));
         }
-        Ok(Self { thinking, extra, ignored })
+        Ok(Self { thinking, extra })
     }
 }
 

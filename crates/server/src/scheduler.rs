@@ -8,6 +8,7 @@ use crate::error::ApiError;
 use crate::job::{Event, News, Ticket};
 use crate::metrics::Metrics;
 use crate::prefix::PrefixCache;
+use crate::room::{self, Away};
 use crate::turns::Turns;
 use engine::sampling::Constraint;
 use engine::{Engine, Generation, Sequence};
@@ -51,19 +52,26 @@ pub(crate) struct Waiting {
 }
 
 /// What is under way.
-struct Work {
+pub(crate) struct Work {
     waiting: VecDeque<Waiting>,
     reading: VecDeque<Reading>,
-    answers: Turns<Answer>,
+    pub(crate) answers: Turns<Answer>,
+    /// Answers that had to make way, who left first in front.
+    pub(crate) away: VecDeque<Away>,
+    /// Texts that were under way when there was no room for another; as long as none of them ends there is none.
+    full: Option<usize>,
+    /// Rounds in a row that failed as a whole.
+    failed: usize,
 }
 
 impl Work {
     fn new() -> Self {
-        Self { waiting: VecDeque::new(), reading: VecDeque::new(), answers: Turns::new() }
+        let (waiting, reading, away) = (VecDeque::new(), VecDeque::new(), VecDeque::new());
+        Self { waiting, reading, answers: Turns::new(), away, full: None, failed: 0 }
     }
 
     fn is_empty(&self) -> bool {
-        self.waiting.is_empty() && self.reading.is_empty() && self.answers.is_empty()
+        self.waiting.is_empty() && self.busy_slots() == 0 && self.away.is_empty()
     }
 
     fn held_tokens(&self) -> usize {
@@ -71,7 +79,8 @@ impl Work {
         reading.chain(self.answers.iter().map(Answer::held_tokens)).sum()
     }
 
-    fn busy_slots(&self) -> usize {
+    /// Texts under way, those that had to make way apart.
+    pub(crate) fn busy_slots(&self) -> usize {
         self.reading.len() + self.answers.len()
     }
 }
@@ -86,7 +95,8 @@ impl Scheduler {
             self.change_turns(&mut work);
             self.run_round(&mut work);
             self.metrics.running.set(work.busy_slots() as i64);
-            self.metrics.waiting.set(work.waiting.len() as i64);
+            self.metrics.waiting.set((work.waiting.len() + work.away.len()) as i64);
+            self.metrics.state_bytes.set(self.engine.backend().budget().held() as i64);
             self.metrics.kv_usage.set(work.held_tokens() as f64 / (self.slots * self.context) as f64);
         }
     }
@@ -137,11 +147,24 @@ impl Scheduler {
             }
             stays
         });
+        work.away.retain(|away| {
+            let answer = &away.answer;
+            let stays = stays(&answer.ticket, answer.choice);
+            if !stays {
+                answer.record(&answer.outcome());
+            }
+            stays
+        });
     }
 
     /// Gives free slots to those who wait, first come, first served.
     fn admit(&mut self, work: &mut Work) {
-        while work.busy_slots() < self.slots
+        self.bring_back(work);
+        // Where there is no room for those who have begun, nobody new is let in.
+        work.full = work.full.filter(|full| *full > 0 && work.busy_slots() >= *full);
+        while work.away.is_empty()
+            && work.full.is_none()
+            && work.busy_slots() < self.slots
             && let Some(Waiting { ticket, choice, start }) = work.waiting.pop_front()
         {
             let prompt = &ticket.job.prompt;
@@ -201,6 +224,13 @@ impl Scheduler {
         let ticket = Arc::clone(&reading.ticket);
         let prompt = &ticket.job.prompt;
         let choice = reading.choice;
+        let rows = end - reading.sequence.committed();
+        while let Err(error) = self.engine.reserve(&mut reading.sequence, rows) {
+            if !error.is_out_of_memory() || !self.drop_kept() {
+                drop(reading);
+                return self.not_begun(work, ticket, choice, &error);
+            }
+        }
         self.metrics.prefill_tokens.inc_by((end - reading.sequence.committed()) as u64);
         if end < prompt.len() {
             let (from, start) = (reading.sequence.committed(), Instant::now());
@@ -234,12 +264,21 @@ impl Scheduler {
             return;
         }
         let begun = Begun::of(&reading, self.mode, self.load_s);
-        match guarded_for(&ticket, || self.begin(reading)) {
+        let generation = match guarded(|| Ok(self.begin(reading))) {
+            Ok(Err(error)) => return self.not_begun(work, ticket, choice, &error),
+            Ok(Ok(generation)) => Ok(generation),
+            Err(error) => Err(error),
+        };
+        match generation {
             Ok(mut generation) => {
                 let likelihood = ticket.job.likelihoods.map(|top| {
                     generation.tell_likelihoods(top);
                     self.engine.first_likelihood(&generation, top)
                 });
+                let likelihood = match likelihood.transpose() {
+                    Ok(likelihood) => likelihood,
+                    Err(error) => return fail(&ticket, choice, ApiError::Internal(error.to_string())),
+                };
                 self.metrics.first_token.observe(ticket.arrived.elapsed().as_secs_f64());
                 self.metrics.generation_tokens.inc();
                 let mut answer = Answer::new(begun, generation, Arc::clone(&self.tokenizer));
@@ -249,6 +288,20 @@ impl Scheduler {
                 }
             }
             Err(error) => fail(&ticket, choice, error),
+        }
+    }
+
+    /// A prompt that could not be read. For want of room it is read again when others have ended; where there are none
+    /// it does not fit at all.
+    fn not_begun(&mut self, work: &mut Work, ticket: Arc<Ticket>, choice: usize, error: &engine::Error) {
+        let others = work.busy_slots();
+        match error.is_out_of_memory() {
+            true if self.drop_kept() || others > 0 || !work.away.is_empty() => {
+                work.full = Some(others);
+                work.waiting.push_front(Waiting { ticket, choice, start: None });
+            }
+            true => fail(&ticket, choice, room::too_large(ticket.job.prompt.len())),
+            false => fail(&ticket, choice, told(&ticket, error)),
         }
     }
 
@@ -294,14 +347,18 @@ impl Scheduler {
         }
         let start = Instant::now();
         let mut texts: Vec<_> = on.iter_mut().map(Answer::text).collect();
-        let rounds = match guarded(|| self.engine.step_all(&mut texts)) {
-            Ok(rounds) => rounds,
+        let rounds = match guarded(|| Ok(self.engine.step_all(&mut texts))) {
+            Ok(Ok(rounds)) => rounds,
+            Ok(Err(error)) => return self.no_round(work, error),
             Err(error) => {
-                // The pass was shared, so nobody knows where they are.
-                on.drain(..).for_each(|a| fail(&a.ticket, a.choice, error.clone()));
+                // A panic: nobody knows where they are.
+                on.drain(..).for_each(|a| a.fail(error.clone()));
                 return;
             }
         };
+        work.failed = 0;
+        work.away.iter_mut().for_each(Away::wait);
+        let on = work.answers.on();
         let answers = std::mem::take(on);
         let (texts, mut tokens) = (answers.len(), 0);
         for (mut answer, round) in answers.into_iter().zip(&rounds) {
@@ -322,6 +379,27 @@ impl Scheduler {
         work.answers.add_round(texts, tokens, start.elapsed().as_secs_f64());
     }
 
+    /// A round that could not be run has changed nothing. Where there was no room for it somebody makes way; another
+    /// failure may have been a passing one, and is tried again once.
+    fn no_round(&mut self, work: &mut Work, error: engine::Error) {
+        if error.is_out_of_memory() && self.make_way(work) {
+            return;
+        }
+        work.failed += 1;
+        if work.failed < 2 && !error.is_lost() && !error.is_out_of_memory() {
+            tracing::warn!(cause = %error, "a round failed and is tried again");
+            return;
+        }
+        tracing::error!(cause = %error, "a round failed");
+        let is_alone = work.busy_slots() == 1;
+        for answer in work.answers.on().drain(..) {
+            let tokens = answer.held_tokens();
+            let too_large = is_alone && error.is_out_of_memory();
+            let error = if too_large { room::too_large(tokens) } else { told(&answer.ticket, &error) };
+            answer.fail(error);
+        }
+    }
+
     /// Tells that an answer is whole and keeps the state it left.
     fn end(&mut self, answer: Answer) {
         let outcome = answer.outcome();
@@ -333,7 +411,7 @@ impl Scheduler {
         self.note_cache();
     }
 
-    fn note_cache(&self) {
+    pub(crate) fn note_cache(&self) {
         let (near, far) = self.cache.bytes();
         self.metrics.cache_bytes.set(near as i64);
         self.metrics.cache_host_bytes.set(far as i64);
@@ -353,6 +431,13 @@ fn admit_siblings(reading: &Reading, waiting: &mut VecDeque<Waiting>) {
     }
 }
 
+impl Answer {
+    /// It ends here.
+    pub(crate) fn fail(&self, error: ApiError) {
+        fail(&self.ticket, self.choice, error);
+    }
+}
+
 /// Tells a client that there is no more; whoever has left does not hear it.
 fn fail(ticket: &Ticket, choice: usize, error: ApiError) {
     if let Some(record) = ticket.record.as_ref().filter(|_| !ticket.events.is_closed()) {
@@ -368,11 +453,6 @@ fn told(ticket: &Ticket, error: &engine::Error) -> ApiError {
         engine::Error::Constraint { reason, .. } => ticket.job.held.error(reason),
         error => ApiError::Internal(error.to_string()),
     }
-}
-
-/// Runs a part of the engine for one answer.
-fn guarded_for<T>(ticket: &Ticket, work: impl FnOnce() -> Result<T, engine::Error>) -> Result<T, ApiError> {
-    guarded(|| Ok(work().map_err(|error| told(ticket, &error))))?
 }
 
 /// Runs a part of the engine; a panic becomes an error. Passes only read committed state, and a commit that was cut

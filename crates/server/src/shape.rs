@@ -1,6 +1,7 @@
 //! What an answer may be: free, of a form (`structured.rs`), a call of a tool (`tool_choice`); and tokens that it may not
 //! have.
 
+use crate::budget::Budget;
 use crate::completions::read_ids;
 use crate::constraint::Held;
 use crate::error::ApiError;
@@ -157,6 +158,7 @@ pub(crate) fn held(
         ends: ends.into(),
         allowed,
         banned: read_bad_words(fields, shared)?.into(),
+        budget: Budget::read(fields, thinking, &shared.tokenizer)?,
         written: Vec::new(),
     })
 }

@@ -56,6 +56,18 @@ impl<T> Turns<T> {
         self.off.retain(stays);
     }
 
+    /// Takes out the one whose `age` is the greatest: who came last.
+    pub(crate) fn take_youngest<A: Ord>(&mut self, age: impl Fn(&T) -> A) -> Option<T> {
+        let on = self.on.iter().enumerate().max_by_key(|(_, text)| age(text));
+        let off = self.off.iter().enumerate().max_by_key(|(_, text)| age(text));
+        match (on, off) {
+            (Some((i, on)), Some((_, off))) if age(on) > age(off) => Some(self.on.remove(i)),
+            (_, Some((i, _))) => self.off.remove(i),
+            (Some((i, _)), None) => Some(self.on.remove(i)),
+            (None, None) => None,
+        }
+    }
+
     /// Another one, whose turn comes after everybody else's.
     pub(crate) fn push(&mut self, text: T) {
         self.off.push_back(text);

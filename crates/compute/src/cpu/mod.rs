@@ -16,6 +16,7 @@ use crate::{
     Error,
     arena::Arena,
     backend::{Backend, CommitPath, Matrix, RecurrentCommit},
+    budget::Budget,
     commit::{write_pages, write_tape},
     memory::Memory,
     pass::Pass,
@@ -83,6 +84,7 @@ pub struct Cpu {
     vectors: Vec<Memory>,
     /// [threads].
     scratch: Vec<Memory>,
+    budget: Budget,
 }
 
 impl Cpu {
@@ -95,7 +97,8 @@ impl Cpu {
             pool: Pool::new(threads),
             matrices: Vec::new(),
             vectors: Vec::new(),
-            scratch: vec![Memory::zeroed(0); threads],
+            scratch: (0..threads).map(|_| Memory::zeroed(0)).collect(),
+            budget: Budget::default(),
         }
     }
 
@@ -168,6 +171,10 @@ impl Cpu {
 }
 
 impl Backend for Cpu {
+    fn budget(&self) -> &Budget {
+        &self.budget
+    }
+
     fn matrix(&mut self, m: Matrix<'_>) -> Result<MatrixId, Error> {
         self.matrices.push(Packed::new(m, self.pool.threads()));
         Ok(MatrixId(self.matrices.len() as u32 - 1))

@@ -34,7 +34,7 @@ pub struct DeviceInfo {
 /// A device and its stream.
 pub(crate) struct Driver {
     context: sys::CUcontext,
-    stream: sys::CUstream,
+    pub(super) stream: sys::CUstream,
     device: sys::CUdevice,
     info: DeviceInfo,
     /// Whether a kernel may begin before the one before it ends: only kernels built for the device know when to wait.
@@ -65,15 +65,40 @@ pub(crate) fn check(result: CUresult, call: &'static str) -> Result<(), Error> {
             false => CStr::from_ptr(text).to_string_lossy().into_owned(),
         }
     };
-    Err(Error::Driver { call, reason })
+    Err(match result {
+        CUresult::CUDA_ERROR_OUT_OF_MEMORY => Error::OutOfMemory { needed: 0, what: call },
+        _ if is_lost(result) => Error::Lost { call, reason },
+        _ => Error::Driver { call, reason },
+    })
+}
+
+/// Whether an answer is one after which the context answers nothing else.
+fn is_lost(result: CUresult) -> bool {
+    matches!(
+        result,
+        CUresult::CUDA_ERROR_ILLEGAL_ADDRESS
+            | CUresult::CUDA_ERROR_ILLEGAL_INSTRUCTION
+            | CUresult::CUDA_ERROR_MISALIGNED_ADDRESS
+            | CUresult::CUDA_ERROR_INVALID_ADDRESS_SPACE
+            | CUresult::CUDA_ERROR_INVALID_PC
+            | CUresult::CUDA_ERROR_HARDWARE_STACK_ERROR
+            | CUresult::CUDA_ERROR_LAUNCH_FAILED
+            | CUresult::CUDA_ERROR_LAUNCH_TIMEOUT
+            | CUresult::CUDA_ERROR_ECC_UNCORRECTABLE
+            | CUresult::CUDA_ERROR_ASSERT
+            | CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED
+            | CUresult::CUDA_ERROR_DEVICE_UNAVAILABLE
+            | CUresult::CUDA_ERROR_DEINITIALIZED
+    )
 }
 
 /// Calls a function of the driver and names it in the error.
 macro_rules! call {
     ($name:ident($($arg:expr),* $(,)?)) => {
-        check(sys::$name($($arg),*), stringify!($name))
+        $crate::cuda::driver::check(sys::$name($($arg),*), stringify!($name))
     };
 }
+pub(super) use call;
 
 /// Whether there is a driver, and how many devices it has.
 pub fn devices() -> Result<usize, Error> {
@@ -161,33 +186,15 @@ impl Driver {
         unsafe { call!(cuStreamSynchronize(self.stream)) }
     }
 
-    /// Zeroed memory.
-    pub(crate) fn allocate(self: &Arc<Self>, len: usize, what: &'static str) -> Result<DeviceMemory, Error> {
-        let memory = self.allocate_as_is(len, what)?;
-        if len > 0 {
-            // SAFETY: the block is `len` long.
-            unsafe { call!(cuMemsetD8Async(memory.address, 0, len, self.stream)) }?;
+    /// Gives what was freed and is kept for later back to the driver, where others and its own calls may take it.
+    pub(crate) fn give_back(&self) -> Result<(), Error> {
+        self.finish()?;
+        let mut pool = std::ptr::null_mut();
+        // SAFETY: a pointer to a local; the pool is the device's own and lives as long as it does.
+        unsafe {
+            call!(cuDeviceGetDefaultMemPool(&mut pool, self.device))?;
+            call!(cuMemPoolTrimTo(pool, 0))
         }
-        Ok(memory)
-    }
-
-    /// Memory with anything in it.
-    pub(crate) fn allocate_as_is(
-        self: &Arc<Self>,
-        len: usize,
-        what: &'static str,
-    ) -> Result<DeviceMemory, Error> {
-        let mut address = 0;
-        if len > 0 {
-            self.enter()?;
-            // SAFETY: a pointer to a local.
-            let result = unsafe { sys::cuMemAllocAsync(&mut address, len, self.stream) };
-            if result == CUresult::CUDA_ERROR_OUT_OF_MEMORY {
-                return Err(Error::OutOfMemory { needed: len, what });
-            }
-            check(result, "cuMemAllocAsync")?;
-        }
-        Ok(DeviceMemory { driver: self.clone(), address, len })
     }
 
     /// Copies host bytes to an address; they may be reused at once.
@@ -218,41 +225,12 @@ impl Driver {
     }
 
     /// Loads the image of a kernel file.
-    pub(crate) fn load(&self, image: &[u8]) -> Result<Module, Error> {
+    pub(crate) fn load(self: &Arc<Self>, image: &[u8]) -> Result<Module, Error> {
         self.enter()?;
         let mut module = std::ptr::null_mut();
         // SAFETY: a cubin says how long it is; text images end with a zero (see `kernels`).
         unsafe { call!(cuModuleLoadData(&mut module, image.as_ptr().cast())) }?;
-        Ok(Module(module))
-    }
-
-    /// Runs what `record` sends to the stream not now but whenever the graph is launched.
-    pub(crate) fn capture(&self, record: impl FnOnce() -> Result<(), Error>) -> Result<Graph, Error> {
-        self.enter()?;
-        // SAFETY: the stream is ours; capture ends whatever `record` says.
-        unsafe {
-            call!(cuStreamBeginCapture_v2(
-                self.stream,
-                sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
-            ))?;
-            let recorded = record();
-            let mut graph = std::ptr::null_mut();
-            let ended = call!(cuStreamEndCapture(self.stream, &mut graph));
-            recorded?;
-            ended?;
-            let mut executable = std::ptr::null_mut();
-            let made = call!(cuGraphInstantiateWithFlags(&mut executable, graph, 0));
-            call!(cuGraphDestroy(graph))?;
-            made?;
-            Ok(Graph(executable))
-        }
-    }
-
-    /// Runs a graph.
-    pub(crate) fn launch_graph(&self, graph: &Graph) -> Result<(), Error> {
-        self.enter()?;
-        // SAFETY: the graph was made on this device.
-        unsafe { call!(cuGraphLaunch(graph.0, self.stream)) }
+        Ok(Module { handle: module, _driver: self.clone() })
     }
 
     /// Launches a kernel with one argument.
@@ -410,8 +388,11 @@ impl Shape {
     }
 }
 
-/// Kernels of one file. Stays loaded as long as the program runs.
-pub(crate) struct Module(sys::CUmodule);
+/// Kernels of one file. Stays loaded as long as its device is open, which it keeps open.
+pub(crate) struct Module {
+    handle: sys::CUmodule,
+    _driver: Arc<Driver>,
+}
 
 // SAFETY: a handle of the driver.
 unsafe impl Send for Module {}
@@ -433,7 +414,7 @@ impl Module {
         let mut function = std::ptr::null_mut();
         // SAFETY: the module is loaded; pointers to locals.
         unsafe {
-            let found = sys::cuModuleGetFunction(&mut function, self.0, symbol.as_ptr());
+            let found = sys::cuModuleGetFunction(&mut function, self.handle, symbol.as_ptr());
             if found == CUresult::CUDA_ERROR_NOT_FOUND {
                 return Ok(None);
             }
@@ -451,107 +432,5 @@ impl Module {
             ))?;
         }
         Ok(Some(Function { handle: function, name }))
-    }
-}
-
-/// Launches that were captured.
-pub(crate) struct Graph(sys::CUgraphExec);
-
-// SAFETY: used by one thread at a time, as its owner is.
-unsafe impl Send for Graph {}
-// SAFETY: nothing is done with a shared graph.
-unsafe impl Sync for Graph {}
-
-impl Drop for Graph {
-    fn drop(&mut self) {
-        // SAFETY: made by `capture`, dropped once.
-        unsafe {
-            let _ = sys::cuGraphExecDestroy(self.0);
-        }
-    }
-}
-
-/// A block of a device's memory.
-pub(crate) struct DeviceMemory {
-    driver: Arc<Driver>,
-    address: u64,
-    len: usize,
-}
-
-impl DeviceMemory {
-    pub(crate) fn len(&self) -> usize {
-        self.len
-    }
-
-    pub(crate) fn address(&self) -> u64 {
-        self.address
-    }
-
-    pub(crate) fn duplicate(&self) -> Result<Self, Error> {
-        let copy = self.driver.allocate_as_is(self.len, "a copy of a sequence's state")?;
-        if self.len > 0 {
-            self.driver.copy(self.address, copy.address, self.len)?;
-        }
-        Ok(copy)
-    }
-
-    pub(crate) fn copy_from(&self, at: usize, other: &Self, from: usize, len: usize) -> Result<(), Error> {
-        assert!(
-            at + len <= self.len && from + len <= other.len,
-            "{len} bytes of {} to {}",
-            other.len,
-            self.len
-        );
-        if len == 0 {
-            return Ok(());
-        }
-        self.driver.copy(other.address + from as u64, self.address + at as u64, len)
-    }
-
-    /// Reads bytes from `at` on. A driver that fails here has failed before, and the pass that did has said so.
-    pub(crate) fn read(&self, at: usize, bytes: &mut [u8]) {
-        assert!(at + bytes.len() <= self.len, "{} bytes at {at} of {}", bytes.len(), self.len);
-        if !bytes.is_empty() && self.driver.download(self.address + at as u64, bytes).is_err() {
-            bytes.fill(0xff);
-        }
-    }
-
-    /// Copies all of it to the host.
-    pub(crate) fn fetch(&self, bytes: &mut [u8]) -> Result<(), Error> {
-        assert_eq!(bytes.len(), self.len, "all of a block");
-        if bytes.is_empty() { Ok(()) } else { self.driver.download(self.address, bytes) }
-    }
-
-    pub(crate) fn write(&self, at: usize, bytes: &[u8]) {
-        assert!(at + bytes.len() <= self.len, "{} bytes at {at} of {}", bytes.len(), self.len);
-        if !bytes.is_empty() {
-            let _ = self.driver.upload(self.address + at as u64, bytes);
-        }
-    }
-
-    pub(crate) fn fill(&self, byte: u8) {
-        if self.len > 0 && self.driver.enter().is_ok() {
-            // SAFETY: the block is `len` long.
-            unsafe {
-                let _ = sys::cuMemsetD8Async(self.address, byte, self.len, self.driver.stream);
-            }
-        }
-    }
-}
-
-impl Clone for DeviceMemory {
-    fn clone(&self) -> Self {
-        self.duplicate().expect("room on the device; `Memory::duplicate` says when there is none")
-    }
-}
-
-impl Drop for DeviceMemory {
-    fn drop(&mut self) {
-        if self.len > 0 && self.driver.enter().is_ok() {
-            // SAFETY: allocated once, freed once, after everything the stream still does with it.
-            unsafe {
-                let _ = sys::cuMemFreeAsync(self.address, self.driver.stream);
-            }
-        }
     }
 }

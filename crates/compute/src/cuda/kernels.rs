@@ -11,7 +11,7 @@ use std::{
     collections::HashMap,
     hash::{DefaultHasher, Hash, Hasher},
     path::PathBuf,
-    sync::atomic::Ordering,
+    sync::{Arc, atomic::Ordering},
 };
 
 include!(concat!(env!("OUT_DIR"), "/kernels.rs"));
@@ -46,7 +46,7 @@ pub(crate) struct Kernels {
 }
 
 impl Kernels {
-    pub(crate) fn load(driver: &Driver, images: Images) -> Result<Self, Error> {
+    pub(crate) fn load(driver: &Arc<Driver>, images: Images) -> Result<Self, Error> {
         let info = driver.info();
         let own = match (info.major, info.minor) {
             (9, 0) => "sm_90a".to_string(),
@@ -91,7 +91,7 @@ impl Kernels {
     }
 }
 
-fn load<'i>(driver: &Driver, images: Vec<(&'i str, &[u8])>) -> Result<HashMap<&'i str, Module>, Error> {
+fn load<'i>(driver: &Arc<Driver>, images: Vec<(&'i str, &[u8])>) -> Result<HashMap<&'i str, Module>, Error> {
     images.into_iter().map(|(file, image)| Ok((file, driver.load(image)?))).collect()
 }
 

@@ -6,6 +6,7 @@ use crate::{
     Error,
     arena::Arena,
     backend::{Backend, CommitPath, Matrix, RandomMatrix, RecurrentCommit},
+    budget::Budget,
     memory::Memory,
     pass::Pass,
     plan::{AttentionShape, MatrixId, Op, Plan, VectorId},
@@ -37,6 +38,7 @@ pub struct Ledger {
     prompt_rows: usize,
     matrices: u32,
     vectors: u32,
+    budget: Budget,
 }
 
 impl Ledger {
@@ -59,6 +61,10 @@ impl Ledger {
 }
 
 impl Backend for Ledger {
+    fn budget(&self) -> &Budget {
+        &self.budget
+    }
+
     fn matrix(&mut self, m: Matrix<'_>) -> Result<MatrixId, Error> {
         Ok(self.add_matrix(m.ty, m.experts, m.rows, m.cols))
     }

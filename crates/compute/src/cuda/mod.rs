@@ -3,7 +3,10 @@
 #![allow(unsafe_code)]
 
 mod args;
+mod block;
+mod captured;
 mod driver;
+mod graph;
 mod kernels;
 mod ledger;
 mod nvrtc;
@@ -19,6 +22,7 @@ use crate::{
     Error,
     arena::Arena,
     backend::{Backend, CommitPath, Draw, Drawn, Matrix, RandomMatrix, RecurrentCommit},
+    budget::Budget,
     memory::Memory,
     pass::{Pass, Role},
     plan::{AttentionShape, Buf, MatrixId, Op, Plan, VectorId},
@@ -26,9 +30,10 @@ use crate::{
     recurrent::RecurrentLayout,
 };
 use args::DECODE_ROWS;
-pub(crate) use driver::DeviceMemory;
+use block::DeviceMemory;
+use captured::{Captured, Lent};
+use driver::Driver;
 pub use driver::{DeviceInfo, devices, driver_version};
-use driver::{Driver, Graph};
 use kernels::Kernels;
 pub use kernels::{Images, architectures};
 pub use ledger::{Bill, Ledger};
@@ -55,19 +60,7 @@ pub struct Cuda {
     inbox: DeviceMemory,
     /// For what a call reads back.
     outbox: DeviceMemory,
-}
-
-/// What an arena keeps beside its buffers: the passes in device memory, and graphs by rows, chosen ones, sequences and the
-/// rows that one has; none of shapes that came only once.
-pub(crate) struct Captured {
-    small: PassBuffer,
-    large: Option<PassBuffer>,
-    graphs: HashMap<[usize; 4], Option<Graph>>,
-    /// Of the scratch memory the graphs were captured with.
-    generation: u64,
-    /// What the commit of each cache reads, and of the recurrent state.
-    commit: ops::commit::Tables,
-    needs: Needs,
+    budget: Budget,
 }
 
 /// What a plan needs of scratch memory.
@@ -100,6 +93,8 @@ impl Needs {
 
 /// Pages a pass has room for at first: 32K tokens of one cache.
 const FIRST_PAGES: usize = 512;
+/// What memory of sequences is called where there is no room for it.
+const STATE: &str = "the state of a sequence";
 /// Bytes of the inbox and the outbox.
 const BOX: usize = 1 << 20;
 /// Graphs and shapes that came once an arena keeps; when there are more, the latter go, and all where most were graphs.
@@ -128,7 +123,8 @@ impl Cuda {
         let inbox = driver.allocate(BOX, "messages")?;
         let outbox = driver.allocate(BOX, "messages")?;
         let cuts = ops::matmul::Cuts::default();
-        Ok(Self { limits, kernels, scratch, cuts, weights: Weights::default(), inbox, outbox, driver })
+        let (weights, budget) = (Weights::default(), Budget::default());
+        Ok(Self { limits, kernels, scratch, cuts, weights, inbox, outbox, budget, driver })
     }
 
     /// The device.
@@ -237,7 +233,7 @@ impl Backend for Cuda {
     }
 
     fn arena(&self, plan: Arc<Plan>, capacity: usize, chosen: usize) -> Result<Arena, Error> {
-        let allocate = |len| Ok(Memory::of_device(self.driver.allocate(len, "buffers of a pass")?));
+        let allocate = |len| Ok(self.driver.allocate(len, "buffers of a pass")?.into());
         let mut arena = Arena::new(plan, capacity, chosen, run::activation_bytes, allocate)?;
         let small = PassBuffer::new(&self.driver, DECODE_ROWS, FIRST_PAGES)?;
         let large = match capacity > DECODE_ROWS {
@@ -247,12 +243,17 @@ impl Backend for Cuda {
         let commit = ops::commit::Tables::new(&self.driver, &arena)?;
         let needs = Needs::new(&arena.plan, &self.weights, &self.limits);
         let graphs = HashMap::new();
-        arena.captured = Some(Box::new(Captured { small, large, graphs, generation: 0, commit, needs }));
+        arena.beside = Some(Box::new(Captured { small, large, graphs, generation: 0, commit, needs }));
         Ok(arena)
     }
 
+    fn budget(&self) -> &Budget {
+        &self.budget
+    }
+
     fn memory(&self, len: usize) -> Result<Memory, Error> {
-        Ok(Memory::of_device(self.driver.allocate(len, "the state of a sequence")?))
+        let share = self.budget.take(len, STATE)?;
+        Ok(Memory::from(self.driver.allocate(len, STATE)?).holding(share))
     }
 
     fn has_own_memory(&self) -> bool {
@@ -260,11 +261,12 @@ impl Backend for Cuda {
     }
 
     fn memory_with(&self, host: &Memory) -> Result<Memory, Error> {
-        let memory = self.driver.allocate_as_is(host.len(), "the state of a sequence")?;
+        let share = self.budget.take(host.len(), STATE)?;
+        let memory = self.driver.allocate_as_is(host.len(), STATE)?;
         if !host.is_empty() {
             self.driver.upload(memory.address(), host.slice())?;
         }
-        Ok(Memory::of_device(memory))
+        Ok(Memory::from(memory).holding(share))
     }
 
     fn prompt_rows(&self) -> usize {
@@ -278,14 +280,10 @@ impl Backend for Cuda {
             return Ok(());
         }
         let plan = arena.plan.clone();
-        let mut captured = arena.captured.take().expect("an arena of this device");
-        if let Err(error) = self.reserve(&captured.needs, pass) {
-            arena.captured = Some(captured);
-            return Err(error);
-        }
-        let done = self.run_captured(arena, &mut captured, &plan, pass);
-        arena.captured = Some(captured);
-        done
+        let mut lent = Lent::of(arena);
+        let (arena, captured) = lent.parts();
+        self.reserve(&captured.needs, pass)?;
+        self.run_captured(arena, captured, &plan, pass)
     }
 
     fn commit_kv(
@@ -296,7 +294,7 @@ impl Backend for Cuda {
         first_page: usize,
         pages: &mut [&mut Memory],
     ) -> Result<(), Error> {
-        let tables = &arena.captured.as_ref().expect("an arena of this device").commit;
+        let tables = &Captured::of(arena).commit;
         ops::commit::kv(self, arena, tables, cache, path, first_page, pages)
     }
 
@@ -306,7 +304,7 @@ impl Backend for Cuda {
         path: CommitPath<'_>,
         state: RecurrentCommit<'_>,
     ) -> Result<(), Error> {
-        let tables = &arena.captured.as_ref().expect("an arena of this device").commit;
+        let tables = &Captured::of(arena).commit;
         ops::commit::recurrent(self, arena, tables, path, state)
     }
 
@@ -319,8 +317,8 @@ impl Backend for Cuda {
         at: usize,
     ) -> Result<(), Error> {
         let bytes = 4 * arena.plan.cols(buf);
-        let from = arena.data[buf.0 as usize].device().expect("an arena of this device").address();
-        let to = to.device().expect("memory of this device").address();
+        let from = DeviceMemory::of(&arena.data[buf.0 as usize]).address();
+        let to = DeviceMemory::of(to).address();
         // Rows that follow each other are one copy.
         let mut i = 0;
         while i < rows.len() {
@@ -345,9 +343,9 @@ impl Backend for Cuda {
         count: usize,
     ) -> Result<(), Error> {
         let bytes = 4 * arena.plan.cols(buf);
-        let to = arena.data[buf.0 as usize].device().expect("an arena of this device").address();
+        let to = DeviceMemory::of(&arena.data[buf.0 as usize]).address();
         let to = to + (at * bytes) as u64;
-        let from = from.device().expect("memory of this device").address() + (first * bytes) as u64;
+        let from = DeviceMemory::of(from).address() + (first * bytes) as u64;
         self.driver.copy(from, to, count * bytes)
     }
 
@@ -438,7 +436,12 @@ impl Cuda {
                 Ok(())
             }
             Some(None) => {
-                let graph = self.driver.capture(launch)?;
+                let graph = match self.driver.capture(launch) {
+                    Ok(graph) => graph,
+                    // A graph takes memory of the driver's own; where it is short the pass runs without one.
+                    Err(Error::OutOfMemory { .. }) => return launch(),
+                    Err(error) => return Err(error),
+                };
                 let launched = self.driver.launch_graph(&graph);
                 captured.graphs.insert(key, Some(graph));
                 launched

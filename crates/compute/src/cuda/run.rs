@@ -3,6 +3,7 @@
 
 use super::{
     args,
+    block::DeviceMemory,
     driver::{DeviceInfo, Driver, Shape},
     kernels::Kernels,
     ops,
@@ -60,7 +61,7 @@ impl Run<'_> {
 
     /// The address of a buffer.
     pub(crate) fn buffer(&self, buf: Buf) -> args::Address {
-        self.arena.data[buf.0 as usize].device().expect("an arena of this device").address()
+        DeviceMemory::of(&self.arena.data[buf.0 as usize]).address()
     }
 
     /// A buffer that matrices are multiplied with.
@@ -68,8 +69,7 @@ impl Run<'_> {
         let spec = &self.plan().buffers[buf.0 as usize];
         let rows = spec.rows(self.arena.capacity(), self.arena.chosen_capacity());
         let (cols, ld) = (spec.cols, padded(spec.cols));
-        let rounded =
-            self.arena.rounded[buf.0 as usize].device().expect("an activation of this device").address();
+        let rounded = DeviceMemory::of(&self.arena.rounded[buf.0 as usize]).address();
         args::Activation {
             x: rounded,
             sums: rounded + (rows * ld * 2) as u64,

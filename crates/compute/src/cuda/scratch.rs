@@ -1,10 +1,7 @@
 //! Memory that ops use while they run and nobody reads afterwards. It grows; captured graphs know its address, so they
 //! are made again when it does.
 
-use super::{
-    driver::{DeviceMemory, Driver},
-    ops::experts::VISIT_LIST,
-};
+use super::{block::DeviceMemory, driver::Driver, ops::experts::VISIT_LIST};
 use crate::Error;
 use std::sync::Arc;
 

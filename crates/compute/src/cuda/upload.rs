@@ -3,7 +3,8 @@
 
 use super::{
     args::{self, Address, DECODE_ROWS, MAX_CACHES},
-    driver::{DeviceMemory, Driver},
+    block::DeviceMemory,
+    driver::Driver,
 };
 use crate::{
     Error,
@@ -127,8 +128,7 @@ impl PassBuffer {
         }
         let base = self.memory.address();
         let mut page_at = at.pages;
-        let address =
-            |m: Option<&crate::Memory>| m.map_or(0, |m| m.device().expect("state of this device").address());
+        let address = |m: Option<&crate::Memory>| m.map_or(0, |m| DeviceMemory::of(m).address());
         for (s, view) in pass.sequences.iter().enumerate() {
             let mut sequence = args::Sequence {
                 committed: view.committed as i32,

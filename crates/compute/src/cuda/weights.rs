@@ -2,7 +2,8 @@
 
 use super::{
     args::Address,
-    driver::{DeviceMemory, Driver},
+    block::DeviceMemory,
+    driver::Driver,
     pack::{self, TileFormat},
 };
 use crate::{
@@ -113,7 +114,7 @@ impl Weights {
 
     pub(crate) fn add_vector(&mut self, driver: &Arc<Driver>, numbers: &[f32]) -> Result<VectorId, Error> {
         let memory = driver.allocate_as_is(4 * numbers.len(), "weights")?;
-        memory.write(0, bytemuck::cast_slice(numbers));
+        driver.upload(memory.address(), bytemuck::cast_slice(numbers))?;
         self.vectors.push(memory);
         Ok(VectorId(self.vectors.len() as u32 - 1))
     }

@@ -10,6 +10,7 @@ use crate::{
     Error,
     arena::Arena,
     backend::{Backend, CommitPath, Matrix, RecurrentCommit},
+    budget::Budget,
     commit::{write_pages, write_tape},
     memory::Memory,
     pass::Pass,
@@ -33,6 +34,7 @@ struct DecodedMatrix {
 pub struct Reference {
     matrices: Vec<DecodedMatrix>,
     vectors: Vec<Vec<f32>>,
+    budget: Budget,
 }
 
 /// A plan while it runs.
@@ -146,6 +148,10 @@ impl Run<'_> {
 }
 
 impl Backend for Reference {
+    fn budget(&self) -> &Budget {
+        &self.budget
+    }
+
     fn matrix(&mut self, m: Matrix<'_>) -> Result<MatrixId, Error> {
         let mut numbers = vec![0.0; m.experts * m.rows * m.cols];
         formats::blocks::decode(m.ty, m.bytes, &mut numbers);

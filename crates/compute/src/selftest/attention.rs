@@ -51,7 +51,7 @@ impl Side<'_> {
             self.backend.commit_kv(&arena, 0, commit, first_page, &mut pages)?;
             self.committed = end;
         }
-        Ok(arena.read(out).into_owned())
+        Ok(arena.read(out)?.into_owned())
     }
 }
 

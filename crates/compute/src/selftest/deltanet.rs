@@ -56,7 +56,9 @@ impl<'a> Side<'a> {
         }
         let arena = run_plan(self.backend, plan, &inputs, &pass)?;
         drop(pass);
-        let outputs = [out, kept.keys, kept.deltas, kept.gates].map(|b| arena.read(b).into_owned()).to_vec();
+        let outputs = [out, kept.keys, kept.deltas, kept.gates];
+        let outputs =
+            outputs.iter().map(|b| Ok(arena.read(*b)?.into_owned())).collect::<Result<_, Error>>()?;
         if keep > 0 {
             self.commit(&arena, keep)?;
         }

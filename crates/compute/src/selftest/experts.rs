@@ -164,7 +164,7 @@ fn block(both: &mut Both<'_>, rows: usize, s: &Shape) -> Result<(), Error> {
             let cols = alone.plan().cols(*out);
             let bits = |x: &[f32]| x.iter().map(|x| x.to_bits()).collect::<Vec<u32>>();
             let (one, all) =
-                (bits(&alone.read(*out)[..cols]), bits(&together.read(*out)[row * cols..][..cols]));
+                (bits(&alone.read(*out)?[..cols]), bits(&together.read(*out)?[row * cols..][..cols]));
             differing += usize::from(one != all);
         }
     }

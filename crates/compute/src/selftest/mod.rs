@@ -56,11 +56,11 @@ fn stow(both: &mut Both<'_>) -> Result<(), Error> {
         }
         let bytes: Vec<u8> = (0..len).map(|i: usize| ((i * 31) ^ (i >> 8)) as u8).collect();
         let mut block = both.device.memory(len)?;
-        block.write(0, &bytes);
+        block.write(0, &bytes)?;
         let stowed = block.to_host()?;
         drop(block);
         let fetched = both.device.memory_with(&stowed)?;
-        let same = *stowed.slice::<u8>() == *bytes && *fetched.read::<u8>(0, len) == *bytes;
+        let same = *stowed.slice::<u8>() == *bytes && *fetched.read::<u8>(0, len)? == *bytes;
         both.check(&name, if same { 0.0 } else { f32::NAN }, 0.0);
     }
     Ok(())
@@ -135,7 +135,7 @@ impl Both<'_> {
         for out in outputs {
             let spec = &expected.plan().buffers[out.0 as usize];
             let count = spec.rows(on_device.rows(), on_device.chosen.len()) * spec.cols;
-            worst = largest(worst, difference(&expected.read(out)[..count], &got.read(out)[..count]));
+            worst = largest(worst, difference(&expected.read(out)?[..count], &got.read(out)?[..count]));
         }
         self.check(name, worst, tolerance);
         Ok(())
@@ -156,9 +156,9 @@ fn run_plan(
     pass: &Pass<'_>,
 ) -> Result<Arena, Error> {
     let mut arena = backend.arena(Arc::new(plan), pass.rows(), pass.chosen.len())?;
-    arena.poison();
+    arena.poison()?;
     for (buf, numbers) in inputs {
-        arena.write(*buf, numbers);
+        arena.write(*buf, numbers)?;
     }
     backend.run(&mut arena, pass)?;
     backend.finish()?;

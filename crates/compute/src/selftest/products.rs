@@ -64,7 +64,7 @@ fn company(both: &mut Both<'_>, matrices: &[(BlockType, usize)], cols: usize) ->
         plan.record(Op::Matmul { products });
         let inputs = [(input, x[rows.start * cols..rows.end * cols].to_vec())];
         let arena = run_plan(both.device, plan, &inputs, &pass(rows.len(), false))?;
-        Ok(outputs.iter().map(|out| arena.read(*out).into_owned()).collect())
+        outputs.iter().map(|out| Ok(arena.read(*out)?.into_owned())).collect::<Result<_, Error>>()
     };
     let few: Vec<_> = (0..MOST).step_by(16).map(|i| outputs_of(i..i + 16)).collect::<Result<_, _>>()?;
     let mut found = Vec::new();
@@ -129,7 +129,8 @@ fn product(
             both.compare(&format!("{name}, {count} rows, {role}"), &record, passes, 3e-3)?;
             let (plan, inputs, outputs) = record(true);
             let arena = run_plan(both.device, plan, &inputs, &pass(count, prompt))?;
-            let got: Vec<Vec<f32>> = outputs.iter().map(|out| arena.read(*out).into_owned()).collect();
+            let got = outputs.iter().map(|out| Ok(arena.read(*out)?.into_owned()));
+            let got: Vec<Vec<f32>> = got.collect::<Result<_, Error>>()?;
             // Counts ascend: what is compared with is always the longest so far.
             if let Some(fewer) = bits.replace(got.clone()) {
                 let same = fewer.iter().zip(&got).all(|(a, b)| {

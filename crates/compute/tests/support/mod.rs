@@ -52,9 +52,9 @@ pub fn run(
     pass: &Pass<'_>,
 ) -> Arena {
     let mut arena = backend.arena(plan.clone(), pass.rows(), pass.chosen.len()).expect("room");
-    arena.poison();
+    arena.poison().expect("memory of the host");
     for (buf, numbers) in inputs {
-        arena.write(*buf, numbers);
+        arena.write(*buf, numbers).expect("memory of the host");
     }
     backend.run(&mut arena, pass).expect("a pass");
     arena

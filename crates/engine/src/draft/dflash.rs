@@ -211,8 +211,8 @@ impl Dflash {
     }
 
     /// Logits of masked position `i` of the last block pass: [vocab].
-    pub fn logits(&self, i: usize) -> Cow<'_, [f32]> {
-        self.block.row(self.logits, i)
+    pub fn logits(&self, i: usize) -> Result<Cow<'_, [f32]>, Error> {
+        Ok(self.block.row(self.logits, i)?)
     }
 }
 

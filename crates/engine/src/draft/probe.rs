@@ -78,10 +78,12 @@ impl Probe {
                     let path: Vec<u32> = (0..chunk.len() as u32).collect();
                     let last = &path[path.len() - 1..];
                     self.model.forward_prompt(&mut *self.backend, &rows, last, &[&sequence])?;
-                    (0..chunk.len()).for_each(|row| features.extend_from_slice(&self.model.taps(row)));
+                    for row in 0..chunk.len() {
+                        features.extend_from_slice(&self.model.taps(row)?);
+                    }
                     self.model.commit(&mut *self.backend, 0, &mut sequence, &path)?;
                 }
-                let next = greedy(&self.model.logits(0))?;
+                let next = greedy(&self.model.logits(&*self.backend, 0)?)?;
                 tokens.push(next);
                 if ends.contains(&next) {
                     break;
@@ -139,16 +141,15 @@ impl Probe {
             let end =
                 reading.answers.iter().find(|a| a.contains(anchor)).map_or(reading.tokens.len(), |a| a.end);
             let right = reading.tokens[anchor + 1..end].iter().take(block - 1);
-            let guess = |(i, &token): (usize, &u32)| {
-                let logits = drafter.logits(i);
-                let (best, log) = rank(&logits, 1)?[0];
+            let mut guesses = Vec::with_capacity(block);
+            for (i, &token) in right.enumerate() {
+                let logits = drafter.logits(i)?;
+                let Some(ranked) = rank(&logits, 1) else { return Ok(None) };
+                let (best, log) = ranked[0];
                 let below = logits[best as usize] - logits[token as usize];
-                Some(Guess { log_probability: log - below, right: best == token })
-            };
-            match right.enumerate().map(guess).collect::<Option<Vec<Guess>>>() {
-                Some(guesses) => found.push(guesses),
-                None => return Ok(None),
+                guesses.push(Guess { log_probability: log - below, right: best == token });
             }
+            found.push(guesses);
         }
         Ok(Some(found))
     }

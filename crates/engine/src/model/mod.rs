@@ -289,25 +289,25 @@ impl Model {
     }
 
     /// Logits of the `i`th chosen row of the last pass: [vocab].
-    pub fn logits(&self, i: usize) -> Cow<'_, [f32]> {
-        self.arena.row(self.logits, i)
+    pub fn logits(&self, backend: &dyn Backend, i: usize) -> Result<Cow<'_, [f32]>, Error> {
+        Ok(backend.row(&self.arena, self.logits, i)?)
     }
 
     /// A row of the last pass after the output norm: [hidden].
-    pub fn hidden(&self, row: usize) -> Cow<'_, [f32]> {
-        self.arena.row(self.hidden, row)
+    pub fn hidden(&self, row: usize) -> Result<Cow<'_, [f32]>, Error> {
+        Ok(self.arena.row(self.hidden, row)?)
     }
 
     /// The residual stream of a row of the last pass after the tapped layers: [taps, hidden].
-    pub fn taps(&self, row: usize) -> Cow<'_, [f32]> {
-        self.arena.row(self.taps, row)
+    pub fn taps(&self, row: usize) -> Result<Cow<'_, [f32]>, Error> {
+        Ok(self.arena.row(self.taps, row)?)
     }
 
     /// Distinct experts of the last layer that a pass of `rows` rows went to; none without experts.
-    pub fn experts_touched(&self, rows: usize) -> Option<usize> {
-        let ids = self.arena.plan().find("experts")?;
-        let ids: HashSet<u32> = self.arena.read_words(ids, rows).iter().copied().collect();
-        Some(ids.len())
+    pub fn experts_touched(&self, rows: usize) -> Result<Option<usize>, Error> {
+        let Some(ids) = self.arena.plan().find("experts") else { return Ok(None) };
+        let ids: HashSet<u32> = self.arena.read_words(ids, rows)?.iter().copied().collect();
+        Ok(Some(ids.len()))
     }
 
     /// Tokens drawn from the logits of the first chosen rows; nothing where the caller is better off drawing itself.

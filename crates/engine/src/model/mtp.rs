@@ -150,12 +150,14 @@ impl Model {
     }
 
     /// Logits of the `i`th chosen row of that pass: [vocab].
-    pub fn mtp_logits(&self, i: usize) -> Option<Cow<'_, [f32]>> {
-        self.mtp.as_ref().map(|m| m.arena.row(m.logits, i))
+    pub fn mtp_logits(&self, i: usize) -> Result<Cow<'_, [f32]>, Error> {
+        let mtp = self.mtp.as_ref().ok_or(Error::NoMtp)?;
+        Ok(mtp.arena.row(mtp.logits, i)?)
     }
 
     /// Output of a row of that pass: [hidden].
-    pub fn mtp_hidden(&self, row: usize) -> Option<Cow<'_, [f32]>> {
-        self.mtp.as_ref().map(|m| m.arena.row(m.hidden, row))
+    pub fn mtp_hidden(&self, row: usize) -> Result<Cow<'_, [f32]>, Error> {
+        let mtp = self.mtp.as_ref().ok_or(Error::NoMtp)?;
+        Ok(mtp.arena.row(mtp.hidden, row)?)
     }
 }

@@ -1,6 +1,6 @@
 //! Keys and values in pages that grow with the text.
 
-use super::{Other, writable};
+use super::{Other, Spare, writable};
 use crate::Error;
 use compute::{Arena, Backend, CommitPath, KvLayout, Memory, PAGE_TOKENS, PageTable};
 use std::sync::Arc;
@@ -12,11 +12,12 @@ pub(crate) struct KvPages {
     /// Number of the first page kept.
     first: usize,
     pages: Vec<Arc<Memory>>,
+    spare: Spare,
 }
 
 impl KvPages {
     pub(crate) fn new(layout: KvLayout) -> Self {
-        Self { layout, first: 0, pages: Vec::new() }
+        Self { layout, first: 0, pages: Vec::new(), spare: Spare::default() }
     }
 
     pub(crate) fn table(&self) -> PageTable<'_> {
@@ -26,7 +27,7 @@ impl KvPages {
     /// The same over other blocks: what `other` makes of each.
     pub(crate) fn over(&self, other: &mut Other<'_>) -> Result<Self, Error> {
         let pages = self.pages.iter().map(other).collect::<Result<_, _>>()?;
-        Ok(Self { layout: self.layout, first: self.first, pages })
+        Ok(Self { layout: self.layout, first: self.first, pages, spare: Spare::default() })
     }
 
     /// Lets go of pages that lie wholly before `position`.
@@ -34,6 +35,20 @@ impl KvPages {
         let gone = (position / PAGE_TOKENS).saturating_sub(self.first).min(self.pages.len());
         self.pages.drain(..gone);
         self.first += gone;
+    }
+
+    /// Sets aside what a commit of `rows` rows behind `position` needs.
+    pub(crate) fn reserve(
+        &mut self,
+        backend: &dyn Backend,
+        position: usize,
+        rows: usize,
+    ) -> Result<(), Error> {
+        let pages = (position + rows).div_ceil(PAGE_TOKENS);
+        let missing = pages.saturating_sub(self.first + self.pages.len());
+        self.spare.reserve(backend, missing, self.layout.page_bytes())?;
+        let shared = (position / PAGE_TOKENS).saturating_sub(self.first).min(self.pages.len());
+        self.pages[shared..].iter_mut().try_for_each(|page| writable(backend, page).map(drop))
     }
 
     /// Writes the rows of a path; pages shared with a snapshot are copied first.
@@ -46,11 +61,11 @@ impl KvPages {
     ) -> Result<(), Error> {
         let end = path.position + path.rows.len();
         while self.first + self.pages.len() < end.div_ceil(PAGE_TOKENS) {
-            self.pages.push(Arc::new(backend.memory(self.layout.page_bytes())?));
+            self.pages.push(Arc::new(self.spare.take(backend, self.layout.page_bytes())?));
         }
         let first_page = path.position / PAGE_TOKENS;
-        let pages: Result<Vec<&mut Memory>, Error> =
-            self.pages[first_page - self.first..].iter_mut().map(writable).collect();
+        let pages = self.pages[first_page - self.first..].iter_mut();
+        let pages: Result<Vec<&mut Memory>, Error> = pages.map(|page| writable(backend, page)).collect();
         Ok(backend.commit_kv(arena, cache, path, first_page, &mut pages?)?)
     }
 }

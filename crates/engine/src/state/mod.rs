@@ -4,23 +4,25 @@ mod context;
 mod kv;
 mod recurrent;
 mod rows;
+mod spare;
 
 pub(crate) use context::{Context, MtpFeed};
 pub(crate) use kv::KvPages;
 pub(crate) use recurrent::Recurrent;
 pub use rows::KeptRows;
+use spare::Spare;
 
 use crate::Error;
-use compute::Memory;
+use compute::{Backend, Memory};
 use std::sync::Arc;
 
 /// Makes another block of one: a copy, or a copy elsewhere.
 pub(crate) type Other<'a> = dyn FnMut(&Arc<Memory>) -> Result<Arc<Memory>, Error> + 'a;
 
 /// Memory that may be written: a copy, where a snapshot shares it.
-fn writable(memory: &mut Arc<Memory>) -> Result<&mut Memory, Error> {
+fn writable<'m>(backend: &dyn Backend, memory: &'m mut Arc<Memory>) -> Result<&'m mut Memory, Error> {
     if Arc::get_mut(memory).is_none() {
-        *memory = Arc::new(memory.duplicate()?);
+        *memory = Arc::new(backend.duplicate(memory)?);
     }
     Ok(Arc::get_mut(memory).expect("nobody shares it now"))
 }

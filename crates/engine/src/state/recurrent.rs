@@ -1,6 +1,6 @@
 //! The recurrent part of a sequence: the anchors its next rows start from, and the tape of rows since.
 
-use super::{Other, writable};
+use super::{Other, Spare, writable};
 use crate::Error;
 use compute::{
     ANCHOR_TOKENS, Arena, Backend, CommitPath, Memory, RecurrentCommit, RecurrentLayout, anchor_of,
@@ -17,23 +17,8 @@ pub(crate) struct Recurrent {
     older: Option<Arc<Memory>>,
     /// None until something is committed.
     tape: Option<Arc<Memory>>,
+    /// Anchors to come: one that was let go, or what was reserved.
     spare: Spare,
-}
-
-/// Memory of an anchor no longer needed, kept for the next one. No part of the state.
-#[derive(Debug, Default)]
-struct Spare(Option<Memory>);
-
-impl Clone for Spare {
-    fn clone(&self) -> Self {
-        Self(None)
-    }
-}
-
-impl PartialEq for Spare {
-    fn eq(&self, _: &Self) -> bool {
-        true
-    }
 }
 
 impl Recurrent {
@@ -64,6 +49,27 @@ impl Recurrent {
         })
     }
 
+    /// Sets aside what a commit of `rows` rows behind `position` needs.
+    pub(crate) fn reserve(
+        &mut self,
+        backend: &dyn Backend,
+        position: usize,
+        rows: usize,
+    ) -> Result<(), Error> {
+        self.writable_tape(backend)?;
+        let (before, after) = (newest(position), newest(position + rows));
+        let anchors = (after - before).div_ceil(ANCHOR_TOKENS).min(2);
+        self.spare.reserve(backend, anchors, 4 * self.layout.anchor_len())
+    }
+
+    /// The tape, made if there is none, to be written.
+    fn writable_tape(&mut self, backend: &dyn Backend) -> Result<&mut Memory, Error> {
+        if self.tape.is_none() {
+            self.tape = Some(Arc::new(backend.memory(4 * self.layout.tape_len())?));
+        }
+        writable(backend, self.tape.as_mut().expect("just made"))
+    }
+
     /// Writes the rows of a path and folds the anchors that its end makes due.
     pub(crate) fn commit(
         &mut self,
@@ -71,16 +77,12 @@ impl Recurrent {
         arena: &Arena,
         path: CommitPath<'_>,
     ) -> Result<(), Error> {
-        if self.tape.is_none() {
-            self.tape = Some(Arc::new(backend.memory(4 * self.layout.tape_len())?));
-        }
         let end = path.position + path.rows.len();
-        let newest = |tokens: usize| tokens / ANCHOR_TOKENS * ANCHOR_TOKENS;
         let (before, after) = (newest(path.position), newest(end));
         if after > before {
             self.fold(backend, arena, path, before, after)?;
         } else {
-            let tape = writable(self.tape.as_mut().expect("just made"))?;
+            let tape = self.writable_tape(backend)?;
             backend.commit_recurrent(
                 arena,
                 path,
@@ -90,7 +92,7 @@ impl Recurrent {
         if anchor_of(end) >= after
             && let Some(older) = self.older.take()
         {
-            self.spare = Spare(Arc::try_unwrap(older).ok());
+            Arc::try_unwrap(older).into_iter().for_each(|memory| self.spare.give(memory));
         }
         Ok(())
     }
@@ -105,19 +107,24 @@ impl Recurrent {
         after: usize,
     ) -> Result<(), Error> {
         let older_at = after - ANCHOR_TOKENS;
-        let fresh = || backend.memory(4 * self.layout.anchor_len());
-        let mut anchor = match self.spare.0.take() {
-            Some(spare) => spare,
-            None => fresh()?,
+        let bytes = 4 * self.layout.anchor_len();
+        let mut anchor = self.spare.take(backend, bytes)?;
+        let mut older = match older_at > before {
+            true => Some(self.spare.take(backend, bytes)?),
+            false => None,
         };
-        let mut older = if older_at > before { Some(fresh()?) } else { None };
-        let tape = writable(self.tape.as_mut().expect("made before"))?;
         let base = self.anchor.clone();
         let mut anchors = vec![(after, &mut anchor)];
         anchors.extend(older.as_mut().map(|m| (older_at, m)));
+        let tape = self.writable_tape(backend)?;
         backend.commit_recurrent(arena, path, RecurrentCommit { base: base.as_deref(), anchors, tape })?;
         self.anchor = Some(Arc::new(anchor));
         self.older = if older_at == before { base } else { older.map(Arc::new) };
         Ok(())
     }
+}
+
+/// The newest position of an anchor after so many tokens.
+fn newest(tokens: usize) -> usize {
+    tokens / ANCHOR_TOKENS * ANCHOR_TOKENS
 }

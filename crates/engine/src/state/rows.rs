@@ -51,7 +51,7 @@ impl KeptRows {
         buf: Buf,
         rows: &[u32],
     ) -> Result<(), Error> {
-        self.make_room(backend, rows.len())?;
+        self.reserve(backend, rows.len())?;
         let at = self.first + self.len;
         let memory = self.memory.as_mut().and_then(Arc::get_mut).expect("room was made");
         backend.keep_rows(arena, buf, rows, memory, at)?;
@@ -62,9 +62,9 @@ impl KeptRows {
     /// Adds rows of the host's numbers.
     pub(crate) fn push_numbers(&mut self, backend: &dyn Backend, numbers: &[f32]) -> Result<(), Error> {
         let rows = numbers.len() / self.width;
-        self.make_room(backend, rows)?;
+        self.reserve(backend, rows)?;
         let at = (self.first + self.len) * self.width;
-        self.memory.as_mut().and_then(Arc::get_mut).expect("room was made").write(at, numbers);
+        self.memory.as_mut().and_then(Arc::get_mut).expect("room was made").write(at, numbers)?;
         self.len += rows;
         Ok(())
     }
@@ -98,7 +98,7 @@ impl KeptRows {
     }
 
     /// Memory of its own with room for `more` rows after those there are.
-    fn make_room(&mut self, backend: &dyn Backend, more: usize) -> Result<(), Error> {
+    pub(crate) fn reserve(&mut self, backend: &dyn Backend, more: usize) -> Result<(), Error> {
         let row = 4 * self.width;
         if let Some(memory) = &mut self.memory
             && (self.first + self.len + more) * row <= memory.len()
@@ -117,14 +117,18 @@ impl KeptRows {
     }
 
     /// The numbers of all rows.
-    fn numbers(&self) -> Vec<f32> {
-        let range = (self.first * self.width, self.len * self.width);
-        self.memory.as_ref().map_or_else(Vec::new, |m| m.read(range.0, range.1).into_owned())
+    fn numbers(&self) -> Result<Vec<f32>, Error> {
+        let (first, count) = (self.first * self.width, self.len * self.width);
+        match &self.memory {
+            Some(memory) => Ok(memory.read(first, count)?.into_owned()),
+            None => Ok(Vec::new()),
+        }
     }
 }
 
 impl PartialEq for KeptRows {
     fn eq(&self, other: &Self) -> bool {
-        self.width == other.width && self.numbers() == other.numbers()
+        self.width == other.width
+            && self.numbers().is_ok_and(|numbers| other.numbers().is_ok_and(|others| numbers == others))
     }
 }

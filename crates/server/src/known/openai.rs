@@ -317,5 +317,5 @@ const ITEM_THOUGHT: &[Field] = &[
     harmless("summary", "the same in short"),
     harmless("id", "its number"),
     harmless("status", "whether it is whole"),
-    harmless("encrypted_content", "the same in a form that only its maker reads"),
+    harmless("encrypted_content", "the same sealed; read where it was sealed here"),
 ];

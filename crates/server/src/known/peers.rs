@@ -91,7 +91,7 @@ pub(super) const CHAT: &[Field] = &[
     done("enable_thinking", "whether it is thought first"),
     within("thinking", THINKING, "whether it is thought first, as DeepSeek says it"),
     within("reasoning", REASONING, "how much is thought, as OpenRouter says it"),
-    done("thinking_budget", "an end to thinking; the answer says that there is none"),
+    done("thinking_budget", "an end to thinking after so many tokens"),
     done("thinking_token_budget", "the same as vLLM calls it"),
     refused("include_reasoning", &["true"], "hiding thoughts"),
     refused("echo", &["false"], "the last message before the answer"),

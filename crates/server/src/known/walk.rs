@@ -56,12 +56,11 @@ fn walk(
     Ok(())
 }
 
+/// Is shown objects with their paths.
+type Visit<'a> = dyn FnMut(&Map<String, Value>, &str) -> Result<(), ApiError> + 'a;
+
 /// Visits the object that a value is, or each object of an array.
-fn each(
-    value: &Value,
-    path: &str,
-    visit: &mut dyn FnMut(&Map<String, Value>, &str) -> Result<(), ApiError>,
-) -> Result<(), ApiError> {
+fn each(value: &Value, path: &str, visit: &mut Visit<'_>) -> Result<(), ApiError> {
     match value {
         Value::Object(object) => visit(object, path),
         Value::Array(items) => items.iter().enumerate().try_for_each(|(i, item)| match item {

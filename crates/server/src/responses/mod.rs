@@ -14,7 +14,7 @@ pub(crate) use store::Store;
 
 use crate::chat::{self, Chat};
 use crate::error::ApiError;
-use crate::fields::Fields;
+use crate::fields::{Fields, wrong};
 use crate::known;
 use crate::router::{Body, Shared, unix_time};
 use crate::settings::random;
@@ -84,6 +84,7 @@ pub(crate) fn read(body: &Map<String, Value>, shared: &Shared) -> Result<Asked, 
     let mut chat = chat::read_known(&chat, shared).map_err(renamed)?;
     chat.ignored.splice(..0, unknown.into_iter().chain(ignored));
     let thinking = read_thinking(&fields)?;
+    chat.ignored.extend(not_included(&fields)?);
     let kept = said.bool("store")?.unwrap_or(true) && shared.store.is_some();
     let input = kept.then(|| fields.array("input").ok().flatten().unwrap_or_default());
     let input = input.map(|items| items.iter().cloned().map(recall::told).collect());
@@ -111,12 +112,27 @@ fn read_thinking(fields: &Fields<'_>) -> Result<Thinking, ApiError> {
             summary |= match reasoning.string(name)? {
                 None | Some("none") => false,
                 Some("auto" | "concise" | "detailed") => true,
-                Some(_) => return Err(reasoning.wrong(name, "`auto`, `concise` or `detailed`")),
+                Some(_) => return Err(reasoning.unlisted(name, "`auto`, `concise` or `detailed`")),
             };
         }
     }
     let include = fields.array("include")?.unwrap_or_default();
     Ok(Thinking { summary, sealed: include.iter().any(|part| part == "reasoning.encrypted_content") })
+}
+
+/// What `include` asks for and is not told. What it says of tools that OpenAI runs is about nothing here.
+fn not_included(fields: &Fields<'_>) -> Result<Vec<String>, ApiError> {
+    let mut missed = Vec::new();
+    for (i, part) in fields.array("include")?.unwrap_or_default().iter().enumerate() {
+        let Some(name) = part.as_str() else {
+            return Err(wrong(format!("{}[{i}]", fields.path("include")), part, "a string"));
+        };
+        let item = name.split('.').next().unwrap_or_default();
+        if name != "reasoning.encrypted_content" && !item.ends_with("_call") && !item.ends_with("_output") {
+            missed.push(format!("include: {}", crate::parts::short(name)));
+        }
+    }
+    Ok(missed)
 }
 
 /// Errors name the fields of this API.

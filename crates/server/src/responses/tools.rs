@@ -265,7 +265,7 @@ pub(super) fn arguments_of(action: &Value) -> Value {
     let Value::Object(action) = action else { return json!({}) };
     let said = action.iter().filter(|(name, value)| {
         let empty = value.is_null() || value.as_object().is_some_and(Map::is_empty);
-        !empty && !(*name == "type" && *value == "exec")
+        !(empty || *name == "type" && *value == "exec")
     });
     Value::Object(said.map(|(name, value)| (name.clone(), value.clone())).collect())
 }

@@ -111,7 +111,17 @@ fn hard_schemas_end_in_an_answer_or_a_reason() {
             "",
         ),
         (json!({"type": "object", "minProperties": 1_000_000_000}), ""),
-        (json!({"type": "integer", "minimum": -1e30, "maximum": 1e30}), "too large"),
+        (json!({"type": "integer", "minimum": -1e30, "maximum": 1e30}), ""),
+        (json!({"type": "integer", "minimum": i64::MIN, "maximum": u64::MAX}), ""),
+        (
+            json!({"type": "array", "items": {"type": "number", "minimum": -1e300, "exclusiveMaximum": 1e300}}),
+            "",
+        ),
+        (
+            json!({"type": "integer", "minimum": -9_007_199_254_740_991i64, "maximum": 9_007_199_254_740_991i64}),
+            "",
+        ),
+        (json!({"type": "integer", "minimum": 1e30}), "18 digits"),
         (json!({"type": "integer", "multipleOf": 4_294_967_291u64}), "too large"),
         (json!({"type": "number", "multipleOf": 1e-300}), "too many digits"),
         (json!({"$ref": "#/$defs/d0", "$defs": doubled}), ""),

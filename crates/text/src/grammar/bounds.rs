@@ -2,7 +2,7 @@
 //! chains of references, properties of an object, values in all. The walk keeps its own stack, so a schema that is
 //! refused has cost no more than its length.
 
-use super::GrammarError;
+use super::{GrammarError, MOST};
 use serde_json::{Map, Value};
 use std::collections::HashMap;
 
@@ -44,6 +44,7 @@ pub(super) fn check(schema: &Value) -> Result<(), GrammarError> {
     most("levels of nesting", nesting(schema), MAX_NESTING)?;
     most("bytes", schema.to_string().len(), MAX_BYTES)?;
     most("properties in one object", properties(schema), MAX_PROPERTIES)?;
+    check_numbers(schema)?;
     most("bytes in one pattern", pattern(schema), MAX_PATTERN)?;
     most("combinations in one `allOf`", combinations(schema), MAX_WAYS)?;
     let parts = parts(schema);
@@ -86,6 +87,21 @@ fn properties(schema: &Value) -> usize {
         }
     });
     found
+}
+
+/// Refuses bounds that leave only numbers of more than 18 digits.
+fn check_numbers(schema: &Value) -> Result<(), GrammarError> {
+    let mut beyond = None;
+    walk(schema, |value, _| {
+        let number = |name: &str| value.get(name).and_then(Value::as_f64).unwrap_or(0.0);
+        let least = ["minimum", "exclusiveMinimum"].into_iter().find(|name| number(name) > MOST as f64);
+        let most = ["maximum", "exclusiveMaximum"].into_iter().find(|name| number(name) < -(MOST as f64));
+        beyond = beyond.or(least).or(most);
+    });
+    let what = "schema";
+    let refused =
+        |name: &str| GrammarError::Refused { what, reason: format!("a `{name}` has more than 18 digits") };
+    beyond.map_or(Ok(()), |name| Err(refused(name)))
 }
 
 fn pattern(schema: &Value) -> usize {

@@ -35,6 +35,9 @@ const MAX_OPEN: usize = 5_000;
 /// Symbols of a grammar; those who follow it count no further than 65536.
 const MAX_SYMBOLS: usize = 60_000;
 
+/// The largest whole number of 18 digits.
+const MOST: i64 = 999_999_999_999_999_999;
+
 /// Bytes of a reason at most: what does not parse is repeated in it.
 const MAX_REASON: usize = 300;
 
@@ -174,7 +177,34 @@ fn compact(schema: &Value) -> Value {
     };
     let spacing = json!({"whitespace_flexible": false, "item_separator": ", ", "key_separator": ": "});
     schema.insert("x-guidance".to_owned(), spacing);
-    Value::Object(schema)
+    let mut schema = Value::Object(schema);
+    narrow(&mut schema);
+    schema
+}
+
+/// Brings bounds of numbers within what the compiler counts: the ends of 64 bits, as types of other languages have them,
+/// become those of 18 digits, so that what fits still fits the schema as it was.
+fn narrow(value: &mut Value) {
+    match value {
+        Value::Object(object) => {
+            for (name, bound) in object.iter_mut() {
+                match (name.as_str(), bound.as_f64()) {
+                    ("minimum" | "exclusiveMinimum", Some(least)) if least < -(MOST as f64) => {
+                        *bound = json!(-MOST);
+                    }
+                    ("maximum" | "exclusiveMaximum", Some(most)) if most > MOST as f64 => {
+                        *bound = json!(MOST);
+                    }
+                    _ => {}
+                }
+            }
+            // What has to be there as it is stays as it is.
+            let schemas = object.iter_mut().filter(|(name, _)| *name != "const" && *name != "enum");
+            schemas.for_each(|(_, value)| narrow(value));
+        }
+        Value::Array(items) => items.iter_mut().for_each(narrow),
+        _ => {}
+    }
 }
 
 /// Compiles a grammar and asks it for its first tokens: what cannot even begin is refused here, and what takes

@@ -7,7 +7,8 @@ use crate::{
     cuda::{
         Cuda,
         args::{self, Address},
-        driver::{DeviceMemory, Driver, Shape},
+        block::DeviceMemory,
+        driver::{Driver, Shape},
     },
     kv::PAGE_TOKENS,
     memory::Memory,
@@ -105,7 +106,7 @@ impl Tables {
 }
 
 fn address(memory: &Memory) -> Address {
-    memory.device().expect("memory of this device").address()
+    DeviceMemory::of(memory).address()
 }
 
 /// A path as kernels read it: [count, position, rows...], padded to whole addresses.

@@ -4,7 +4,7 @@ use crate::{
     Error,
     arena::Arena,
     backend::{Draw, Drawn},
-    cuda::{Cuda, args::Address, driver::Shape},
+    cuda::{Cuda, DeviceMemory, args::Address, driver::Shape},
     plan::Buf,
 };
 
@@ -46,7 +46,7 @@ pub(crate) fn draw(cuda: &Cuda, arena: &Arena, logits: Buf, draws: &[Draw]) -> R
     let split = if cuda.limits.major >= 9 { SPLIT } else { 1 };
     let tokens = cuda.outbox.address();
     let args = DrawArgs {
-        logits: arena.data[logits.0 as usize].device().expect("an arena of this device").address(),
+        logits: DeviceMemory::of(&arena.data[logits.0 as usize]).address(),
         draws: cuda.send(bytemuck::cast_slice(&settings))?,
         tokens,
         bad: tokens + 4 * rows as u64,

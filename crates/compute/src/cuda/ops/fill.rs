@@ -4,7 +4,8 @@ use crate::{
     Error,
     cuda::{
         args::Address,
-        driver::{DeviceMemory, Driver, Shape},
+        block::DeviceMemory,
+        driver::{Driver, Shape},
         kernels::Kernels,
         pack::TileFormat,
     },

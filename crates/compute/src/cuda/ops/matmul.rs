@@ -12,7 +12,8 @@ use crate::{
     Error,
     cuda::{
         args::{Activation, Address},
-        driver::{DeviceInfo, DeviceMemory, Shape},
+        block::DeviceMemory,
+        driver::{DeviceInfo, Shape},
         pack::{TILE_ROWS, TileFormat},
         run::{Run, padded},
         weights::Weights,

@@ -3,7 +3,7 @@
 use crate::{
     Error,
     arena::Arena,
-    cuda::{BOX, Cuda, args::Address, driver::Shape},
+    cuda::{BOX, Cuda, DeviceMemory, args::Address, driver::Shape},
     plan::Buf,
     rank::Ranked,
 };
@@ -45,7 +45,7 @@ pub(crate) fn rank(
     // Everything lies in the outbox: first the scratch, whose words are the largest, then what is read back.
     let row_bytes = chunks * (8 * asked + 8) + 8 * asked + 4;
     let step = BOX / row_bytes;
-    let address = arena.data[logits.0 as usize].device().expect("an arena of this device").address();
+    let address = DeviceMemory::of(&arena.data[logits.0 as usize]).address();
     let mut ranked = Vec::with_capacity(rows);
     for first in (0..rows).step_by(step) {
         let rows = step.min(rows - first);

@@ -4,11 +4,7 @@
 use super::{Geometry, Group, MatmulArgs, Room};
 use crate::{
     Error,
-    cuda::{
-        driver::{DeviceInfo, DeviceMemory},
-        pack::TileFormat,
-        run::Run,
-    },
+    cuda::{block::DeviceMemory, driver::DeviceInfo, pack::TileFormat, run::Run},
 };
 
 /// Rows of a launch, at most.

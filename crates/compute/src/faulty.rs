@@ -1,0 +1,245 @@
+//! A backend that fails on purpose: it wraps another one and refuses the n-th call of a kind. What must hold when a
+//! device fails is tried with it on any backend.
+
+use crate::{
+    Error,
+    arena::Arena,
+    backend::{Backend, CommitPath, Draw, Drawn, Matrix, RandomMatrix, RecurrentCommit},
+    budget::Budget,
+    memory::Memory,
+    pass::Pass,
+    plan::{Buf, MatrixId, Plan, VectorId},
+    rank::Ranked,
+};
+use std::{
+    borrow::Cow,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+/// A kind of call that can fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// Memory for the state of a sequence.
+    Allocation,
+    /// A pass.
+    Launch,
+    /// Logits, ranked or drawn tokens that come back.
+    Read,
+    /// Rows that are kept or loaded.
+    Write,
+    /// Rows of a pass that become part of a sequence.
+    Commit,
+}
+
+impl Fault {
+    /// All kinds.
+    pub const ALL: [Self; 5] = [Self::Allocation, Self::Launch, Self::Read, Self::Write, Self::Commit];
+
+    /// For people.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Allocation => "allocation",
+            Self::Launch => "launch",
+            Self::Read => "read",
+            Self::Write => "write",
+            Self::Commit => "commit",
+        }
+    }
+}
+
+/// What is to fail, and what was called. Clones speak of the same backend.
+#[derive(Clone, Debug, Default)]
+pub struct Faults(Arc<Mutex<Calls>>);
+
+#[derive(Debug, Default)]
+struct Calls {
+    counts: [usize; Fault::ALL.len()],
+    armed: Option<(Fault, usize)>,
+}
+
+impl Faults {
+    /// Counts from 0 again; the `n`th call of a kind from now on fails, the first being number 0.
+    pub fn arm(&self, fault: Option<(Fault, usize)>) {
+        *self.calls() = Calls { armed: fault, ..Calls::default() };
+    }
+
+    /// Calls of a kind since then.
+    pub fn count(&self, fault: Fault) -> usize {
+        self.calls().counts[fault as usize]
+    }
+
+    fn calls(&self) -> MutexGuard<'_, Calls> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts a call, and fails if it is the one.
+    fn pass(&self, fault: Fault) -> Result<(), Error> {
+        let mut calls = self.calls();
+        let number = calls.counts[fault as usize];
+        calls.counts[fault as usize] += 1;
+        match (calls.armed == Some((fault, number)), fault) {
+            (false, _) => Ok(()),
+            (true, Fault::Allocation) => Err(Error::OutOfMemory { needed: 0, what: "a fault on purpose" }),
+            (true, _) => Err(Error::Driver { call: fault.name(), reason: "a fault on purpose".to_owned() }),
+        }
+    }
+}
+
+/// A backend whose calls fail when they are told to.
+pub struct Faulty {
+    inner: Box<dyn Backend>,
+    faults: Faults,
+}
+
+impl Faulty {
+    /// Wraps a backend; nothing fails until the faults are armed.
+    pub fn new(inner: Box<dyn Backend>, faults: Faults) -> Self {
+        Self { inner, faults }
+    }
+}
+
+impl Backend for Faulty {
+    fn matrix(&mut self, matrix: Matrix<'_>) -> Result<MatrixId, Error> {
+        self.inner.matrix(matrix)
+    }
+
+    fn table(&mut self, matrix: Matrix<'_>) -> Result<MatrixId, Error> {
+        self.inner.table(matrix)
+    }
+
+    fn tied(&mut self, table: MatrixId, matrix: Matrix<'_>) -> Result<MatrixId, Error> {
+        self.inner.tied(table, matrix)
+    }
+
+    fn random(&mut self, matrix: RandomMatrix) -> Result<Option<MatrixId>, Error> {
+        self.inner.random(matrix)
+    }
+
+    fn vector(&mut self, numbers: &[f32]) -> Result<VectorId, Error> {
+        self.inner.vector(numbers)
+    }
+
+    fn arena(&self, plan: Arc<Plan>, capacity: usize, chosen: usize) -> Result<Arena, Error> {
+        self.inner.arena(plan, capacity, chosen)
+    }
+
+    fn budget(&self) -> &Budget {
+        self.inner.budget()
+    }
+
+    fn memory(&self, len: usize) -> Result<Memory, Error> {
+        self.faults.pass(Fault::Allocation)?;
+        self.inner.memory(len)
+    }
+
+    fn duplicate(&self, memory: &Memory) -> Result<Memory, Error> {
+        self.faults.pass(Fault::Allocation)?;
+        self.inner.duplicate(memory)
+    }
+
+    fn has_own_memory(&self) -> bool {
+        self.inner.has_own_memory()
+    }
+
+    fn memory_with(&self, host: &Memory) -> Result<Memory, Error> {
+        self.faults.pass(Fault::Allocation)?;
+        self.inner.memory_with(host)
+    }
+
+    fn prompt_rows(&self) -> usize {
+        self.inner.prompt_rows()
+    }
+
+    fn run(&mut self, arena: &mut Arena, pass: &Pass<'_>) -> Result<(), Error> {
+        self.faults.pass(Fault::Launch)?;
+        self.inner.run(arena, pass)
+    }
+
+    fn commit_kv(
+        &mut self,
+        arena: &Arena,
+        cache: usize,
+        path: CommitPath<'_>,
+        first_page: usize,
+        pages: &mut [&mut Memory],
+    ) -> Result<(), Error> {
+        self.faults.pass(Fault::Commit)?;
+        self.inner.commit_kv(arena, cache, path, first_page, pages)
+    }
+
+    fn commit_recurrent(
+        &mut self,
+        arena: &Arena,
+        path: CommitPath<'_>,
+        state: RecurrentCommit<'_>,
+    ) -> Result<(), Error> {
+        self.faults.pass(Fault::Commit)?;
+        self.inner.commit_recurrent(arena, path, state)
+    }
+
+    fn keep_rows(
+        &mut self,
+        arena: &Arena,
+        buf: Buf,
+        rows: &[u32],
+        to: &mut Memory,
+        at: usize,
+    ) -> Result<(), Error> {
+        self.faults.pass(Fault::Write)?;
+        self.inner.keep_rows(arena, buf, rows, to, at)
+    }
+
+    fn load_rows(
+        &mut self,
+        arena: &mut Arena,
+        buf: Buf,
+        at: usize,
+        from: &Memory,
+        first: usize,
+        count: usize,
+    ) -> Result<(), Error> {
+        self.faults.pass(Fault::Write)?;
+        self.inner.load_rows(arena, buf, at, from, first, count)
+    }
+
+    fn row<'a>(&self, arena: &'a Arena, buf: Buf, row: usize) -> Result<Cow<'a, [f32]>, Error> {
+        self.faults.pass(Fault::Read)?;
+        self.inner.row(arena, buf, row)
+    }
+
+    fn rank(
+        &mut self,
+        arena: &Arena,
+        logits: Buf,
+        rows: usize,
+        ranks: usize,
+    ) -> Result<Vec<Option<Ranked>>, Error> {
+        self.faults.pass(Fault::Read)?;
+        self.inner.rank(arena, logits, rows, ranks)
+    }
+
+    fn draw(&mut self, arena: &Arena, logits: Buf, draws: &[Draw]) -> Result<Option<Vec<Drawn>>, Error> {
+        self.faults.pass(Fault::Read)?;
+        self.inner.draw(arena, logits, draws)
+    }
+
+    fn describe(&self) -> String {
+        self.inner.describe()
+    }
+
+    fn transferred(&self) -> (u64, u64) {
+        self.inner.transferred()
+    }
+
+    fn time_launches(&mut self, on: bool) -> Result<Vec<(&'static str, f64)>, Error> {
+        self.inner.time_launches(on)
+    }
+
+    fn read_bandwidth(&mut self) -> Result<Option<f64>, Error> {
+        self.inner.read_bandwidth()
+    }
+
+    fn finish(&mut self) -> Result<(), Error> {
+        self.inner.finish()
+    }
+}
