@@ -1,5 +1,6 @@
-//! `--config FILE`: flags in a TOML file, under their names without the dashes. What the file says becomes arguments in
-//! front of the user's own, so there is one way to read a flag, whichever way it comes.
+//! `--config FILE`: flags in a TOML file, under their names without the dashes. What the file says
+//! becomes arguments in front of the user's own, so there is one way to read a flag, whichever way
+//! it comes.
 //!
 //! ```toml
 //! model = "target.gguf"   # for every verb that has the flag
@@ -31,7 +32,8 @@ pub(crate) fn with_file(args: Vec<OsString>, command: &Command) -> Result<Vec<Os
     Ok(args[..=at].iter().cloned().chain(flags).chain(own.iter().cloned()).collect())
 }
 
-/// The file that is named and where the verb stands; nothing where either is missing, which is for clap to judge.
+/// The file that is named and where the verb stands; nothing where either is missing, which is for
+/// clap to judge.
 fn find_verb(args: &[OsString], command: &Command) -> Option<(PathBuf, usize)> {
     let (mut path, mut verb) = (None, None);
     let mut rest = args.iter().enumerate().skip(1).take_while(|(_, arg)| *arg != "--");

@@ -1,4 +1,5 @@
-//! What a service manager is told: systemd's `sd_notify`, a datagram to the socket that the environment names.
+//! What a service manager is told: systemd's `sd_notify`, a datagram to the socket that the
+//! environment names.
 
 /// Tells the service manager, if there is one, how things are: `READY=1`, `STOPPING=1`.
 #[cfg(unix)]

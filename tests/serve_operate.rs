@@ -1,5 +1,5 @@
-//! What somebody who runs the server for others relies on: the log and what is not in it, request ids, metrics, names of the
-//! model, TLS, a file of flags, what a service manager hears.
+//! What somebody who runs the server for others relies on: the log and what is not in it, request
+//! ids, metrics, names of the model, TLS, a file of flags, what a service manager hears.
 
 #[path = "serve/http.rs"]
 #[allow(dead_code)]

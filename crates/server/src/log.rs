@@ -1,8 +1,9 @@
-//! The log: one line a request, when all of it is over. It tells who asked for what, what it took and how it ended, never
-//! what was said: of errors it has the kind and the field, and the cause only where the fault is ours.
+//! The log: one line a request, when all of it is over. It tells who asked for what, what it took
+//! and how it ended, never what was said: of errors it has the kind and the field, and the cause
+//! only where the fault is ours.
 //!
-//! A request has a [`Record`], which everybody who works on it holds: the response's body, and the jobs on the engine's
-//! thread. Whoever lets go of it last writes the line.
+//! A request has a [`Record`], which everybody who works on it holds: the response's body, and the
+//! jobs on the engine's thread. Whoever lets go of it last writes the line.
 
 use crate::error::ApiError;
 use crate::job::{Finish, Outcome};
@@ -28,7 +29,8 @@ pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id"
 /// The same where Anthropic's clients look for it.
 const ANTHROPIC_REQUEST_ID: HeaderName = HeaderName::from_static("request-id");
 
-/// Characters of a client's name for its request, or of anything else that a client can make up, at most.
+/// Characters of a client's name for its request, or of anything else that a client can make up, at
+/// most.
 const MAX_NAME: usize = 128;
 
 /// Paths that machines ask for all day; their lines are of the level `debug`.
@@ -79,7 +81,8 @@ pub(crate) struct Told {
     pub(crate) failure: Option<Failure>,
     /// Whether an answer was cut by its room.
     pub(crate) cut: bool,
-    /// How long it took until all of the response was sent; nothing where the client did not wait for that.
+    /// How long it took until all of the response was sent; nothing where the client did not wait
+    /// for that.
     pub(crate) sent: Option<Duration>,
     /// Names of the fields that nobody read.
     pub(crate) ignored: Option<String>,
@@ -327,8 +330,8 @@ fn round_to(number: f64, parts: f64) -> f64 {
     (number * parts).round() / parts
 }
 
-/// Panics are logged by their place. A message that was put together may quote what was said, so only one that the
-/// program has as it stands is repeated.
+/// Panics are logged by their place. A message that was put together may quote what was said, so
+/// only one that the program has as it stands is repeated.
 pub fn log_panics() {
     std::panic::set_hook(Box::new(|panic| {
         let message = panic.payload().downcast_ref::<&'static str>().copied();

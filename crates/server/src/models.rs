@@ -1,5 +1,5 @@
-//! `GET /v1/models`: what is served, under which names, and what it can do. One object has OpenAI's, Anthropic's, vLLM's and
-//! llama.cpp's words for it.
+//! `GET /v1/models`: what is served, under which names, and what it can do. One object has
+//! OpenAI's, Anthropic's, vLLM's and llama.cpp's words for it.
 
 use crate::router::Shared;
 use axum::Json;
@@ -34,8 +34,8 @@ pub(crate) struct Abilities {
 }
 
 impl Abilities {
-    /// As its chat template shows when it is tried: whether a tool on offer is mentioned, and whether thinking makes a
-    /// difference.
+    /// As its chat template shows when it is tried: whether a tool on offer is mentioned, and
+    /// whether thinking makes a difference.
     pub(crate) fn of(template: Option<&ChatTemplate>) -> Self {
         let Some(template) = template else { return Self::default() };
         let messages = [json!({"role": "user", "content": "hi"})];

@@ -1,5 +1,6 @@
-//! `GET /openapi.json`, made from what reads requests: paths are those of the router's table, fields are those of the tables
-//! that requests are held against, and what a field may hold is what its reader says when it is given something else.
+//! `GET /openapi.json`, made from what reads requests: paths are those of the router's table,
+//! fields are those of the tables that requests are held against, and what a field may hold is what
+//! its reader says when it is given something else.
 
 use crate::error::ApiError;
 use crate::known::{Fate, Field, Tables};

@@ -1,5 +1,6 @@
-//! Traces for an OpenTelemetry collector: each request is a span with its parts below it, sent in batches over HTTP as the
-//! protocol's protobuf messages. They tell what the log tells. A collector that is slow or gone costs spans, nothing else.
+//! Traces for an OpenTelemetry collector: each request is a span with its parts below it, sent in
+//! batches over HTTP as the protocol's protobuf messages. They tell what the log tells. A collector
+//! that is slow or gone costs spans, nothing else.
 
 use crate::log::{Record, Told};
 use crate::protobuf::Message;
@@ -51,7 +52,8 @@ pub enum CollectorError {
 }
 
 impl Collector {
-    /// A collector at a base address, with the headers and the service's name that OpenTelemetry's variables have.
+    /// A collector at a base address, with the headers and the service's name that OpenTelemetry's
+    /// variables have.
     pub fn new(url: &str, headers: Option<&str>, service: Option<&str>) -> Result<Self, CollectorError> {
         let wrong = || CollectorError::Address(url.to_owned());
         let uri = url.parse::<Uri>().map_err(|_| wrong())?;

@@ -1,4 +1,5 @@
-//! Protobuf messages, as far as traces need them: a field is its number and what follows, and nothing is read.
+//! Protobuf messages, as far as traces need them: a field is its number and what follows, and
+//! nothing is read.
 
 /// A message that is being written.
 #[derive(Debug, Default)]
