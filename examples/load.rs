@@ -1,12 +1,16 @@
-//! Load on a server of its own, over loopback: how much a number of clients get, and whether hours of it would do harm.
+//! Load on a server of its own, over loopback: how much a number of clients get, and whether hours
+//! of it would do harm.
 //!
-//!     cargo build --release && cargo run --release --example load -- target/release/forerun rate --spec off
-//!     cargo run --release --example load -- target/release/forerun rate --spec off / --spec off --threads 1 --run serving
+//!     cargo build --release && cargo run --release --example load -- target/release/forerun rate
+//!     --spec off
+//!     cargo run --release --example load -- target/release/forerun rate --spec off / --spec off
+//!     --threads 1 --run serving
 //!     cargo run --release --example load -- target/release/forerun soak --run soak
 //!
-//! `rate` measures tokens per second for 1 and 8 clients in turns, of a server for each set of flags between `/`; `soak` runs
-//! 16 clients, a fifth of whose answers are dropped midway, compares every whole answer with the one given alone, and
-//! watches the server's memory. `--run NAME` writes the figures to `docs/runs`.
+//! `rate` measures tokens per second for 1 and 8 clients in turns, of a server for each set of
+//! flags between `/`; `soak` runs 16 clients, a fifth of whose answers are dropped midway, compares
+//! every whole answer with the one given alone, and watches the server's memory. `--run NAME`
+//! writes the figures to `docs/runs`.
 
 use runs::{Bench, Figure, Table, machine, median};
 use serde_json::{Value, json};
@@ -19,7 +23,8 @@ use std::time::{Duration, Instant};
 
 type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
-/// Turns of a measured rate, and how often every request is made in one: the same work for one client as for eight.
+/// Turns of a measured rate, and how often every request is made in one: the same work for one
+/// client as for eight.
 const TURNS: usize = 8;
 const CYCLES: usize = 4;
 
@@ -42,7 +47,8 @@ impl Server {
         let mut child = command.spawn()?;
         let mut line = String::new();
         BufReader::new(child.stdout.take().ok_or("no pipe")?).read_line(&mut line)?;
-        let address = line.trim().strip_prefix("listening on http://").ok_or("no address")?.to_owned();
+        let address =
+            line.trim().strip_prefix("listening on http://").ok_or("no address")?.to_owned();
         Ok(Self { child, address })
     }
 
@@ -51,7 +57,8 @@ impl Server {
         stream.set_read_timeout(Some(Duration::from_secs(120)))?;
         let body = body.to_string();
         let head = "POST /v1/chat/completions HTTP/1.0\r\ncontent-type: application/json\r\n";
-        stream.write_all(format!("{head}content-length: {}\r\n\r\n{body}", body.len()).as_bytes())?;
+        stream
+            .write_all(format!("{head}content-length: {}\r\n\r\n{body}", body.len()).as_bytes())?;
         Ok(stream)
     }
 
@@ -63,8 +70,10 @@ impl Server {
             return Err(answer.lines().next_back().unwrap_or("nothing").to_owned().into());
         }
         let (mut text, mut tokens) = (String::new(), 0);
-        for data in
-            answer.lines().filter_map(|line| line.strip_prefix("data: ")).filter(|data| *data != "[DONE]")
+        for data in answer
+            .lines()
+            .filter_map(|line| line.strip_prefix("data: "))
+            .filter(|data| *data != "[DONE]")
         {
             let chunk: Value = serde_json::from_str(data)?;
             for field in ["reasoning_content", "content"] {
@@ -116,8 +125,9 @@ fn bodies() -> Result<Vec<Value>> {
     Ok(bodies)
 }
 
-/// Tokens per second that `clients` clients get together, every one of `bodies` [`CYCLES`] times, and microseconds of the server's
-/// processor time a token: other work on the machine disturbs the second less.
+/// Tokens per second that `clients` clients get together, every one of `bodies` [`CYCLES`] times,
+/// and microseconds of the server's processor time a token: other work on the machine disturbs the
+/// second less.
 fn rate(server: &Server, bodies: &[Value], clients: usize) -> Result<(f64, f64)> {
     let processor = server.processor()?;
     let (next, tokens) = (AtomicUsize::new(0), AtomicUsize::new(0));
@@ -157,7 +167,9 @@ fn measure_rates(server: &Server, flags: &[String]) -> Result<Vec<Figure>> {
             "turn {turn}: {slow:.0} tokens/s for 1 client, {fast:.0} for 8; {dear:.0} and {cheap:.0} us a token"
         );
     }
-    let of = |turns: &[(f64, f64)]| (median(turns.iter().map(|t| t.0)), median(turns.iter().map(|t| t.1)));
+    let of = |turns: &[(f64, f64)]| {
+        (median(turns.iter().map(|t| t.0)), median(turns.iter().map(|t| t.1)))
+    };
     let ((slow, dear), (fast, cheap)) = (of(&one), of(&eight));
     let names = if flags.is_empty() { "none".to_owned() } else { flags.join(" ") };
     // A machine's pace changes from turn to turn, and within one meets both.
@@ -218,9 +230,17 @@ fn soak(server: &Server) -> Result<(Table, usize)> {
     let mib: Vec<usize> = memory.iter().map(|kib| kib / 1024).collect();
     println!("resident, MiB every 5 s: {mib:?}");
     let most = mib.iter().max().copied().unwrap_or_default();
-    let counts = [&tally.whole, &tally.dropped, &tally.wrong].map(|count| count.load(Ordering::Relaxed));
-    let columns =
-        ["answers as alone", "dropped", "errors", "MiB at first", "at a third", "at the end", "at most"];
+    let counts =
+        [&tally.whole, &tally.dropped, &tally.wrong].map(|count| count.load(Ordering::Relaxed));
+    let columns = [
+        "answers as alone",
+        "dropped",
+        "errors",
+        "MiB at first",
+        "at a third",
+        "at the end",
+        "at most",
+    ];
     let memory = [mib[0], mib[mib.len() / 3], mib[mib.len() - 1], most];
     let row = counts.into_iter().chain(memory).map(Figure::from).collect();
     Ok((Table::new(&columns, vec![row]), counts[2]))
@@ -232,13 +252,23 @@ fn main() -> Result<()> {
     let [program, what, flags @ ..] = &words[..] else { return Err(USAGE.into()) };
     bench.run.build = machine::build(program.as_ref());
     let about = "the embedded pair, 24 prompts of four suites, 24 to 200 tokens, streamed, 8 slots";
-    let start = |flags: &[String]| Server::start(program, &[&["--slots".into(), "8".into()], flags].concat());
+    let start = |flags: &[String]| {
+        Server::start(program, &[&["--slots".into(), "8".into()], flags].concat())
+    };
     match what.as_str() {
         "rate" => {
             let sets = flags.split(|flag| flag == "/");
-            let rows = sets.map(|flags| measure_rates(&start(flags)?, flags)).collect::<Result<_>>()?;
-            let columns =
-                ["flags", "load", "tok/s, 1 client", "8 clients", "times", "us, 1 client", "us, 8 clients"];
+            let rows =
+                sets.map(|flags| measure_rates(&start(flags)?, flags)).collect::<Result<_>>()?;
+            let columns = [
+                "flags",
+                "load",
+                "tok/s, 1 client",
+                "8 clients",
+                "times",
+                "us, 1 client",
+                "us, 8 clients",
+            ];
             let shapes = format!(
                 "{about}, each {CYCLES} times; {TURNS} turns, medians, and of turns' ratios; us are the server's processor time of a token"
             );

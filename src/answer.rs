@@ -132,7 +132,17 @@ pub(crate) fn answer(
     written.push_str(&rest);
     let (decode_s, fallback) = (start.elapsed().as_secs_f64(), generation.fallback());
     let sequence = generation.into_sequence();
-    Ok(Answer { ids, text: written, finish, prefill_s, decode_s, rounds, round_s, fallback, sequence })
+    Ok(Answer {
+        ids,
+        text: written,
+        finish,
+        prefill_s,
+        decode_s,
+        rounds,
+        round_s,
+        fallback,
+        sequence,
+    })
 }
 
 fn prompt_bar(tokens: usize) -> ProgressBar {

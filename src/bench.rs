@@ -1,5 +1,6 @@
-//! `forerun bench`: figures that anyone can make again. Modes side by side over suites of prompts, the cost of a shape
-//! without a file, whether all modes write the same text, and what changed between two runs.
+//! `forerun bench`: figures that anyone can make again. Modes side by side over suites of prompts,
+//! the cost of a shape without a file, whether all modes write the same text, and what changed
+//! between two runs.
 
 mod ask;
 mod compare;
@@ -68,39 +69,53 @@ enum Part {
     Tables(pages::Args),
 }
 
-/// What random weights and a server each make no use of. The flags that require one of the two say so as well: clap does
-/// not ask for a flag that conflicts with one that is given.
+/// What random weights and a server each make no use of. The flags that require one of the two say
+/// so as well: clap does not ask for a flag that conflicts with one that is given.
 const NO_SHAPE: [&str; 4] = ["prompts", "modes", "model", "draft"];
 const NO_SERVER: [&str; 5] = ["synthetic", "modes", "model", "draft", "sweep"];
 
 #[derive(clap::Args)]
 struct MeasureArgs {
     /// Suites of prompts: code, math, plan, tools, complete, prose, repeat, long
-    #[arg(long, value_name = "NAMES", value_delimiter = ',', default_value = "code,math,plan,complete")]
+    #[arg(
+        long,
+        value_name = "NAMES",
+        value_delimiter = ',',
+        default_value = "code,math,plan,complete"
+    )]
     suite: Vec<String>,
     /// Prompts of your own instead, one JSON object a line with `prompt` or `messages`
     #[arg(long, value_name = "FILE", conflicts_with = "suite")]
     prompts: Vec<PathBuf>,
-    /// Modes: off, chain[:BLOCK], tree[:BUDGET], mtp[:DEPTH], auto; all that the model has unless given
+    /// Modes: off, chain[:BLOCK], tree[:BUDGET], mtp[:DEPTH], auto; all that the model has unless
+    /// given
     #[arg(long, value_name = "MODES", value_delimiter = ',')]
     modes: Vec<String>,
     /// Prompts of each suite
     #[arg(long, value_name = "N", default_value_t = 10)]
     per_suite: usize,
-    /// How often everything is measured; unless given at least 3 times, and up to 50 s until what disturbs has been seen past
+    /// How often everything is measured; unless given at least 3 times, and up to 50 s until what
+    /// disturbs has been seen past
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     repeats: Option<u16>,
     /// Tokens of an answer at most
     #[arg(long, value_name = "N", default_value_t = 96, value_parser = clap::value_parser!(u32).range(2..))]
     max_tokens: u32,
-    /// Vary one setting: budget=1..63, block=2..16, rows=1,2,4, context=256..8192 or slots=1,2,4,8; may be given several times
+    /// Vary one setting: budget=1..63, block=2..16, rows=1,2,4, context=256..8192 or slots=1,2,4,8;
+    /// may be given several times
     #[arg(long, value_name = "AXIS=VALUES")]
     sweep: Vec<Range>,
     /// Measure random weights of a published shape instead of a model
     #[arg(long, value_name = "SHAPE", conflicts_with_all = NO_SHAPE)]
     synthetic: Option<String>,
     /// Types of the synthetic weights
-    #[arg(long, value_enum, default_value = "q4_k_m", requires = "synthetic", conflicts_with = "server")]
+    #[arg(
+        long,
+        value_enum,
+        default_value = "q4_k_m",
+        requires = "synthetic",
+        conflicts_with = "server"
+    )]
     #[arg(conflicts_with_all = NO_SHAPE)]
     mix: Weights,
     /// Ask an OpenAI-compatible server instead of loading a model: `http://host:port`
@@ -219,10 +234,16 @@ fn served(args: &MeasureArgs, url: &str) -> Result<Served> {
     let client = Client::new(url, key)?;
     let count = args.per_suite.max(1);
     let suites = match args.prompts.is_empty() {
-        true => args.suite.iter().map(|name| suites::suite_lines(name, count)).collect::<Result<Vec<_>>>()?,
-        false => {
-            args.prompts.iter().map(|path| suites::file_lines(path, count)).collect::<Result<Vec<_>>>()?
-        }
+        true => args
+            .suite
+            .iter()
+            .map(|name| suites::suite_lines(name, count))
+            .collect::<Result<Vec<_>>>()?,
+        false => args
+            .prompts
+            .iter()
+            .map(|path| suites::file_lines(path, count))
+            .collect::<Result<Vec<_>>>()?,
     };
     let sampling = args.sampling.over(&Sampling::default(), usize::MAX)?;
     let asking = served::Asking {
@@ -241,7 +262,8 @@ fn answers(args: &MeasureArgs, results: &mut Results) -> Result<()> {
     let sampling = args.sampling.over(&Sampling::default(), running.vocab())?;
     let modes = modes(args, &running)?;
     let suites = suites(args, &running)?;
-    let (max_tokens, repeats) = (args.max_tokens as usize, args.repeats.map_or(REPEATS, usize::from));
+    let (max_tokens, repeats) =
+        (args.max_tokens as usize, args.repeats.map_or(REPEATS, usize::from));
     let patience = if args.repeats.is_some() { Duration::ZERO } else { SETTLING };
     let asking = Asking { sampling, max_tokens, repeats, patience, slow_down: args.slow_down };
     results.samples = measure::samples(&mut running, &suites, &modes, &asking)?;
@@ -260,8 +282,11 @@ fn answers(args: &MeasureArgs, results: &mut Results) -> Result<()> {
     results.cells = results::cells(&results.samples, &settings.suites, &settings.modes);
     results.settings = Some(settings);
     // A report has something to show of each kind.
-    let ranges =
-        if args.sweep.is_empty() && args.out.is_some() { sweep::usual() } else { args.sweep.clone() };
+    let ranges = if args.sweep.is_empty() && args.out.is_some() {
+        sweep::usual()
+    } else {
+        args.sweep.clone()
+    };
     for range in ranges.iter().filter(|r| r.axis != Axis::Rows) {
         results.sweeps.extend(sweep::run(range, &mut running, &suites, &modes, &asking)?);
     }
@@ -286,7 +311,13 @@ fn costs(args: &MeasureArgs, rows: &[usize], machine: &Machine) -> Result<Cost> 
         return cost::of_shape(shape, mix, &mut *backend, &plan);
     }
     let loaded = args.model.open()?;
-    cost::of_weights(&loaded.name, &loaded.target.config, &loaded.target.weights, &mut *backend, &plan)
+    cost::of_weights(
+        &loaded.name,
+        &loaded.target.config,
+        &loaded.target.weights,
+        &mut *backend,
+        &plan,
+    )
 }
 
 /// `--modes`, or plain decoding beside the mode that `--spec` pins, or all there are.
@@ -309,12 +340,16 @@ fn modes(args: &MeasureArgs, running: &Running) -> Result<Vec<Mode>> {
 fn suites(args: &MeasureArgs, running: &Running) -> Result<Vec<Suite>> {
     let count = args.per_suite.max(1);
     let mut suites: Vec<Suite> = match args.prompts.is_empty() {
-        true => {
-            args.suite.iter().map(|name| suites::suite(name, count, &running.text)).collect::<Result<_>>()?
-        }
-        false => {
-            args.prompts.iter().map(|path| suites::file(path, count, &running.text)).collect::<Result<_>>()?
-        }
+        true => args
+            .suite
+            .iter()
+            .map(|name| suites::suite(name, count, &running.text))
+            .collect::<Result<_>>()?,
+        false => args
+            .prompts
+            .iter()
+            .map(|path| suites::file(path, count, &running.text))
+            .collect::<Result<_>>()?,
     };
     for suite in &mut suites {
         let before = suite.prompts.len();
@@ -322,10 +357,17 @@ fn suites(args: &MeasureArgs, running: &Running) -> Result<Vec<Suite>> {
         match before - suite.prompts.len() {
             0 => {}
             n if n == before => {
-                bail!("no prompt of `{}` fits the context of {} tokens", suite.name, running.context)
+                bail!(
+                    "no prompt of `{}` fits the context of {} tokens",
+                    suite.name,
+                    running.context
+                )
             }
             n => {
-                eprintln!("warning: {n} prompts of `{}` do not fit the context and are left out", suite.name)
+                eprintln!(
+                    "warning: {n} prompts of `{}` do not fit the context and are left out",
+                    suite.name
+                )
             }
         }
     }

@@ -58,7 +58,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         eprintln!("seed {}", sampling.seed);
     }
 
-    let opening: Vec<Value> = args.system.iter().map(|s| json!({"role": "system", "content": s})).collect();
+    let opening: Vec<Value> =
+        args.system.iter().map(|s| json!({"role": "system", "content": s})).collect();
     let mut messages = opening.clone();
     let mut snapshots: Vec<Snapshot> = Vec::new();
     while let Some(line) = read_message(&mut lines)? {
@@ -126,12 +127,14 @@ fn take_turn(
 ) -> Result<Value> {
     let template = running.text.template.as_ref().map_err(|why| anyhow!("{why}"))?;
     let thinking = args.no_think.then_some(false);
-    let rendered = template.render(&Prompt { messages, enable_thinking: thinking, ..Prompt::default() })?;
+    let rendered =
+        template.render(&Prompt { messages, enable_thinking: thinking, ..Prompt::default() })?;
     let prompt = running.text.tokenizer.encode(&rendered, Specials::Parse);
     let sequence = recall(running, &prompt, snapshots)?;
 
     let max_tokens = args.max_tokens.unwrap_or(usize::MAX);
-    let question = Question { sequence, prompt: &prompt, sampling, max_tokens, relaxed: None, stop };
+    let question =
+        Question { sequence, prompt: &prompt, sampling, max_tokens, relaxed: None, stop };
     let mut out = std::io::stdout().lock();
     let given = answer(running, question, |piece| {
         out.write_all(piece.text.as_bytes())?;
@@ -153,9 +156,14 @@ fn take_turn(
     })
 }
 
-/// The state after as much of `prompt` as an earlier turn has read, then read on to where the answer's message opens: the
-/// next prompt goes on from there, whatever the template makes of this answer.
-fn recall(running: &mut Running, prompt: &[u32], snapshots: &mut Vec<Snapshot>) -> Result<Sequence> {
+/// The state after as much of `prompt` as an earlier turn has read, then read on to where the
+/// answer's message opens: the next prompt goes on from there, whatever the template makes of this
+/// answer.
+fn recall(
+    running: &mut Running,
+    prompt: &[u32],
+    snapshots: &mut Vec<Snapshot>,
+) -> Result<Sequence> {
     let known = |s: &Snapshot| s.tokens.len() < prompt.len() && prompt.starts_with(&s.tokens);
     let best = snapshots.iter().filter(|s| known(s)).max_by_key(|s| s.tokens.len());
     let mut sequence = best.map_or_else(|| running.engine.sequence(), |s| s.sequence.clone());
@@ -164,7 +172,9 @@ fn recall(running: &mut Running, prompt: &[u32], snapshots: &mut Vec<Snapshot>) 
     if prompt.len() >= running.context || mark <= sequence.committed() {
         return Ok(sequence);
     }
-    for chunk in prompt[sequence.committed()..mark].chunks(running.engine.model().options().max_rows) {
+    for chunk in
+        prompt[sequence.committed()..mark].chunks(running.engine.model().options().max_rows)
+    {
         running.engine.read(&mut sequence, chunk)?;
     }
     snapshots.push(Snapshot { tokens: prompt[..mark].to_vec(), sequence: sequence.clone() });

@@ -51,7 +51,12 @@ fn find_verb(args: &[OsString], command: &Command) -> Option<(PathBuf, usize)> {
 }
 
 /// What the file says to `verb`, less what the user's own arguments say.
-fn flags(table: &Table, command: &Command, verb: &Command, own: &[OsString]) -> Result<Vec<String>> {
+fn flags(
+    table: &Table,
+    command: &Command,
+    verb: &Command,
+    own: &[OsString],
+) -> Result<Vec<String>> {
     let mut flags = Vec::new();
     let mut put = |name: &str, value: &Value, arg: &Arg| -> Result<()> {
         let rivals = verb.get_arguments().filter(|other| excludes(verb, arg, other));
@@ -97,8 +102,9 @@ fn is_setting(arg: &Arg) -> bool {
 }
 
 fn excludes(verb: &Command, arg: &Arg, other: &Arg) -> bool {
-    let among =
-        |arg, other: &Arg| verb.get_arg_conflicts_with(arg).iter().any(|a| a.get_id() == other.get_id());
+    let among = |arg, other: &Arg| {
+        verb.get_arg_conflicts_with(arg).iter().any(|a| a.get_id() == other.get_id())
+    };
     among(arg, other) || among(other, arg)
 }
 
@@ -128,7 +134,9 @@ fn spell(name: &str, value: &Value, arg: &Arg) -> Result<Vec<String>> {
     match (arg.get_action(), value) {
         (ArgAction::SetTrue, Value::Boolean(true)) => Ok(vec![format!("--{name}")]),
         (ArgAction::SetTrue, Value::Boolean(false)) => Ok(Vec::new()),
-        (ArgAction::SetTrue, other) => bail!("`{name}` is {}, true or false was expected", kind(other)),
+        (ArgAction::SetTrue, other) => {
+            bail!("`{name}` is {}, true or false was expected", kind(other))
+        }
         (ArgAction::Append, Value::Array(values)) => values.iter().map(one).collect(),
         (_, value) => Ok(vec![one(value)?]),
     }
@@ -168,7 +176,8 @@ mod tests {
             .arg(flag("cors").action(ArgAction::Append))
             .arg(flag("no-auth").action(ArgAction::SetTrue))
             .arg(flag("api-key-file").conflicts_with("no-auth"));
-        let run = Command::new("run").arg(flag("model")).arg(flag("raw").action(ArgAction::SetTrue));
+        let run =
+            Command::new("run").arg(flag("model")).arg(flag("raw").action(ArgAction::SetTrue));
         let mut command = Command::new("forerun").subcommand(serve).subcommand(run);
         command.build();
         command
@@ -208,7 +217,10 @@ mod tests {
 
     #[test]
     fn what_no_flag_is_called_is_named() {
-        assert_eq!(read("slotz = 4", &[]).unwrap_err(), "`slotz` is no flag: the nearest is `slots`");
+        assert_eq!(
+            read("slotz = 4", &[]).unwrap_err(),
+            "`slotz` is no flag: the nearest is `slots`"
+        );
         assert_eq!(read("[serve]\nraw = true", &[]).unwrap_err(), "`serve.raw` is no flag");
         assert_eq!(read("config = 'x'", &[]).unwrap_err(), "`config` is no flag");
         assert_eq!(
@@ -219,7 +231,10 @@ mod tests {
             read("slots = [1]", &[]).unwrap_err(),
             "`slots` is a list, a string or a number was expected"
         );
-        assert_eq!(read("no-auth = 1", &[]).unwrap_err(), "`no-auth` is 1, true or false was expected");
+        assert_eq!(
+            read("no-auth = 1", &[]).unwrap_err(),
+            "`no-auth` is 1, true or false was expected"
+        );
         assert_eq!(read("[serv]\nslots = 1", &[]).unwrap_err(), "`serv` is no flag");
     }
 }

@@ -41,12 +41,14 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
     let target = args.target.as_deref().map(|p| Target::open(p).map_err(about(p))).transpose()?;
     let tokenizer = match (&args.target, &target) {
-        (Some(path), Some(target)) => Some(convert::tokenizer_of(path, &target.config).map_err(about(path))?),
+        (Some(path), Some(target)) => {
+            Some(convert::tokenizer_of(path, &target.config).map_err(about(path))?)
+        }
         _ => None,
     };
     let config = target.as_ref().map(|t| &t.config);
-    let drafter =
-        Drafter::open(&args.drafter, &args.draft.overrides(), config).map_err(about(&args.drafter))?;
+    let drafter = Drafter::open(&args.drafter, &args.draft.overrides(), config)
+        .map_err(about(&args.drafter))?;
     for warning in &drafter.report.warnings {
         eprintln!("warning: {warning}");
     }
@@ -57,7 +59,15 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let overwrite = if args.force { Overwrite::Replace } else { Overwrite::Refuse };
     let name = model_name(&args.drafter);
     let summary = with_bar(convert::source_bytes(&drafter), &progress, || {
-        convert::convert(&drafter, &name, args.mix, tokenizer.as_ref(), &args.out, overwrite, &progress)
+        convert::convert(
+            &drafter,
+            &name,
+            args.mix,
+            tokenizer.as_ref(),
+            &args.out,
+            overwrite,
+            &progress,
+        )
     })?;
 
     let written = std::fs::metadata(&args.out).map_or(0, |m| m.len() as usize);
@@ -70,7 +80,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         );
     }
     if tokenizer.is_none() && matches!(drafter.dialect, checkpoint::drafter::Dialect::HuggingFace) {
-        eprintln!("note: no tokenizer written; Forerun needs none, llama.cpp does: give `--target`");
+        eprintln!(
+            "note: no tokenizer written; Forerun needs none, llama.cpp does: give `--target`"
+        );
     }
     Ok(())
 }
@@ -78,7 +90,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 /// Runs `work` while a bar (on a terminal only) shows how many bytes are done.
 fn with_bar<T>(total: u64, progress: &Progress, work: impl FnOnce() -> T) -> T {
     let bar = ProgressBar::new(total);
-    let style = ProgressStyle::with_template("{bar:40} {bytes}/{total_bytes} {bytes_per_sec} {eta}");
+    let style =
+        ProgressStyle::with_template("{bar:40} {bytes}/{total_bytes} {bytes_per_sec} {eta}");
     bar.set_style(style.expect("the template is a constant"));
     let finished = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -104,15 +117,20 @@ impl Drop for End<'_> {
     }
 }
 
-/// A name for people from a path: `Qwen3.6-27B-DFlash` becomes `Qwen3.6 27B DFlash`, `draft-hf` becomes `Draft`.
+/// A name for people from a path: `Qwen3.6-27B-DFlash` becomes `Qwen3.6 27B DFlash`, `draft-hf`
+/// becomes `Draft`.
 fn model_name(path: &Path) -> String {
     let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
     let stem = if path.is_dir() { path.file_name() } else { path.file_stem() };
     let stem = stem.map(|s| s.to_string_lossy().into_owned()).unwrap_or_default();
-    let words = stem.strip_suffix("-hf").unwrap_or(&stem).split(['-', '_']).filter(|w| !w.is_empty());
+    let words =
+        stem.strip_suffix("-hf").unwrap_or(&stem).split(['-', '_']).filter(|w| !w.is_empty());
     let title = |word: &str| {
         let mut letters = word.chars();
-        letters.next().map(|c| c.to_uppercase().chain(letters).collect::<String>()).unwrap_or_default()
+        letters
+            .next()
+            .map(|c| c.to_uppercase().chain(letters).collect::<String>())
+            .unwrap_or_default()
     };
     words.map(title).collect::<Vec<_>>().join(" ")
 }

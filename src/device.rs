@@ -25,13 +25,14 @@ impl Device {
         }
     }
 
-    /// The GPU to run on; none where the processor is meant, or where `auto` finds no GPU it can use.
+    /// The GPU to run on; none where the processor is meant, or where `auto` finds no GPU it can
+    /// use.
     pub(crate) fn open(self) -> Result<Option<Cuda>> {
         match self {
             Self::Cpu => Ok(None),
-            Self::Cuda(index) => {
-                Ok(Some(Cuda::new(index, Images::Best).with_context(|| format!("device `cuda:{index}`"))?))
-            }
+            Self::Cuda(index) => Ok(Some(
+                Cuda::new(index, Images::Best).with_context(|| format!("device `cuda:{index}`"))?,
+            )),
             Self::Auto if cuda::devices().unwrap_or(0) == 0 => Ok(None),
             Self::Auto => match Cuda::new(0, Images::Best) {
                 Ok(cuda) => Ok(Some(cuda)),

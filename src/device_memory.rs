@@ -1,5 +1,5 @@
-//! The plan of device memory before a byte is copied: what a model needs at a context, what is free, and what would
-//! make it fit.
+//! The plan of device memory before a byte is copied: what a model needs at a context, what is
+//! free, and what would make it fit.
 
 use anyhow::{Result, bail};
 use compute::cuda::{Bill, Ledger};
@@ -57,7 +57,10 @@ impl Plan {
 
 impl Need {
     /// Counts what `load` would take from a device that reads prompts in passes of `prompt_rows`.
-    pub(crate) fn count(prompt_rows: usize, load: impl FnOnce(Ledger) -> Result<Engine>) -> Result<Self> {
+    pub(crate) fn count(
+        prompt_rows: usize,
+        load: impl FnOnce(Ledger) -> Result<Engine>,
+    ) -> Result<Self> {
         let ledger = Ledger::new(prompt_rows);
         let engine = load(ledger.clone())?;
         Ok(Self { bill: ledger.bill(), engine })
@@ -74,7 +77,8 @@ impl Need {
         }
     }
 
-    /// The longest context up to `limit` that fits in `free` bytes, in steps of 1024; none where nothing useful does.
+    /// The longest context up to `limit` that fits in `free` bytes, in steps of 1024; none where
+    /// nothing useful does.
     pub(crate) fn longest(&self, free: usize, limit: usize) -> Option<usize> {
         if self.at(limit).total() <= free {
             return Some(limit);
@@ -87,7 +91,8 @@ impl Need {
         (fits * 1024 >= LEAST.min(limit)).then_some(fits * 1024)
     }
 
-    /// The context to run with: the one asked for, or the longest that fits. Refuses what does not fit.
+    /// The context to run with: the one asked for, or the longest that fits. Refuses what does not
+    /// fit.
     pub(crate) fn fit(
         &self,
         asked: Option<usize>,

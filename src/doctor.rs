@@ -1,5 +1,5 @@
-//! `forerun doctor`: what this machine can do, and why a drafter's tokens are accepted or not. Ends with one sentence of
-//! advice.
+//! `forerun doctor`: what this machine can do, and why a drafter's tokens are accepted or not. Ends
+//! with one sentence of advice.
 
 mod advice;
 mod alternatives;
@@ -23,7 +23,8 @@ use std::path::PathBuf;
 /// Arguments of `forerun doctor`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Prompts of your own to look at acceptance with, one JSON object a line with `prompt` or `messages`
+    /// Prompts of your own to look at acceptance with, one JSON object a line with `prompt` or
+    /// `messages`
     #[arg(long, value_name = "FILE")]
     prompts: Vec<PathBuf>,
     /// The drafter before it was quantised, to see what that costs
@@ -35,7 +36,8 @@ pub(crate) struct Args {
     /// How many texts of each kind are looked at
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(4..=1024))]
     texts: u16,
-    /// Check every op of the GPU that `--device` names against the reference, twice, and the model in every mode
+    /// Check every op of the GPU that `--device` names against the reference, twice, and the model
+    /// in every mode
     #[arg(long, conflicts_with_all = ["prompts", "draft_source", "json"])]
     selftest: bool,
     /// With the kernels that a card without ones of its own would use; the ops only, not the model
@@ -44,7 +46,8 @@ pub(crate) struct Args {
     /// The ops only, and once
     #[arg(long, requires = "selftest")]
     once: bool,
-    /// Only the groups of checks whose name has PATTERN in it (`product`, `attention F16`, `deltanet`), once
+    /// Only the groups of checks whose name has PATTERN in it (`product`, `attention F16`,
+    /// `deltanet`), once
     #[arg(long, value_name = "PATTERN", requires = "selftest")]
     only: Option<String>,
     /// Write texts while every call of the backend fails once, and check what that costs
@@ -88,7 +91,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let drafter = examine::examine(args)?;
     let advice = match &drafter {
         Some(drafter) => drafter.advice.clone(),
-        None => "Nothing to advise: give a drafter with `--draft FILE` to have it looked at.".to_owned(),
+        None => {
+            "Nothing to advise: give a drafter with `--draft FILE` to have it looked at.".to_owned()
+        }
     };
     let findings = Findings { machine, gpu, device_memory, drafter, advice };
     let mut out = std::io::stdout().lock();

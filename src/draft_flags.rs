@@ -18,10 +18,12 @@ pub(crate) struct DraftFlags {
     /// Window of the drafter's sliding layers; 0 makes every layer full
     #[arg(long, value_name = "TOKENS")]
     draft_window: Option<usize>,
-    /// Whether rows of a block are blind to later rows: true or false for all layers, or `sliding`: in those that slide
+    /// Whether rows of a block are blind to later rows: true or false for all layers, or `sliding`:
+    /// in those that slide
     #[arg(long, value_name = "BOOL", value_parser = causality)]
     draft_causal: Option<Causality>,
-    /// YaRN as `FACTOR,LENGTH`: by how much the context was stretched, and from how many tokens; `none` for none
+    /// YaRN as `FACTOR,LENGTH`: by how much the context was stretched, and from how many tokens;
+    /// `none` for none
     #[arg(long, value_name = "YARN", value_parser = yarn)]
     draft_yarn: Option<YarnFlag>,
     /// Rows of a block, the anchor included

@@ -1,4 +1,5 @@
-//! The tiny pair built into the binary, so that `forerun run` works on a machine that has nothing else.
+//! The tiny pair built into the binary, so that `forerun run` works on a machine that has nothing
+//! else.
 
 /// The target in Q4_K_M and its drafter in Q8_0, where the build has them.
 #[cfg(feature = "embedded")]

@@ -1,4 +1,5 @@
-//! What `run -v` and `run --explain` show: rounds, where each token came from, and how long the accepted runs were.
+//! What `run -v` and `run --explain` show: rounds, where each token came from, and how long the
+//! accepted runs were.
 
 use crate::answer::{Answer, Piece};
 use engine::Round;
@@ -20,7 +21,8 @@ pub(crate) fn round_line(out: &mut impl Write, number: usize, round: &Round) -> 
     )
 }
 
-/// A piece of the answer in the colour of its origin: green was drafted and stood, yellow is the target's own.
+/// A piece of the answer in the colour of its origin: green was drafted and stood, yellow is the
+/// target's own.
 pub(crate) fn coloured(out: &mut impl Write, piece: &Piece<'_>) -> Result<()> {
     if piece.text.is_empty() {
         return Ok(());
@@ -33,7 +35,8 @@ pub(crate) fn coloured(out: &mut impl Write, piece: &Piece<'_>) -> Result<()> {
 pub(crate) fn histogram(out: &mut impl Write, answer: &Answer) -> Result<()> {
     let lengths: Vec<usize> = answer.rounds.iter().map(Round::accept_length).collect();
     let Some(&longest) = lengths.iter().max() else { return Ok(()) };
-    let counts: Vec<usize> = (0..=longest).map(|l| lengths.iter().filter(|&&x| x == l).count()).collect();
+    let counts: Vec<usize> =
+        (0..=longest).map(|l| lengths.iter().filter(|&&x| x == l).count()).collect();
     let most = counts.iter().copied().max().unwrap_or(1).max(1);
     writeln!(out, "acceptance length, rounds")?;
     for (length, &count) in counts.iter().enumerate().skip(1).filter(|(_, count)| **count > 0) {

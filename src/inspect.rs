@@ -1,4 +1,5 @@
-//! `forerun inspect`: what a file is, how each setting was found, its tensors, and what looks wrong.
+//! `forerun inspect`: what a file is, how each setting was found, its tensors, and what looks
+//! wrong.
 
 use crate::about;
 use crate::device_memory::{Need, Plan};
@@ -79,14 +80,20 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let target = target.as_ref().map(|t| &t.config);
     let source = Source::open(&args.file).map_err(about(&args.file))?;
     let container = source.container();
-    let opened = Checkpoint::read(source, &args.draft.overrides(), target).map_err(about(&args.file))?;
+    let opened =
+        Checkpoint::read(source, &args.draft.overrides(), target).map_err(about(&args.file))?;
     let mut findings = match &opened {
         Checkpoint::Target(t) => {
             Findings::new(args, container, Config::Target(&t.config), None, &t.weights, &t.report)
         }
-        Checkpoint::Drafter(d) => {
-            Findings::new(args, container, Config::Drafter(&d.config), Some(d.dialect), &d.weights, &d.report)
-        }
+        Checkpoint::Drafter(d) => Findings::new(
+            args,
+            container,
+            Config::Drafter(&d.config),
+            Some(d.dialect),
+            &d.weights,
+            &d.report,
+        ),
     };
     if let (Some(tokens), Checkpoint::Target(t)) = (args.device, &opened) {
         findings.device_memory = Some(needed(t, tokens)?);
@@ -101,7 +108,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     Ok(out.flush()?)
 }
 
-/// What a target without a drafter needs of a card with 24 GB or so, which reads prompts 256 tokens at a time.
+/// What a target without a drafter needs of a card with 24 GB or so, which reads prompts 256 tokens
+/// at a time.
 fn needed(target: &Target, tokens: usize) -> Result<Plan> {
     let need = Need::count(256, |ledger| {
         let weights = (&target.config, &target.weights as &dyn WeightSource);
@@ -185,12 +193,20 @@ impl<'a> Findings<'a> {
         }
         writeln!(out)?;
         if !self.skipped.is_empty() {
-            let names = self.skipped.iter().take(3).map(|n| format!("`{n}`")).collect::<Vec<_>>().join(", ");
+            let names = self
+                .skipped
+                .iter()
+                .take(3)
+                .map(|n| format!("`{n}`"))
+                .collect::<Vec<_>>()
+                .join(", ");
             writeln!(out, "not run: {} tensors of other parts: {names} ...", self.skipped.len())?;
         }
         let by_type = self.totals.bytes_by_type.iter();
-        let by_type =
-            by_type.map(|(ty, &bytes)| format!("{ty} {}", human(bytes))).collect::<Vec<_>>().join(", ");
+        let by_type = by_type
+            .map(|(ty, &bytes)| format!("{ty} {}", human(bytes)))
+            .collect::<Vec<_>>()
+            .join(", ");
         let Totals { tensors, parameters, bytes, .. } = self.totals;
         writeln!(out, "{tensors} tensors, {parameters} parameters, {} ({by_type})", human(bytes))?;
         if let Some(plan) = &self.device_memory {

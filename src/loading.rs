@@ -41,8 +41,13 @@ pub(crate) struct TextSide {
     pub(crate) sampling: Sampling,
 }
 
-/// Opens the target at `model` and the drafter at `draft`, or the embedded pair where there is no `model`.
-pub(crate) fn load(model: Option<&Path>, draft: Option<&Path>, overrides: &Overrides) -> Result<Loaded> {
+/// Opens the target at `model` and the drafter at `draft`, or the embedded pair where there is no
+/// `model`.
+pub(crate) fn load(
+    model: Option<&Path>,
+    draft: Option<&Path>,
+    overrides: &Overrides,
+) -> Result<Loaded> {
     let mut loaded = match model {
         Some(path) => target_at(path)?,
         None => embedded_target()?,
@@ -98,10 +103,12 @@ fn target_at(path: &Path) -> Result<Loaded> {
 /// `tokenizer.*` and `general.sampling.*` of a GGUF.
 fn text_of_gguf(gguf: &Gguf) -> Result<TextSide> {
     let strings = |key: &str| -> Result<Vec<String>> {
-        let strings = gguf.strings(key)?.ok_or_else(|| anyhow!("the file has no tokenizer (`{key}`)"))?;
+        let strings =
+            gguf.strings(key)?.ok_or_else(|| anyhow!("the file has no tokenizer (`{key}`)"))?;
         Ok(strings.into_iter().map(str::to_owned).collect())
     };
-    let named = |key: &str| Ok::<_, anyhow::Error>(gguf.string(key)?.unwrap_or_default().to_owned());
+    let named =
+        |key: &str| Ok::<_, anyhow::Error>(gguf.string(key)?.unwrap_or_default().to_owned());
     let id = |key: &str| gguf.integer(key)?.map(|id| token_id(key, id)).transpose();
     let kind = |kind: i64| i32::try_from(kind).map_err(|_| anyhow!("{kind} is no token type"));
     let mut ends = Vec::new();
@@ -122,7 +129,8 @@ fn text_of_gguf(gguf: &Gguf) -> Result<TextSide> {
         ends,
     };
     let defaults = Sampling::default();
-    let float = |key: &str, default: f32| Ok::<_, anyhow::Error>(gguf.float(key)?.unwrap_or(default));
+    let float =
+        |key: &str, default: f32| Ok::<_, anyhow::Error>(gguf.float(key)?.unwrap_or(default));
     Ok(TextSide {
         tokenizer: Tokenizer::from_vocabulary(vocabulary)?,
         template: template_of(gguf.string("tokenizer.chat_template")?),
@@ -131,7 +139,10 @@ fn text_of_gguf(gguf: &Gguf) -> Result<TextSide> {
             top_k: gguf.integer("general.sampling.top_k")?.unwrap_or(defaults.top_k),
             top_p: float("general.sampling.top_p", defaults.top_p)?,
             min_p: float("general.sampling.min_p", defaults.min_p)?,
-            repetition_penalty: float("general.sampling.penalty_repeat", defaults.repetition_penalty)?,
+            repetition_penalty: float(
+                "general.sampling.penalty_repeat",
+                defaults.repetition_penalty,
+            )?,
             ..defaults
         }
         .checked()?,
@@ -143,7 +154,9 @@ fn template_of(source: Option<&str>) -> Result<ChatTemplate, String> {
     match source.map(ChatTemplate::new) {
         Some(Ok(template)) => Ok(template),
         Some(Err(error)) => {
-            eprintln!("warning: {error}; there is no chat until `--chat-template FILE` gives another");
+            eprintln!(
+                "warning: {error}; there is no chat until `--chat-template FILE` gives another"
+            );
             Err(error.to_string())
         }
         None => Err("the model has no chat template".to_owned()),
@@ -156,7 +169,8 @@ pub(crate) fn template_at(path: &Path) -> Result<ChatTemplate> {
     ChatTemplate::new(&source).with_context(|| path.display().to_string())
 }
 
-/// `chat_template` of `tokenizer_config.json`: a template, or several with names, of which `default` is meant.
+/// `chat_template` of `tokenizer_config.json`: a template, or several with names, of which
+/// `default` is meant.
 fn named_template(settings: &Json) -> Result<Option<String>> {
     if let Some(several) = settings.get("chat_template").and_then(|value| value.as_array()) {
         let default = several.iter().find(|one| one["name"] == "default").or(several.first());
@@ -191,9 +205,11 @@ fn text_of_folder(folder: &Path) -> Result<TextSide> {
             list.into_iter().map(|id| usize::try_from(id).unwrap_or(usize::MAX)).collect()
         }
     };
-    let ends = ends.into_iter().map(|id| token_id("eos_token_id", id)).collect::<Result<Vec<u32>>>()?;
+    let ends =
+        ends.into_iter().map(|id| token_id("eos_token_id", id)).collect::<Result<Vec<u32>>>()?;
     let defaults = Sampling::default();
-    let float = |key: &str, default: f32| Ok::<_, anyhow::Error>(generation.float(key)?.unwrap_or(default));
+    let float =
+        |key: &str, default: f32| Ok::<_, anyhow::Error>(generation.float(key)?.unwrap_or(default));
     // A configuration that samples without saying how hot means 1, as in Transformers.
     let sampled = generation.bool("do_sample")?;
     let hot = if sampled == Some(true) { 1.0 } else { defaults.temperature };

@@ -1,5 +1,5 @@
-//! The command line: one file a verb. Messages go to stderr once, here; the exit code is 0 when done, 1 when
-//! something failed, 2 when the command was not understood.
+//! The command line: one file a verb. Messages go to stderr once, here; the exit code is 0 when
+//! done, 1 when something failed, 2 when the command was not understood.
 #![forbid(unsafe_code)]
 
 mod answer;
@@ -85,9 +85,9 @@ fn run_verb(verb: &Verb) -> anyhow::Result<()> {
 fn about(path: &Path) -> impl FnOnce(checkpoint::Error) -> anyhow::Error {
     let path = path.display().to_string();
     |error| match error {
-        checkpoint::Error::Io { .. } | checkpoint::Error::Json { .. } | checkpoint::Error::NoConfig(_) => {
-            error.into()
-        }
+        checkpoint::Error::Io { .. }
+        | checkpoint::Error::Json { .. }
+        | checkpoint::Error::NoConfig(_) => error.into(),
         _ => anyhow::Error::new(error).context(path),
     }
 }

@@ -1,4 +1,5 @@
-//! Flags that every verb with a running model shares: which model, on what, and how tokens are drawn.
+//! Flags that every verb with a running model shares: which model, on what, and how tokens are
+//! drawn.
 
 use crate::about;
 use crate::device::Device;
@@ -37,7 +38,8 @@ pub(crate) struct ModelFlags {
     /// Rows of a drafter's block, the anchor included; as trained unless given
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(2..=64))]
     block: Option<u8>,
-    /// Tokens of prompt and answer together; unless given, the model's own limit, on a GPU as much of it as fits
+    /// Tokens of prompt and answer together; unless given, the model's own limit, on a GPU as much
+    /// of it as fits
     #[arg(long, value_name = "N")]
     pub(crate) ctx: Option<usize>,
     /// Chat template to use instead of the model's own: a Jinja file
@@ -156,7 +158,8 @@ impl DeviceFlags {
         Device::parse(&self.device)?.open()
     }
 
-    /// The number of the GPU that the flags ask for, be it there or not; none where the processor is meant.
+    /// The number of the GPU that the flags ask for, be it there or not; none where the processor
+    /// is meant.
     pub(crate) fn card(&self) -> Result<Option<usize>> {
         Ok(match Device::parse(&self.device)? {
             Device::Cpu => None,
@@ -198,8 +201,11 @@ impl DeviceFlags {
 impl ModelFlags {
     /// The same model on the processor, with activations as they are.
     pub(crate) fn on_processor(&self) -> Self {
-        let device =
-            DeviceFlags { device: "cpu".to_owned(), activations: Rounding::F32, ..self.device.clone() };
+        let device = DeviceFlags {
+            device: "cpu".to_owned(),
+            activations: Rounding::F32,
+            ..self.device.clone()
+        };
         Self { device, ..self.clone() }
     }
 
@@ -208,7 +214,8 @@ impl ModelFlags {
         self.spec.map(Mode::name).filter(|name| *name != Mode::Auto.name())
     }
 
-    /// The first flag that was given of those that say how tokens are proposed or what a cache holds.
+    /// The first flag that was given of those that say how tokens are proposed or what a cache
+    /// holds.
     pub(crate) fn pinned(&self) -> Option<&'static str> {
         let given = [
             ("--spec", self.spec.is_some()),
@@ -221,8 +228,11 @@ impl ModelFlags {
 
     /// Opens the files, without taking weights in.
     pub(crate) fn open(&self) -> Result<Loaded> {
-        let mut loaded =
-            loading::load(self.model.as_deref(), self.draft.as_deref(), &self.draft_flags.overrides())?;
+        let mut loaded = loading::load(
+            self.model.as_deref(),
+            self.draft.as_deref(),
+            &self.draft_flags.overrides(),
+        )?;
         let flag = self.draft_flags.first().or(self.draft_type.map(|_| "--draft-type"));
         if let (None, Some(flag)) = (&loaded.drafter, flag) {
             bail!("`{flag}` is about a drafter, and there is none: give `--draft FILE`");
@@ -321,8 +331,8 @@ impl ModelFlags {
         })
     }
 
-    /// What the model needs of the GPU asked for, else of the first, at the context asked for or its own. One that does
-    /// not open counts as one that reads prompts 256 tokens at a time.
+    /// What the model needs of the GPU asked for, else of the first, at the context asked for or
+    /// its own. One that does not open counts as one that reads prompts 256 tokens at a time.
     pub(crate) fn plan_memory(&self) -> Result<Plan> {
         let loaded = self.open()?;
         let context = self.ctx.unwrap_or(loaded.target.config.context_length);
@@ -336,13 +346,16 @@ impl ModelFlags {
         self.spec(trained, loaded.target.config.mtp.is_some())
     }
 
-    /// How to propose, with a drafter trained for blocks of `trained` rows and perhaps a next-token block at hand.
+    /// How to propose, with a drafter trained for blocks of `trained` rows and perhaps a next-token
+    /// block at hand.
     fn spec(&self, trained: Option<usize>, mtp: bool) -> Result<(Mode, Spec)> {
         let helpless = trained.is_none() && !mtp;
         let mode = self.spec.unwrap_or(if helpless { Mode::Off } else { Mode::Auto });
         let block = match (self.block.map(usize::from), trained) {
             (Some(block), Some(trained)) if block > trained => {
-                bail!("`--block {block}` is more than the {trained} rows the drafter was trained for");
+                bail!(
+                    "`--block {block}` is more than the {trained} rows the drafter was trained for"
+                );
             }
             (block, trained) => block.or(trained).unwrap_or(2),
         };
@@ -352,7 +365,9 @@ impl ModelFlags {
                 bail!("`--spec {}` needs a drafter: give `--draft FILE`", mode.name())
             }
             Mode::Mtp if !mtp => bail!("`--spec mtp`: the model has no MTP block"),
-            Mode::Mtp if budget(3) > 7 => bail!("`--budget {}`: MTP goes 1 to 7 tokens deep", budget(3)),
+            Mode::Mtp if budget(3) > 7 => {
+                bail!("`--budget {}`: MTP goes 1 to 7 tokens deep", budget(3))
+            }
             Mode::Chain if budget(1) >= block => {
                 bail!(
                     "`--budget {}`: a chain over a block of {block} rows has at most {} tokens",
@@ -360,7 +375,9 @@ impl ModelFlags {
                     block - 1
                 )
             }
-            Mode::Auto if helpless => bail!("`--spec auto` has nothing to propose with: give `--draft FILE`"),
+            Mode::Auto if helpless => {
+                bail!("`--spec auto` has nothing to propose with: give `--draft FILE`")
+            }
             Mode::Off => Spec::Off,
             Mode::Chain => Spec::Chain { block, budget: budget(block - 1) },
             Mode::Tree => Spec::Tree { block, budget: budget(22) },
@@ -384,7 +401,8 @@ fn quantised(text: &str) -> Result<BlockType, String> {
 
 fn has_float_drafter(loaded: &Loaded) -> bool {
     let is_float = |ty: BlockType| matches!(ty, BlockType::F32 | BlockType::F16 | BlockType::BF16);
-    let matrices = loaded.drafter.iter().flat_map(|d| d.weights.iter()).filter(|w| w.shape.len() > 1);
+    let matrices =
+        loaded.drafter.iter().flat_map(|d| d.weights.iter()).filter(|w| w.shape.len() > 1);
     matrices.map(|w| w.ty).any(is_float)
 }
 
@@ -424,8 +442,12 @@ pub(crate) struct SamplingFlags {
 impl SamplingFlags {
     /// The flags over the file's recommendation, for a vocabulary of that size.
     pub(crate) fn over(&self, file: &Sampling, vocab: usize) -> Result<Sampling> {
-        if let Some((token, _)) = self.logit_bias.iter().find(|(token, _)| *token as usize >= vocab) {
-            bail!("`--logit-bias {token}=...`: the vocabulary has {vocab} tokens, from 0 to {}", vocab - 1);
+        if let Some((token, _)) = self.logit_bias.iter().find(|(token, _)| *token as usize >= vocab)
+        {
+            bail!(
+                "`--logit-bias {token}=...`: the vocabulary has {vocab} tokens, from 0 to {}",
+                vocab - 1
+            );
         }
         Ok(Sampling {
             temperature: self.temp.unwrap_or(file.temperature),
@@ -442,7 +464,8 @@ impl SamplingFlags {
     }
 }
 
-/// A seed from the randomness that the standard library keys its hash maps with; short enough to type again.
+/// A seed from the randomness that the standard library keys its hash maps with; short enough to
+/// type again.
 fn random_seed() -> u64 {
     std::collections::hash_map::RandomState::new().build_hasher().finish() >> 32
 }
@@ -472,6 +495,7 @@ fn bias(text: &str) -> Result<(u32, f32), String> {
     let (token, bias) = text.split_once('=').ok_or_else(wrong)?;
     let token = token.parse().map_err(|_| wrong())?;
     // `-inf` forbids a token.
-    let bias = bias.parse::<f32>().ok().filter(|b| !b.is_nan() && *b < f32::INFINITY).ok_or_else(wrong)?;
+    let bias =
+        bias.parse::<f32>().ok().filter(|b| !b.is_nan() && *b < f32::INFINITY).ok_or_else(wrong)?;
     Ok((token, bias))
 }

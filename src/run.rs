@@ -42,7 +42,8 @@ pub(crate) struct Args {
     /// Colour each token by where it came from, and show how long accepted runs were
     #[arg(long, conflicts_with = "json")]
     explain: bool,
-    /// Inside `<think>`, let drafted tokens stand that the target nearly chose; not exact, greedy only
+    /// Inside `<think>`, let drafted tokens stand that the target nearly chose; not exact, greedy
+    /// only
     #[arg(long)]
     relaxed_thinking: bool,
     #[command(flatten)]
@@ -105,7 +106,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 fn prompt_text(given: Option<&str>) -> Result<String> {
     let text = match given {
         Some(text) if text != "-" => text.to_owned(),
-        None if std::io::stdin().is_terminal() => bail!("no prompt: give one, or `-` to read standard input"),
+        None if std::io::stdin().is_terminal() => {
+            bail!("no prompt: give one, or `-` to read standard input")
+        }
         _ => {
             let mut text = String::new();
             std::io::stdin().read_to_string(&mut text).context("standard input")?;
@@ -133,7 +136,9 @@ fn prompt_ids(args: &Args, running: &Running, prompt: &str) -> Result<Vec<u32>> 
     }
     let template = match &text.template {
         Ok(template) => template,
-        Err(why) => bail!("{why}: give `--raw` to continue the prompt as it is, or `--chat-template FILE`"),
+        Err(why) => {
+            bail!("{why}: give `--raw` to continue the prompt as it is, or `--chat-template FILE`")
+        }
     };
     let mut messages = Vec::new();
     if let Some(system) = &args.system {
@@ -141,13 +146,21 @@ fn prompt_ids(args: &Args, running: &Running, prompt: &str) -> Result<Vec<u32>> 
     }
     messages.push(json!({"role": "user", "content": prompt}));
     let thinking = args.no_think.then_some(false);
-    let rendered =
-        template.render(&Prompt { messages: &messages, enable_thinking: thinking, ..Prompt::default() })?;
+    let rendered = template.render(&Prompt {
+        messages: &messages,
+        enable_thinking: thinking,
+        ..Prompt::default()
+    })?;
     Ok(text.tokenizer.encode(&rendered, Specials::Parse))
 }
 
 /// Relaxed acceptance, where it was asked for and the prompt leaves the model thinking.
-fn relaxed(args: &Args, running: &Running, sampling: &Sampling, prompt: &[u32]) -> Result<Option<Relaxed>> {
+fn relaxed(
+    args: &Args,
+    running: &Running,
+    sampling: &Sampling,
+    prompt: &[u32],
+) -> Result<Option<Relaxed>> {
     if !args.relaxed_thinking {
         return Ok(None);
     }

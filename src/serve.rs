@@ -14,7 +14,8 @@ use tokio::net::{TcpListener, TcpSocket};
 /// Threads that serve connections; the model has its own.
 const CONNECTION_THREADS: usize = 2;
 
-/// Connections that may wait to be taken in; with fewer, a crowd's have to knock again a second later.
+/// Connections that may wait to be taken in; with fewer, a crowd's have to knock again a second
+/// later.
 const KNOCKING: u32 = 4096;
 
 /// MiB of the host's memory for states that a device has no room for.
@@ -47,16 +48,19 @@ pub(crate) struct Args {
     /// Answers that may wait for a slot
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u16).range(0..=4096))]
     queue: u16,
-    /// Memory for the state of all texts, earlier prompts included, in MiB [default: what is free on a GPU, else no limit]
+    /// Memory for the state of all texts, earlier prompts included, in MiB [default: what is free
+    /// on a GPU, else no limit]
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..))]
     state_memory: Option<u64>,
     /// Memory for the states of earlier prompts, in MiB; 0 for none
     #[arg(long, value_name = "MIB", default_value_t = 1024)]
     prefix_cache: usize,
-    /// Host memory for states that the former has no room for, in MiB; 0 for none [default: 4096 on a GPU, else 0]
+    /// Host memory for states that the former has no room for, in MiB; 0 for none [default: 4096 on
+    /// a GPU, else 0]
     #[arg(long, value_name = "MIB")]
     prefix_cache_host: Option<usize>,
-    /// Memory for responses that later requests may go on from (`store`, `previous_response_id`), in MiB; 0 for none
+    /// Memory for responses that later requests may go on from (`store`, `previous_response_id`),
+    /// in MiB; 0 for none
     #[arg(long, value_name = "MIB", default_value_t = 0)]
     store_responses: usize,
     /// Seconds a request may take; no limit unless given
@@ -65,10 +69,12 @@ pub(crate) struct Args {
     /// Seconds that answers may go on when the server is told to end
     #[arg(long, value_name = "S", default_value_t = 30)]
     drain: u64,
-    /// Origin of web pages that may use the server, such as `https://chat.example`; `*` for any; may be given again
+    /// Origin of web pages that may use the server, such as `https://chat.example`; `*` for any;
+    /// may be given again
     #[arg(long, value_name = "ORIGIN")]
     cors: Vec<HeaderValue>,
-    /// Name that the model is served under, in place of its file's; may be given again for more of them
+    /// Name that the model is served under, in place of its file's; may be given again for more of
+    /// them
     #[arg(long, value_name = "NAME")]
     served_model_name: Vec<String>,
     #[command(flatten)]
@@ -102,7 +108,11 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     facts.device_bytes = if spills { facts.bytes } else { 0 };
     let host_cache = args.prefix_cache_host.unwrap_or(if spills { DEFAULT_HOST_CACHE } else { 0 });
     let served = Served {
-        names: if args.served_model_name.is_empty() { vec![name] } else { args.served_model_name.clone() },
+        names: if args.served_model_name.is_empty() {
+            vec![name]
+        } else {
+            args.served_model_name.clone()
+        },
         engine,
         mode: mode.name(),
         tokenizer: text.tokenizer,
@@ -132,7 +142,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         .build()?;
     let result = runtime.block_on(async {
         let listener = listen(args.host, args.port);
-        let listener = listener.with_context(|| format!("listening on {} port {}", args.host, args.port))?;
+        let listener =
+            listener.with_context(|| format!("listening on {} port {}", args.host, args.port))?;
         let told_to_end = told_to_end()?;
         let scheme = if options.tls.is_some() { "https" } else { "http" };
         // Where nobody reads it, it is served all the same.
@@ -152,7 +163,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 
 fn listen(host: IpAddr, port: u16) -> std::io::Result<TcpListener> {
     let socket = if host.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
-    // A port whose old connections linger can be had again; elsewhere than on Unix the word means something else.
+    // A port whose old connections linger can be had again; elsewhere than on Unix the word means
+    // something else.
     if cfg!(unix) {
         socket.set_reuseaddr(true)?;
     }
@@ -165,14 +177,17 @@ fn read_keys(path: &Path) -> Result<Keys> {
     Keys::parse(&text).with_context(|| path.display().to_string())
 }
 
-/// Raises the number of files, and so of connections, that may be open to what the system allows; where it says no, fewer
-/// connections are held.
+/// Raises the number of files, and so of connections, that may be open to what the system allows;
+/// where it says no, fewer connections are held.
 fn allow_many_files() {
     #[cfg(unix)]
     {
         use rustix::process::{Resource, getrlimit, setrlimit};
         let limit = getrlimit(Resource::Nofile);
-        let _ = setrlimit(Resource::Nofile, rustix::process::Rlimit { current: limit.maximum, ..limit });
+        let _ = setrlimit(
+            Resource::Nofile,
+            rustix::process::Rlimit { current: limit.maximum, ..limit },
+        );
     }
 }
 

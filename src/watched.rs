@@ -17,7 +17,9 @@ pub(crate) struct Watched<'a> {
 pub(crate) fn bar(bytes: u64) -> ProgressBar {
     let is_shown = bytes >= LARGE && std::io::stderr().is_terminal();
     let target = if is_shown { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
-    let style = ProgressStyle::with_template("loading {bar:30} {bytes}/{total_bytes} {binary_bytes_per_sec}");
+    let style = ProgressStyle::with_template(
+        "loading {bar:30} {bytes}/{total_bytes} {binary_bytes_per_sec}",
+    );
     let bar = ProgressBar::with_draw_target(Some(bytes), target);
     match style {
         Ok(style) => bar.with_style(style),

@@ -1,4 +1,5 @@
-//! `forerun bench`, through the program. No test asks for a time to be short: the machine may be busy.
+//! `forerun bench`, through the program. No test asks for a time to be short: the machine may be
+//! busy.
 
 #[allow(dead_code)]
 #[path = "serve/http.rs"]
@@ -62,7 +63,8 @@ fn parity_takes_prompts_and_caches_that_are_asked_for() {
     let small = ["--prompts", prompts, "--per-suite", "1", "--max-tokens", "8", "--modes", "chain"];
     let args = [&["bench", "parity", "--quick", "--caches", "q8_0,q4_0"][..], &small].concat();
     let out = stdout(&args);
-    let caches: Vec<_> = out.lines().filter_map(|line| line.strip_prefix("KV ")?.split(':').next()).collect();
+    let caches: Vec<_> =
+        out.lines().filter_map(|line| line.strip_prefix("KV ")?.split(':').next()).collect();
     assert_eq!(caches, ["q8_0", "q4_0"], "{out}");
     assert!(out.ends_with("6 answers, all equal to plain decoding\n"), "{out}");
 }
@@ -70,10 +72,12 @@ fn parity_takes_prompts_and_caches_that_are_asked_for() {
 #[test]
 fn prompts_of_the_goldens_are_theirs() {
     for pair in ["dense", "moe"] {
-        let read = |name: String| std::fs::read_to_string(Path::new("tests/goldens").join(name)).unwrap();
+        let read =
+            |name: String| std::fs::read_to_string(Path::new("tests/goldens").join(name)).unwrap();
         let goldens: Vec<Value> = serde_json::from_str(&read(format!("{pair}-q4.json"))).unwrap();
         let prompts = read(format!("{pair}-prompts.jsonl"));
-        let lines: Vec<Value> = prompts.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let lines: Vec<Value> =
+            prompts.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         let expected: Vec<Value> = goldens
             .iter()
             .map(|golden| match &golden["thinking"] {
@@ -89,7 +93,8 @@ fn prompts_of_the_goldens_are_theirs() {
 fn results_are_whole_and_files_agree_with_them() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().to_str().unwrap();
-    let small = ["--suite", "code,complete", "--per-suite", "2", "--repeats", "2", "--max-tokens", "16"];
+    let small =
+        ["--suite", "code,complete", "--per-suite", "2", "--repeats", "2", "--max-tokens", "16"];
     let sweeps = ["--sweep", "budget=1,8", "--sweep", "rows=1,4", "--sweep", "context=64"];
     let args = [&["bench", "--json", "--seed", "7", "--out", out][..], &small, &sweeps].concat();
     let found = parsed(&args);
@@ -101,7 +106,9 @@ fn results_are_whole_and_files_agree_with_them() {
     for cell in cells {
         assert_eq!(cell["different_texts"], 0, "{cell}");
         let interval = |name: &str| {
-            let part = |part: &str| cell[name][part].as_f64().unwrap_or_else(|| panic!("{name} of {cell}"));
+            let part = |part: &str| {
+                cell[name][part].as_f64().unwrap_or_else(|| panic!("{name} of {cell}"))
+            };
             let (low, value, high) = (part("low"), part("value"), part("high"));
             assert!(0.0 < low && low <= high && value.is_finite(), "{name} of {cell}");
             value
@@ -121,7 +128,10 @@ fn results_are_whole_and_files_agree_with_them() {
     for sample in found["samples"].as_array().unwrap() {
         let lengths: Vec<u64> =
             sample["accept_lengths"].as_array().unwrap().iter().filter_map(Value::as_u64).collect();
-        assert_eq!(lengths.iter().sum::<u64>(), sample["accepted"].as_u64().unwrap() + lengths.len() as u64);
+        assert_eq!(
+            lengths.iter().sum::<u64>(),
+            sample["accepted"].as_u64().unwrap() + lengths.len() as u64
+        );
         let (draft, mode) = (sample["stages"]["draft"].as_f64().unwrap(), &sample["mode"]);
         assert!(draft > 0.0 || mode == "off" || mode == "auto", "{sample}");
     }
@@ -146,19 +156,36 @@ fn results_are_whole_and_files_agree_with_them() {
     ] {
         assert!(page.contains(&format!("aria-label='{title}'")), "{title}");
     }
-    assert!(page.contains("prefers-color-scheme: dark") && !page.contains("NaN") && !page.contains("http"));
+    assert!(
+        page.contains("prefers-color-scheme: dark")
+            && !page.contains("NaN")
+            && !page.contains("http")
+    );
 }
 
 #[test]
 fn a_shape_has_costs_and_a_floor() {
-    let found = parsed(&["bench", "--synthetic", "tiny-moe", "--mix", "q8_0", "--bandwidth", "10", "--json"]);
+    let found = parsed(&[
+        "bench",
+        "--synthetic",
+        "tiny-moe",
+        "--mix",
+        "q8_0",
+        "--bandwidth",
+        "10",
+        "--json",
+    ]);
     let cost = &found["cost"];
     assert_eq!(cost["model"], "synthetic tiny-moe Q8_0");
     assert_eq!((&cost["bandwidth_gb_s"], &cost["bandwidth_from"]), (&json!(10.0), &json!("given")));
-    let (all, token) = (cost["weight_bytes"].as_u64().unwrap(), cost["token_bytes"].as_u64().unwrap());
+    let (all, token) =
+        (cost["weight_bytes"].as_u64().unwrap(), cost["token_bytes"].as_u64().unwrap());
     assert!(token < all, "a token goes to 4 of 16 experts");
     let rows = cost["rows"].as_array().unwrap();
-    assert_eq!(rows.iter().filter_map(|r| r["rows"].as_u64()).collect::<Vec<_>>(), [1, 2, 4, 8, 16, 32, 64]);
+    assert_eq!(
+        rows.iter().filter_map(|r| r["rows"].as_u64()).collect::<Vec<_>>(),
+        [1, 2, 4, 8, 16, 32, 64]
+    );
     let floor = |i: usize| rows[i]["floor_ms"].as_f64().unwrap();
     assert!((floor(0) - token as f64 / 1e7).abs() < 1e-9);
     assert!(floor(6) > floor(0) && floor(6) <= all as f64 / 1e7, "more rows meet more experts");
@@ -172,8 +199,10 @@ fn a_shape_has_costs_and_a_floor() {
 #[test]
 fn tables_of_the_page_come_from_runs() {
     let page = std::fs::read_to_string("docs/performance.md").unwrap();
-    let blocks =
-        page.split("<!-- table: ").skip(1).map(|rest| rest.split_once("<!-- end -->").expect("an end").0);
+    let blocks = page
+        .split("<!-- table: ")
+        .skip(1)
+        .map(|rest| rest.split_once("<!-- end -->").expect("an end").0);
     let lines = |text: &str| text.lines().filter(|line| line.starts_with('|')).count();
     assert_eq!(lines(&page), blocks.map(lines).sum::<usize>(), "a table outside of the blocks");
     for file in std::fs::read_dir("docs/runs").unwrap() {
@@ -226,19 +255,23 @@ fn the_page_is_what_the_runs_give() {
     ] {
         assert!(written.contains(part), "{part}: {written}");
     }
-    let length = if length.fract() == 0.0 { format!("| {length:.0} |") } else { format!("| {length:.1} |") };
+    let length =
+        if length.fract() == 0.0 { format!("| {length:.0} |") } else { format!("| {length:.1} |") };
     assert!(written.contains(&length), "{length}: {written}");
 }
 
 #[test]
 fn texts_at_once_are_a_sweep() {
-    let args = ["--suite", "code,complete", "--per-suite", "2", "--repeats", "2", "--max-tokens", "8"];
+    let args =
+        ["--suite", "code,complete", "--per-suite", "2", "--repeats", "2", "--max-tokens", "8"];
     let sweep = ["bench", "--json", "--modes", "off,chain", "--sweep", "slots=1,3"];
     let found = parsed(&[&sweep[..], &args].concat());
     let points = found["sweeps"][0]["points"].as_array().unwrap();
     assert_eq!(found["sweeps"][0]["axis"], "slots");
-    let seen: Vec<_> =
-        points.iter().map(|p| (p["value"].as_u64().unwrap(), p["mode"].as_str().unwrap())).collect();
+    let seen: Vec<_> = points
+        .iter()
+        .map(|p| (p["value"].as_u64().unwrap(), p["mode"].as_str().unwrap()))
+        .collect();
     assert_eq!(seen, [(1, "off"), (1, "chain"), (3, "off"), (3, "chain")]);
     for point in points {
         assert_eq!(point["different_texts"], 0, "company changes no text: {point}");
@@ -258,7 +291,16 @@ fn a_server_is_measured_over_http() {
     let server = http::Server::start(&["--slots", "4", "--spec", "chain", "--api-key-file", keys]);
     let url = format!("http://{}", server.address);
     let ask = |more: &[&str]| {
-        let small = ["--suite", "code,complete", "--per-suite", "2", "--repeats", "2", "--max-tokens", "12"];
+        let small = [
+            "--suite",
+            "code,complete",
+            "--per-suite",
+            "2",
+            "--repeats",
+            "2",
+            "--max-tokens",
+            "12",
+        ];
         [&["bench", "--server", &url, "--concurrency", "1,3"][..], &small, more].concat().join(" ")
     };
     let run = |line: &str| forerun(&line.split(' ').collect::<Vec<_>>());
@@ -268,7 +310,10 @@ fn a_server_is_measured_over_http() {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let found: Value = serde_json::from_slice(&output.stdout).unwrap();
     let points = found["served"]["points"].as_array().unwrap();
-    assert_eq!(points.iter().map(|p| p["concurrency"].as_u64().unwrap()).collect::<Vec<_>>(), [1, 3]);
+    assert_eq!(
+        points.iter().map(|p| p["concurrency"].as_u64().unwrap()).collect::<Vec<_>>(),
+        [1, 3]
+    );
     for point in points {
         assert_eq!(point["requests"], 2 * 4, "{point}");
         for figure in ["tokens_per_s", "answer_tokens_per_s", "first_token_ms", "token_ms"] {
@@ -345,7 +390,8 @@ fn compare_sees_a_slowdown_and_nothing_else() {
     }
     let text = stdout(&["bench", "compare", &before, &slower]);
     assert!(
-        text.contains("-9.1 [-9.1, -9.1]") && text.ends_with("8 of 14 figures changed beyond noise\n"),
+        text.contains("-9.1 [-9.1, -9.1]")
+            && text.ends_with("8 of 14 figures changed beyond noise\n"),
         "{text}"
     );
     // A slowdown by a machine that ran at another pace is not the build's.
@@ -361,12 +407,13 @@ fn compare_sees_a_slowdown_and_nothing_else() {
     assert!(refused(&["bench", "compare", &before, &broken]).contains("broken.json"));
 }
 
-/// `tests/fixtures/bench`: five runs of one build on a machine with a load of 2 to 3 on its 2 cores, the slower ones with
-/// `--slow-down 10`; two suites and two modes of them, 3 repeats.
+/// `tests/fixtures/bench`: five runs of one build on a machine with a load of 2 to 3 on its 2
+/// cores, the slower ones with `--slow-down 10`; two suites and two modes of them, 3 repeats.
 #[test]
 fn ten_percent_are_seen_in_recorded_runs_and_nothing_where_nothing_changed() {
     let compare = |before: &str, after: &str| {
-        let [before, after] = [before, after].map(|name| format!("tests/fixtures/bench/{name}.json"));
+        let [before, after] =
+            [before, after].map(|name| format!("tests/fixtures/bench/{name}.json"));
         parsed(&["bench", "compare", &before, &after, "--json"])
     };
     let same = ["first", "second", "third"];
@@ -376,13 +423,18 @@ fn ten_percent_are_seen_in_recorded_runs_and_nothing_where_nothing_changed() {
         }
         for after in ["slower-first", "slower-second"] {
             for change in compare(before, after)["all"].as_array().unwrap() {
-                assert_eq!(change["changed"], change["figure"] == "tok/s", "{before} and {after}: {change}");
+                assert_eq!(
+                    change["changed"],
+                    change["figure"] == "tok/s",
+                    "{before} and {after}: {change}"
+                );
             }
         }
     }
 }
 
-/// Commands that print recorded runs, one repeat of them: what they say does not hang on the machine that tests.
+/// Commands that print recorded runs, one repeat of them: what they say does not hang on the
+/// machine that tests.
 #[cfg(unix)]
 #[test]
 fn turns_show_a_slowdown() {
@@ -391,13 +443,15 @@ fn turns_show_a_slowdown() {
     let mut recorded: Value = serde_json::from_str(&recorded).unwrap();
     recorded["samples"].as_array_mut().unwrap().retain(|sample| sample["repeat"] == 0);
     let command = |name: &str, slower: f64| {
-        let (results, script) = (folder.path().join(format!("{name}.json")), folder.path().join(name));
+        let (results, script) =
+            (folder.path().join(format!("{name}.json")), folder.path().join(name));
         std::fs::write(&results, steady(&recorded, slower).to_string()).unwrap();
         std::fs::write(&script, format!("cat '{}'\n", results.display())).unwrap();
         format!("sh {}", script.display())
     };
     let (before, after) = (command("before", 1.0), command("after", 1.1));
-    let versus = |after: &str| parsed(&["bench", "versus", &before, after, "--times", "3", "--json"]);
+    let versus =
+        |after: &str| parsed(&["bench", "versus", &before, after, "--times", "3", "--json"]);
     assert_eq!(versus(&before)["changed"], json!([]));
     for change in versus(&after)["all"].as_array().unwrap() {
         let is_speed = change["figure"] == "tok/s" || change["figure"] == "prompt tok/s";
@@ -410,8 +464,7 @@ fn turns_show_a_slowdown() {
 
 #[test]
 fn a_slowdown_that_is_asked_for_takes_its_time() {
-    let line =
-        "bench --suite code --per-suite 2 --repeats 1 --max-tokens 12 --modes off --slow-down 200 --json";
+    let line = "bench --suite code --per-suite 2 --repeats 1 --max-tokens 12 --modes off --slow-down 200 --json";
     let found = parsed(&line.split(' ').collect::<Vec<_>>());
     for sample in found["samples"].as_array().unwrap() {
         let stage = |name: &str| sample["stages"][name].as_f64().unwrap();
@@ -450,11 +503,18 @@ fn prompts_of_ones_own_are_read() {
 
 #[test]
 fn what_does_not_exist_is_named() {
-    assert!(refused(&["bench", "--suite", "poems"]).contains("unknown suite `poems`: code, math, plan"));
-    assert!(refused(&["bench", "--modes", "fast"]).contains("unknown mode `fast`: off, chain[:BLOCK]"));
+    assert!(
+        refused(&["bench", "--suite", "poems"]).contains("unknown suite `poems`: code, math, plan")
+    );
+    assert!(
+        refused(&["bench", "--modes", "fast"]).contains("unknown mode `fast`: off, chain[:BLOCK]")
+    );
     assert!(refused(&["bench", "--modes", "tree:64"]).contains("a budget of 64, 1 to 63 expected"));
     assert!(misunderstood(&["bench", "--sweep", "speed=1..2"]).contains("AXIS=FIRST..LAST"));
-    assert!(misunderstood(&["bench", "--sweep", "budget=1..64"]).contains("budget is 64, 1 to 63 expected"));
+    assert!(
+        misunderstood(&["bench", "--sweep", "budget=1..64"])
+            .contains("budget is 64, 1 to 63 expected")
+    );
 }
 
 #[test]
@@ -481,10 +541,16 @@ fn flags_that_would_do_nothing_are_refused() {
         ("--block", "4", "--modes"),
     ] {
         let said = refused(&["bench", "parity", "--quick", flag, value]);
-        assert!(said.contains(&format!("`{flag}`: ")) && said.contains(&format!("`{instead}`")), "{said}");
+        assert!(
+            said.contains(&format!("`{flag}`: ")) && said.contains(&format!("`{instead}`")),
+            "{said}"
+        );
     }
     let help = stdout(&["bench", "parity", "--help"]);
-    assert!(help.contains("--caches") && !help.contains("--kv ") && !help.contains("--spec "), "{help}");
+    assert!(
+        help.contains("--caches") && !help.contains("--kv ") && !help.contains("--spec "),
+        "{help}"
+    );
 }
 
 #[test]
@@ -492,10 +558,18 @@ fn rounds_of_a_shape_are_measured() {
     let names = stdout(&["bench", "rounds", "--synthetic", "list"]);
     assert_eq!(names.lines().take(3).collect::<Vec<_>>(), ["tiny", "tiny-moe", "qwen3.5-0.8b"]);
     // As few as can be asked for leave no figure without a number.
-    let few = ["--rounds", "1", "--rows", "1,64", "--prompt", "8", "--context", "16", "--texts", "3"];
-    let found = stdout(&[&["bench", "rounds", "--synthetic", "tiny", "--device", "cpu"][..], &few].concat());
-    let parts =
-        ["prompt of 8", "plain decode", "verify of 1 rows", "verify of 64 rows", "plain decode, 3 texts"];
+    let few =
+        ["--rounds", "1", "--rows", "1,64", "--prompt", "8", "--context", "16", "--texts", "3"];
+    let found = stdout(
+        &[&["bench", "rounds", "--synthetic", "tiny", "--device", "cpu"][..], &few].concat(),
+    );
+    let parts = [
+        "prompt of 8",
+        "plain decode",
+        "verify of 1 rows",
+        "verify of 64 rows",
+        "plain decode, 3 texts",
+    ];
     for part in parts {
         assert!(found.contains(part), "{part}: {found}");
     }

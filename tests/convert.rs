@@ -43,9 +43,14 @@ fn a_file_that_is_there_is_kept_without_force() {
     assert_eq!(std::fs::read(&path).unwrap(), b"mine");
     // A conversion that fails leaves it alone even with `--force`.
     let failed = forerun(&["convert", TARGET, "--out", out, "--type", "q8_0", "--force"]);
-    assert_eq!(stderr(&failed), format!("forerun: {TARGET}: this is a target, a drafter was expected\n"));
+    assert_eq!(
+        stderr(&failed),
+        format!("forerun: {TARGET}: this is a target, a drafter was expected\n")
+    );
     assert_eq!(std::fs::read(&path).unwrap(), b"mine");
-    assert!(forerun(&["convert", DRAFT, "--out", out, "--type", "q8_0", "--force"]).status.success());
+    assert!(
+        forerun(&["convert", DRAFT, "--out", out, "--type", "q8_0", "--force"]).status.success()
+    );
     assert!(std::fs::read(&path).unwrap().starts_with(b"GGUF"));
     assert_eq!(std::fs::read_dir(temp.path()).unwrap().count(), 1);
 }
@@ -56,8 +61,16 @@ fn wrong_usage_is_told_apart_from_failure() {
         assert_eq!(forerun(args).status.code(), Some(2), "{args:?}");
     }
     // What a file is loaded as is no matter of what is written.
-    let loaded =
-        forerun(&["convert", DRAFT, "--out", "absent/x.gguf", "--type", "q8_0", "--draft-type", "q4_0"]);
+    let loaded = forerun(&[
+        "convert",
+        DRAFT,
+        "--out",
+        "absent/x.gguf",
+        "--type",
+        "q8_0",
+        "--draft-type",
+        "q4_0",
+    ]);
     assert_eq!(loaded.status.code(), Some(2), "{}", stderr(&loaded));
     assert!(stderr(&loaded).contains("unexpected argument '--draft-type'"), "{}", stderr(&loaded));
     let nowhere = forerun(&["convert", DRAFT, "--out", "absent/x.gguf", "--type", "f16"]);
@@ -75,8 +88,7 @@ fn a_missing_theta_stops_the_conversion() {
     let args = ["convert", folder, "--out", out.to_str().unwrap(), "--type", "f16"];
     let output = forerun(&args);
     assert_eq!(output.status.code(), Some(1));
-    let sentence =
-        "nothing in the file says its rope theta: give `--draft-rope-theta` (10000000 for Qwen3.5 and later)";
+    let sentence = "nothing in the file says its rope theta: give `--draft-rope-theta` (10000000 for Qwen3.5 and later)";
     assert_eq!(stderr(&output), format!("forerun: {folder}: {sentence}\n"));
     assert!(!out.exists());
     let output = forerun(&[&args[..], &["--draft-rope-theta", "1e7"]].concat());
@@ -100,7 +112,10 @@ fn an_interrupt_leaves_nothing_behind() {
         .unwrap();
     let started = || std::fs::read_dir(&results).unwrap().count() == 1;
     while !started() {
-        assert!(child.try_wait().unwrap().is_none(), "the conversion ended before it began to write");
+        assert!(
+            child.try_wait().unwrap().is_none(),
+            "the conversion ended before it began to write"
+        );
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
     let interrupt = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
@@ -140,7 +155,8 @@ fn sparse_drafter(folder: &std::path::Path, hidden: usize, theta: &str) {
     for (name, shape) in tensors {
         let start = end;
         end += shape.iter().product::<usize>() * 2;
-        let tensor = serde_json::json!({"dtype": "BF16", "shape": shape, "data_offsets": [start, end]});
+        let tensor =
+            serde_json::json!({"dtype": "BF16", "shape": shape, "data_offsets": [start, end]});
         header.insert(format!("{name}.weight"), tensor);
     }
     let header = serde_json::to_vec(&header).unwrap();

@@ -1,5 +1,5 @@
-//! `--device` through the binary: without a driver there is a sentence and no panic; with one the device writes what the
-//! processor writes.
+//! `--device` through the binary: without a driver there is a sentence and no panic; with one the
+//! device writes what the processor writes.
 
 use std::io::Write;
 use std::process::{Command, Output};
@@ -13,7 +13,8 @@ fn has_device(test: &str) -> bool {
     match compute::cuda::devices() {
         Ok(count) if count > 0 => true,
         found => {
-            let reason = found.map_or_else(|e| e.to_string(), |_| "the driver has no device".to_owned());
+            let reason =
+                found.map_or_else(|e| e.to_string(), |_| "the driver has no device".to_owned());
             let _ = writeln!(std::io::stderr(), "skipped: {test}: {reason}");
             false
         }
@@ -40,7 +41,10 @@ fn the_self_test_says_what_it_lacks() {
         let found = forerun(args);
         assert_eq!(found.status.code(), Some(1));
         let message = String::from_utf8_lossy(&found.stderr).into_owned();
-        assert!(message.contains("needs a CUDA device") && message.contains("libcuda"), "{message}");
+        assert!(
+            message.contains("needs a CUDA device") && message.contains("libcuda"),
+            "{message}"
+        );
     }
     let third = forerun(&["doctor", "--selftest", "--device", "cuda:2"]);
     let message = String::from_utf8_lossy(&third.stderr).into_owned();
@@ -55,7 +59,10 @@ fn the_self_test_refuses_the_processor() {
     let found = forerun(&["doctor", "--selftest", "--device", "cpu"]);
     assert_eq!(found.status.code(), Some(1));
     let message = String::from_utf8_lossy(&found.stderr).into_owned();
-    assert!(message.contains("the self-test is about a GPU, and `--device cpu` names none"), "{message}");
+    assert!(
+        message.contains("the self-test is about a GPU, and `--device cpu` names none"),
+        "{message}"
+    );
 }
 
 #[test]
@@ -64,9 +71,21 @@ fn the_device_writes_what_the_processor_writes() {
         return;
     }
     let ask = |device: &str, spec: &str| {
-        let args = ["run", "--device", device, "--spec", spec, "--temp", "0", "--max-tokens", "48", "--json"];
+        let args = [
+            "run",
+            "--device",
+            device,
+            "--spec",
+            spec,
+            "--temp",
+            "0",
+            "--max-tokens",
+            "48",
+            "--json",
+        ];
         let output = forerun(&[&args[..], &["Write quicksort in Python."]].concat());
-        let json: serde_json::Value = serde_json::from_slice(&output.stdout).expect("one JSON object");
+        let json: serde_json::Value =
+            serde_json::from_slice(&output.stdout).expect("one JSON object");
         json["ids"].clone()
     };
     let expected = ask("cpu", "off");
@@ -78,15 +97,19 @@ fn the_device_writes_what_the_processor_writes() {
 #[test]
 fn a_plan_of_device_memory_is_made_without_one() {
     let plan = |tokens: &str| {
-        let found = forerun(&["inspect", "models/dense/target-Q4_K_M.gguf", "--json", "--device", tokens]);
-        let json: serde_json::Value = serde_json::from_slice(&found.stdout).expect("one JSON object");
+        let found =
+            forerun(&["inspect", "models/dense/target-Q4_K_M.gguf", "--json", "--device", tokens]);
+        let json: serde_json::Value =
+            serde_json::from_slice(&found.stdout).expect("one JSON object");
         let bytes = |part: &str| json["device_memory"][part].as_u64().unwrap_or(0);
         (bytes("weights"), bytes("state"), json["totals"]["bytes"].as_u64().unwrap_or(0))
     };
     let (short, long) = (plan("1024"), plan("65536"));
-    // Tiles are as large as the blocks they are made of, up to padding and small matrices of floats.
+    // Tiles are as large as the blocks they are made of, up to padding and small matrices of
+    // floats.
     assert!(short.0 >= short.2 && short.0 < short.2 * 3 / 2, "{short:?}");
-    // Two attention layers of two heads of 256 numbers, keys and values, f16; beside them the next-token block's.
+    // Two attention layers of two heads of 256 numbers, keys and values, f16; beside them the
+    // next-token block's.
     let grown = 3 * 2 * 2 * 256 * 2 * (65536 - 1024);
     assert_eq!((long.0, long.1 - short.1), (short.0, grown));
 }

@@ -1,4 +1,5 @@
-//! `forerun doctor`, through the program: faults that are planted in a drafter's file or flags are found by name.
+//! `forerun doctor`, through the program: faults that are planted in a drafter's file or flags are
+//! found by name.
 
 use formats::gguf::{Entries, Gguf, Header, Overwrite, Writer};
 use serde_json::Value;
@@ -6,12 +7,16 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 const DENSE: [&str; 2] = ["models/dense/target-Q4_K_M.gguf", "models/dense/draft-Q8_0.gguf"];
-const MOE: [&str; 2] = ["tests/fixtures/moe/target-Q4_K_M.gguf", "tests/fixtures/moe/draft-Q8_0.gguf"];
+const MOE: [&str; 2] =
+    ["tests/fixtures/moe/target-Q4_K_M.gguf", "tests/fixtures/moe/draft-Q8_0.gguf"];
 
 fn doctor(args: &[&str]) -> String {
     let program = env!("CARGO_BIN_EXE_forerun");
-    let output =
-        Command::new(program).args(["doctor", "--threads", "1"]).args(args).output().expect("it starts");
+    let output = Command::new(program)
+        .args(["doctor", "--threads", "1"])
+        .args(args)
+        .output()
+        .expect("it starts");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).expect("text")
 }
@@ -24,11 +29,19 @@ fn seen(args: &[&str]) -> Value {
 fn only_fault(found: &Value) -> (String, String) {
     let faults = found["drafter"]["faults"].as_array().unwrap();
     assert_eq!(faults.len(), 1, "{}", found["advice"]);
-    (faults[0]["setting"].as_str().unwrap().to_owned(), found["advice"].as_str().unwrap().to_owned())
+    (
+        faults[0]["setting"].as_str().unwrap().to_owned(),
+        found["advice"].as_str().unwrap().to_owned(),
+    )
 }
 
 /// A copy of a drafter's file without some keys, and with others.
-fn rewritten(folder: &Path, from: &str, without: &[&str], with: impl FnOnce(&mut Entries)) -> PathBuf {
+fn rewritten(
+    folder: &Path,
+    from: &str,
+    without: &[&str],
+    with: impl FnOnce(&mut Entries),
+) -> PathBuf {
     let gguf = Gguf::open(from.as_ref()).unwrap();
     let mut header = Header::default();
     for (key, value) in gguf.metadata().filter(|(key, _)| !without.contains(key)) {
@@ -60,7 +73,8 @@ fn planted(
 
 #[test]
 fn shifted_taps_are_found() {
-    // Counted from 0 where the dialect counts from 1, which reads one layer lower; and the other way round.
+    // Counted from 0 where the dialect counts from 1, which reads one layer lower; and the other
+    // way round.
     let key = "dflash.target_layers";
     let lower = planted(DENSE, "8", &[key], |entries| entries.i32s(key, &[1, 3, 5, 6]));
     assert_eq!(lower.0, "taps");
@@ -73,7 +87,11 @@ fn shifted_taps_are_found() {
 fn a_wrong_theta_is_found() {
     let found = only_fault(&seen(&["--draft-rope-theta", "1e6", "--texts", "4"]));
     assert_eq!(found.0, "theta");
-    assert!(found.1.starts_with("Set `--draft-rope-theta 1e7`: the rope theta is wrong"), "{}", found.1);
+    assert!(
+        found.1.starts_with("Set `--draft-rope-theta 1e7`: the rope theta is wrong"),
+        "{}",
+        found.1
+    );
 }
 
 #[test]
@@ -81,7 +99,11 @@ fn flipped_causality_is_found() {
     let key = "dflash.attention.causal";
     let found = planted(DENSE, "8", &[key], |entries| entries.bool(key, true));
     assert_eq!(found.0, "causality");
-    assert!(found.1.starts_with("Set `--draft-causal false`: the causality of the block"), "{}", found.1);
+    assert!(
+        found.1.starts_with("Set `--draft-causal false`: the causality of the block"),
+        "{}",
+        found.1
+    );
 }
 
 #[test]
@@ -99,7 +121,11 @@ fn dropped_yarn_is_found() {
         gguf.metadata().map(|(key, _)| key).filter(|k| k.contains("rope.scaling")).collect();
     let found = planted(MOE, "4", &keys, |_| ());
     assert_eq!(found.0, "yarn");
-    assert!(found.1.starts_with("Set `--draft-yarn 64,512`: the YaRN scaling is wrong"), "{}", found.1);
+    assert!(
+        found.1.starts_with("Set `--draft-yarn 64,512`: the YaRN scaling is wrong"),
+        "{}",
+        found.1
+    );
 }
 
 #[test]
@@ -107,7 +133,11 @@ fn a_wrong_mask_token_is_found() {
     let key = "tokenizer.ggml.mask_token_id";
     let found = planted(DENSE, "4", &[key], |entries| entries.u32(key, 4091));
     assert_eq!(found.0, "mask_token");
-    assert!(found.1.starts_with("Set `--draft-mask-token 4090`: the mask token is wrong"), "{}", found.1);
+    assert!(
+        found.1.starts_with("Set `--draft-mask-token 4090`: the mask token is wrong"),
+        "{}",
+        found.1
+    );
 }
 
 #[test]
@@ -117,10 +147,19 @@ fn sound_pairs_are_left_alone() {
         let advice = found["advice"].as_str().unwrap();
         assert!(advice.starts_with("Leave everything as it is"), "{advice}");
         let drafter = &found["drafter"];
-        assert!(drafter["acceptance"]["accept_length"].as_f64().unwrap() > 13.0, "{}", drafter["acceptance"]);
+        assert!(
+            drafter["acceptance"]["accept_length"].as_f64().unwrap() > 13.0,
+            "{}",
+            drafter["acceptance"]
+        );
         assert_eq!(drafter["source"]["mean"], 0.0, "the same weights gain nothing");
         let shares = |name: &str| -> Vec<f64> {
-            drafter["acceptance"][name].as_array().unwrap().iter().filter_map(Value::as_f64).collect()
+            drafter["acceptance"][name]
+                .as_array()
+                .unwrap()
+                .iter()
+                .filter_map(Value::as_f64)
+                .collect()
         };
         let (right, accepted) = (shares("right_by_position"), shares("accepted_by_position"));
         assert_eq!((right.len(), right[0]), (15, accepted[0]));
@@ -146,7 +185,8 @@ fn a_file_that_holds_no_prompts_is_named_with_the_line() {
     let said = |text: &str| {
         std::fs::write(path, text).unwrap();
         let program = env!("CARGO_BIN_EXE_forerun");
-        let output = Command::new(program).args(["doctor", "--prompts", path]).output().expect("it starts");
+        let output =
+            Command::new(program).args(["doctor", "--prompts", path]).output().expect("it starts");
         assert_eq!(output.status.code(), Some(1));
         String::from_utf8(output.stderr).expect("text")
     };

@@ -88,7 +88,11 @@ fn flags_change_what_is_resolved() {
 #[test]
 fn errors_are_one_line_and_have_their_exit_code() {
     let cases: [(&[&str], i32, &str); 4] = [
-        (&["inspect", "absent.gguf"], 1, "forerun: absent.gguf: No such file or directory (os error 2)\n"),
+        (
+            &["inspect", "absent.gguf"],
+            1,
+            "forerun: absent.gguf: No such file or directory (os error 2)\n",
+        ),
         (
             &["inspect", "README.md"],
             1,
@@ -112,7 +116,9 @@ fn errors_are_one_line_and_have_their_exit_code() {
         assert_eq!(String::from_utf8_lossy(&output.stderr), stderr);
         assert!(output.stdout.is_empty());
     }
-    for usage in [&["inspect"][..], &["inspect", DRAFT, "--draft-rope-theta", "x"], &["frobnicate"], &[]] {
+    for usage in
+        [&["inspect"][..], &["inspect", DRAFT, "--draft-rope-theta", "x"], &["frobnicate"], &[]]
+    {
         assert_eq!(forerun(usage).status.code(), Some(2), "{usage:?}");
     }
 }
@@ -146,7 +152,10 @@ fn a_flag_that_does_not_fit_the_target_is_named() {
         String::from_utf8_lossy(&output.stderr).into_owned()
     };
     let mask = said("--draft-mask-token", "99999");
-    assert!(mask.contains("mask token is 99999 by `--draft-mask-token`; a row of the target's"), "{mask}");
+    assert!(
+        mask.contains("mask token is 99999 by `--draft-mask-token`; a row of the target's"),
+        "{mask}"
+    );
     let taps = said("--draft-taps", "1,3,5,99");
     assert!(taps.contains("a tap is 99 of [1, 3, 5, 99] by `--draft-taps`; 0 to 7"), "{taps}");
 }

@@ -24,7 +24,10 @@ fn open(server: &Server, test: &str, look: Look) -> Option<Browser> {
     let Some(program) = chromium() else {
         // Straight to the terminal: a skipped test should be seen.
         use std::io::Write;
-        let _ = writeln!(std::io::stderr(), "skipped: {test} needs chromium, and there is none in PATH");
+        let _ = writeln!(
+            std::io::stderr(),
+            "skipped: {test} needs chromium, and there is none in PATH"
+        );
         return None;
     };
     Some(Browser::open(&program, &format!("{}/", server.url()), look))

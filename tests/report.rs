@@ -1,12 +1,12 @@
-//! The report of `forerun bench`, as a browser draws it: every plot has its marks inside its frame, light and dark. Skipped,
-//! by name, where there is no Chromium.
+//! The report of `forerun bench`, as a browser draws it: every plot has its marks inside its frame,
+//! light and dark. Skipped, by name, where there is no Chromium.
 
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Looks at every plot and leaves what it saw in the page: marks that have an extent and a colour, and texts that lie
-/// outside of their drawing.
+/// Looks at every plot and leaves what it saw in the page: marks that have an extent and a colour,
+/// and texts that lie outside of their drawing.
 const LOOK: &str = "<pre id='seen'></pre><script>
 const seen = [...document.querySelectorAll('svg')].map(svg => {
   const frame = svg.getBoundingClientRect();
@@ -42,7 +42,10 @@ fn browse(browser: &Path, folder: &Path, scheme: &str, page: &Path, more: &[&str
         .args(["--disable-background-networking", "--disable-component-update", "--disable-sync"])
         .args(["--disable-dev-shm-usage", "--hide-scrollbars", "--window-size=1100,3600"])
         .arg(format!("--user-data-dir={}", profile.path().display()))
-        .arg(format!("--blink-settings=preferredColorScheme={}", if scheme == "dark" { 0 } else { 1 }))
+        .arg(format!(
+            "--blink-settings=preferredColorScheme={}",
+            if scheme == "dark" { 0 } else { 1 }
+        ))
         .args(more)
         .arg(format!("file://{}", page.display()))
         .output()
@@ -70,9 +73,12 @@ fn every_plot_of_the_report_is_drawn() {
 
     let mut backgrounds = Vec::new();
     for scheme in ["light", "dark"] {
-        let dom = String::from_utf8(browse(&browser, &folder, scheme, &watched, &["--dump-dom"])).unwrap();
-        let seen = dom.split("<pre id=\"seen\">").nth(1).and_then(|rest| rest.split("</pre>").next());
-        let page: Value = serde_json::from_str(&seen.expect("the script ran").replace("&amp;", "&")).unwrap();
+        let dom = String::from_utf8(browse(&browser, &folder, scheme, &watched, &["--dump-dom"]))
+            .unwrap();
+        let seen =
+            dom.split("<pre id=\"seen\">").nth(1).and_then(|rest| rest.split("</pre>").next());
+        let page: Value =
+            serde_json::from_str(&seen.expect("the script ran").replace("&amp;", "&")).unwrap();
         let plots = page["plots"].as_array().unwrap();
         let titles: Vec<&str> = plots.iter().filter_map(|p| p["title"].as_str()).collect();
         for wanted in [
@@ -106,7 +112,13 @@ fn every_plot_of_the_report_is_drawn() {
 
         let picture = folder.join(format!("{scheme}.png"));
         let _ = std::fs::remove_file(&picture);
-        browse(&browser, &folder, scheme, &report, &[&format!("--screenshot={}", picture.display())]);
+        browse(
+            &browser,
+            &folder,
+            scheme,
+            &report,
+            &[&format!("--screenshot={}", picture.display())],
+        );
         let bytes = std::fs::read(&picture).expect("a screenshot");
         assert!(bytes.starts_with(b"\x89PNG") && bytes.len() > 50_000, "{} bytes", bytes.len());
     }

@@ -60,7 +60,9 @@ fn the_embedded_pair_writes_quicksort() {
     let sum: u64 = lengths.iter().filter_map(Value::as_u64).sum();
     assert_eq!(spec["accepted"], sum - lengths.len() as u64);
     assert!(spec["mean_accept_length"].as_f64() > Some(15.0), "{spec}");
-    for key in ["load_s", "prefill_s", "decode_s", "tokens_per_s", "draft_s", "verify_s", "commit_s"] {
+    for key in
+        ["load_s", "prefill_s", "decode_s", "tokens_per_s", "draft_s", "verify_s", "commit_s"]
+    {
         assert!(object["timing"][key].is_f64(), "{key}");
     }
     assert!(object["seed"].is_u64());
@@ -82,7 +84,10 @@ fn neither_mode_nor_threads_change_the_text() {
     for flags in others {
         assert_eq!(json(&[&base[..], flags].concat())["ids"], plain, "{flags:?}");
     }
-    assert_ne!(json(&["Compute 12 * 7", "--seed", "12", "--temp", "1", "--max-tokens", "60"])["ids"], plain);
+    assert_ne!(
+        json(&["Compute 12 * 7", "--seed", "12", "--temp", "1", "--max-tokens", "60"])["ids"],
+        plain
+    );
 }
 
 #[test]
@@ -101,7 +106,8 @@ fn prompts_come_in_many_ways() {
         "4",
     ]);
     assert_eq!(by_ids["prompt_tokens"], 9);
-    let system = json(&["Hi", "--system", "Answer in one word.", "--temp", "0", "--max-tokens", "4"]);
+    let system =
+        json(&["Hi", "--system", "Answer in one word.", "--temp", "0", "--max-tokens", "4"]);
     let plain = json(&["Hi", "--temp", "0", "--max-tokens", "4"]);
     assert!(system["prompt_tokens"].as_u64() > plain["prompt_tokens"].as_u64());
     let thinking = json(&["Hi", "--no-think", "--temp", "0", "--max-tokens", "4"]);
@@ -112,7 +118,10 @@ fn prompts_come_in_many_ways() {
 fn what_can_go_wrong_is_said() {
     let long = "word ".repeat(200);
     let cases: [(&[&str], &str); 15] = [
-        (&["run", "x", "--model", "absent.gguf"], "absent.gguf: No such file or directory (os error 2)"),
+        (
+            &["run", "x", "--model", "absent.gguf"],
+            "absent.gguf: No such file or directory (os error 2)",
+        ),
         (
             &["run", "x", "--model", "models/dense/draft-Q8_0.gguf"],
             "models/dense/draft-Q8_0.gguf: this is a drafter, a target was expected",
@@ -122,7 +131,10 @@ fn what_can_go_wrong_is_said() {
             "models/dense/target-Q4_K_M.gguf: this is a target, a drafter was expected",
         ),
         (&["run", "  "], "the prompt is empty"),
-        (&["run", "x", "--device", "tpu"], "unknown device `tpu`: auto, cpu, cuda or cuda:N expected"),
+        (
+            &["run", "x", "--device", "tpu"],
+            "unknown device `tpu`: auto, cpu, cuda or cuda:N expected",
+        ),
         (
             &["run", &long, "--ctx", "100"],
             "the prompt has 211 tokens, which leaves no room for an answer in `--ctx 100`",
@@ -135,7 +147,10 @@ fn what_can_go_wrong_is_said() {
             &["run", "x", "--model", "tests/fixtures/moe/target-Q4_K_M.gguf", "--spec", "mtp"],
             "`--spec mtp`: the model has no MTP block",
         ),
-        (&["run", "x", "--block", "20"], "`--block 20` is more than the 16 rows the drafter was trained for"),
+        (
+            &["run", "x", "--block", "20"],
+            "`--block 20` is more than the 16 rows the drafter was trained for",
+        ),
         (
             &["run", "x", "--relaxed-thinking", "--temp", "1"],
             "`--relaxed-thinking` is for greedy decoding: give `--temp 0`",
@@ -180,7 +195,8 @@ fn what_can_go_wrong_is_said() {
 #[test]
 fn a_drafter_for_another_target_runs_exactly() {
     // The MoE drafter fits the dense target in shape, if in nothing else.
-    let args = [QUICKSORT, "--temp", "0", "--no-think", "--model", "models/dense/target-Q4_K_M.gguf"];
+    let args =
+        [QUICKSORT, "--temp", "0", "--no-think", "--model", "models/dense/target-Q4_K_M.gguf"];
     let plain = json(&[&args[..], &["--spec", "off"]].concat());
     let other = ["--draft", "tests/fixtures/moe/draft-Q8_0.gguf"];
     let mut drafted = 0;
@@ -190,7 +206,11 @@ fn a_drafter_for_another_target_runs_exactly() {
         let count = object["spec"]["drafted"].as_u64().expect("a count");
         match mode {
             "chain" => {
-                assert!(object["spec"]["mean_accept_length"].as_f64() < Some(2.0), "{}", object["spec"]);
+                assert!(
+                    object["spec"]["mean_accept_length"].as_f64() < Some(2.0),
+                    "{}",
+                    object["spec"]
+                );
                 drafted = count;
             }
             // It is tried a few times at most, then left.
@@ -205,9 +225,13 @@ fn verbose_and_explain_show_the_rounds() {
     let output = forerun(&["run", QUICKSORT, "--temp", "0", "--no-think", "--spec", "chain", "-v"]);
     let lines = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(lines.lines().count(), 6, "{lines}");
-    assert!(lines.starts_with("round    1  dflash drafted 15  stood 15  rows 16  draft "), "{lines}");
+    assert!(
+        lines.starts_with("round    1  dflash drafted 15  stood 15  rows 16  draft "),
+        "{lines}"
+    );
 
-    let output = forerun(&["run", QUICKSORT, "--temp", "0", "--no-think", "--spec", "chain", "--explain"]);
+    let output =
+        forerun(&["run", QUICKSORT, "--temp", "0", "--no-think", "--spec", "chain", "--explain"]);
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(text.contains("\u{1b}[32m") && text.contains("\u{1b}[33m"), "both colours: {text}");
     assert!(text.contains("acceptance length, rounds\n 16     6 ########"), "{text}");
@@ -237,18 +261,30 @@ fn a_chat_remembers_and_starts_over() {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     assert!(text.contains("def binary_search"), "{text}");
     let slash = forerun(&["run", "/tmp", "--temp", "0", "--no-think", "--max-tokens", "48"]).stdout;
-    assert!(text.contains(&*String::from_utf8_lossy(&slash)), "two slashes begin a message with one: {text}");
-    let fresh = forerun(&["run", "Compute 2 + 3", "--temp", "0", "--no-think", "--max-tokens", "48"]).stdout;
-    assert!(text.ends_with(&*String::from_utf8_lossy(&fresh)), "after /new as in the beginning: {text}");
+    assert!(
+        text.contains(&*String::from_utf8_lossy(&slash)),
+        "two slashes begin a message with one: {text}"
+    );
+    let fresh =
+        forerun(&["run", "Compute 2 + 3", "--temp", "0", "--no-think", "--max-tokens", "48"])
+            .stdout;
+    assert!(
+        text.ends_with(&*String::from_utf8_lossy(&fresh)),
+        "after /new as in the beginning: {text}"
+    );
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(said.contains("unknown command `/what`") && said.contains("/new starts over"), "{said}");
+    assert!(
+        said.contains("unknown command `/what`") && said.contains("/new starts over"),
+        "{said}"
+    );
 }
 
 #[cfg(unix)]
 #[test]
 fn an_interrupt_ends_the_turn_and_not_the_chat() {
     // An answer that never ends by itself.
-    let endless = ["--logit-bias", "4066=-inf", "--logit-bias", "4064=-inf", "--temp", "1", "--seed", "1"];
+    let endless =
+        ["--logit-bias", "4066=-inf", "--logit-bias", "4064=-inf", "--temp", "1", "--seed", "1"];
     let mut child: Child = command(&[&["chat"][..], &endless].concat())
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -260,7 +296,8 @@ fn an_interrupt_ends_the_turn_and_not_the_chat() {
     input.write_all(b"Write a very long story\n").expect("it reads");
     let mut first = [0; 64];
     out.read_exact(&mut first).expect("the answer begins");
-    let status = Command::new("kill").args(["-INT", &child.id().to_string()]).status().expect("kill");
+    let status =
+        Command::new("kill").args(["-INT", &child.id().to_string()]).status().expect("kill");
     assert!(status.success());
     // The chat goes on: it takes a command and says so.
     let mut said = BufReader::new(child.stderr.take().expect("piped"));

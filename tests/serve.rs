@@ -88,14 +88,16 @@ fn the_text_is_that_of_run_streamed_or_not() {
     }
 
     let alone = run(&["def insertion_sort(items):", "--raw", "--temp", "0", "--max-tokens", "40"]);
-    let mut body = json!({"prompt": "def insertion_sort(items):", "temperature": 0, "max_tokens": 40});
+    let mut body =
+        json!({"prompt": "def insertion_sort(items):", "temperature": 0, "max_tokens": 40});
     let answer = server.ask(TEXT, &body);
     assert_eq!(answer["choices"][0]["text"], alone["text"]);
     assert_eq!(answer["choices"][0]["finish_reason"], alone["finish"]);
     body["stream"] = json!(true);
     assert_eq!(joined(&server.stream(TEXT, &body), 0, "/text"), alone["text"].as_str().unwrap());
     let ids = server.ask("/tokenize", &json!({"prompt": "def insertion_sort(items):"}));
-    let from_ids = json!({"prompt": ids["tokens"], "temperature": 0, "max_tokens": 40, "echo": true});
+    let from_ids =
+        json!({"prompt": ids["tokens"], "temperature": 0, "max_tokens": 40, "echo": true});
     let echoed = format!("def insertion_sort(items):{}", alone["text"].as_str().unwrap());
     assert_eq!(server.ask(TEXT, &from_ids)["choices"][0]["text"], echoed);
 }
@@ -144,9 +146,14 @@ fn requests_beside_each_other_get_the_text_they_get_alone() {
 #[test]
 fn every_answer_of_n_is_one_of_its_own() {
     let server = Server::start(&["--slots", "2"]);
-    let one =
-        server.chat(&ask("Write Python quicksort", json!({"temperature": 1, "seed": 3, "max_tokens": 30})));
-    let body = ask("Write Python quicksort", json!({"temperature": 1, "seed": 3, "max_tokens": 30, "n": 3}));
+    let one = server.chat(&ask(
+        "Write Python quicksort",
+        json!({"temperature": 1, "seed": 3, "max_tokens": 30}),
+    ));
+    let body = ask(
+        "Write Python quicksort",
+        json!({"temperature": 1, "seed": 3, "max_tokens": 30, "n": 3}),
+    );
     let three = server.chat(&body);
     let choices = three["choices"].as_array().unwrap();
     assert_eq!(choices.iter().map(|c| c["index"].as_u64().unwrap()).collect::<Vec<_>>(), [0, 1, 2]);
@@ -158,13 +165,17 @@ fn every_answer_of_n_is_one_of_its_own() {
     for (i, choice) in choices.iter().enumerate() {
         let message = &choice["message"];
         let reasoning = joined(&chunks, i as u64, "/delta/reasoning_content");
-        assert_eq!(joined(&chunks, i as u64, "/delta/content"), message["content"].as_str().unwrap());
+        assert_eq!(
+            joined(&chunks, i as u64, "/delta/content"),
+            message["content"].as_str().unwrap()
+        );
         assert_eq!(reasoning, message["reasoning_content"].as_str().unwrap_or_default());
     }
     let prompts = json!({"prompt": ["def f(x):", "import"], "n": 2, "temperature": 1, "seed": 3});
     let answer = server.ask(TEXT, &prompts);
     assert_eq!(answer["choices"].as_array().unwrap().len(), 4);
-    let second = server.ask(TEXT, &json!({"prompt": "import", "n": 2, "temperature": 1, "seed": 3}));
+    let second =
+        server.ask(TEXT, &json!({"prompt": "import", "n": 2, "temperature": 1, "seed": 3}));
     assert_eq!(answer["choices"][3]["text"], second["choices"][1]["text"]);
 }
 
@@ -186,7 +197,10 @@ fn answers_end_where_they_should() {
             }
             false => {
                 let choice = server.chat(&body)["choices"][0].clone();
-                (choice["message"]["content"].as_str().unwrap().to_owned(), choice["finish_reason"].clone())
+                (
+                    choice["message"]["content"].as_str().unwrap().to_owned(),
+                    choice["finish_reason"].clone(),
+                )
             }
         };
         assert_eq!((text.as_str(), finish), (before, json!("stop")));
@@ -221,8 +235,8 @@ fn a_known_beginning_is_not_read_again_and_changes_nothing() {
 fn known_beginnings(warm: &Server, cold: &Server) {
     let system = json!({"role": "system", "content": "You write Python. ".repeat(20)});
     let ask = |server: &Server, messages: &[Value]| {
-        let answer =
-            server.chat(&json!({"messages": messages, "temperature": 1, "seed": 5, "max_tokens": 60}));
+        let answer = server
+            .chat(&json!({"messages": messages, "temperature": 1, "seed": 5, "max_tokens": 60}));
         let cached = answer["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap();
         assert_eq!(answer["forerun"]["cached_tokens"], cached);
         (answer["choices"][0]["message"].clone(), cached)
@@ -250,8 +264,10 @@ fn endless(server: &Server, max_tokens: usize) -> String {
     let ends = server.ask("/tokenize", &json!({"prompt": "<|im_end|><|endoftext|>"}));
     let ends = ends["tokens"].as_array().unwrap();
     assert_eq!(ends.len(), 2);
-    let bias: serde_json::Map<String, Value> = ends.iter().map(|id| (id.to_string(), json!(-100))).collect();
-    json!({"prompt": "def f(x):", "max_tokens": max_tokens, "stream": true, "logit_bias": bias}).to_string()
+    let bias: serde_json::Map<String, Value> =
+        ends.iter().map(|id| (id.to_string(), json!(-100))).collect();
+    json!({"prompt": "def f(x):", "max_tokens": max_tokens, "stream": true, "logit_bias": bias})
+        .to_string()
 }
 
 #[test]
@@ -318,17 +334,24 @@ fn keys_are_asked_for() {
     assert_eq!(server.get("/health", "").status, 200);
     for path in ["/v1/models", "/metrics"] {
         let refused = server.get(path, "");
-        assert_eq!((refused.status, &refused.json()["error"]["code"]), (401, &json!("invalid_api_key")));
+        assert_eq!(
+            (refused.status, &refused.json()["error"]["code"]),
+            (401, &json!("invalid_api_key"))
+        );
         assert_eq!(server.get(path, "authorization: Bearer wrong\r\n").status, 401);
         assert_eq!(server.get(path, "authorization: Bearer second-key\r\n").status, 200);
         assert_eq!(server.get(path, "x-api-key: first-key\r\n").status, 200);
     }
     let body = ask("hi", json!({"max_tokens": 1})).to_string();
     assert_eq!(read(server.post_open(CHAT, &body, "")).status, 401);
-    assert_eq!(read(server.post_open(CHAT, &body, "authorization: Bearer first-key\r\n")).status, 200);
+    assert_eq!(
+        read(server.post_open(CHAT, &body, "authorization: Bearer first-key\r\n")).status,
+        200
+    );
 
     let open = |args: &[&str]| {
-        let output = Command::new(env!("CARGO_BIN_EXE_forerun")).arg("serve").args(args).output().unwrap();
+        let output =
+            Command::new(env!("CARGO_BIN_EXE_forerun")).arg("serve").args(args).output().unwrap();
         (output.status.code(), String::from_utf8(output.stderr).unwrap())
     };
     let (code, message) = open(&["--host", "0.0.0.0", "--port", "0"]);
@@ -397,7 +420,8 @@ fn recorded_tool_chats_replay_alike_with_and_without_speculation() {
             assert_eq!(call["function"], plain_call["function"]);
             assert_fits(&call["function"], &body["tools"]);
         }
-        let answers_a_result = body["messages"].as_array().unwrap().last().unwrap()["role"] == "tool";
+        let answers_a_result =
+            body["messages"].as_array().unwrap().last().unwrap()["role"] == "tool";
         assert_eq!(calls.is_empty(), answers_a_result, "{line}");
     }
 }
@@ -422,8 +446,11 @@ fn likelihoods_are_told_for_every_token() {
     }
     body["stream"] = json!(true);
     let chunks = server.stream(CHAT, &body);
-    let streamed: Vec<&Value> =
-        chunks.iter().filter_map(|c| c["choices"][0]["logprobs"]["content"].as_array()).flatten().collect();
+    let streamed: Vec<&Value> = chunks
+        .iter()
+        .filter_map(|c| c["choices"][0]["logprobs"]["content"].as_array())
+        .flatten()
+        .collect();
     assert_eq!(streamed, told.iter().collect::<Vec<_>>());
 
     // Speculation changes nothing but how the rows come together.
@@ -472,7 +499,8 @@ fn anthropic_s_form_gives_the_same_answers() {
 
     let schema = json!({"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}},
         "required": ["a", "b"]});
-    let tools = json!([{"name": "add", "description": "Add two integers.", "input_schema": schema}]);
+    let tools =
+        json!([{"name": "add", "description": "Add two integers.", "input_schema": schema}]);
     let sum = json!({"role": "user", "content": "Compute the sum of 947 and 477."});
     let mut body = json!({"messages": [sum], "tools": tools, "temperature": 0, "max_tokens": 200,
         "thinking": {"type": "enabled", "budget_tokens": 1024}, "stream": true});
@@ -492,21 +520,26 @@ fn anthropic_s_form_gives_the_same_answers() {
     let started: Vec<&str> =
         events.iter().filter_map(|event| event["content_block"]["type"].as_str()).collect();
     assert_eq!(started, ["thinking", "tool_use"]);
-    let input: String = events.iter().filter_map(|event| event["delta"]["partial_json"].as_str()).collect();
+    let input: String =
+        events.iter().filter_map(|event| event["delta"]["partial_json"].as_str()).collect();
     assert_eq!(serde_json::from_str::<Value>(&input).unwrap(), json!({"a": 947, "b": 477}));
     assert_eq!(events[events.len() - 2]["delta"]["stop_reason"], "tool_use");
 
     body["stream"] = json!(false);
     let call = server.ask(path, &body);
     assert_eq!(call["content"][1]["input"], json!({"a": 947, "b": 477}));
-    let result = json!({"type": "tool_result", "tool_use_id": call["content"][1]["id"], "content": "1424"});
+    let result =
+        json!({"type": "tool_result", "tool_use_id": call["content"][1]["id"], "content": "1424"});
     body["messages"] = json!([sum, {"role": "assistant", "content": call["content"]},
         {"role": "user", "content": [result]}]);
     let told = server.ask(path, &body);
     assert_eq!(told["content"].as_array().unwrap().last().unwrap()["text"], "947 + 477 = 1424.");
 
     let refused = server.post(path, &json!({"messages": question}));
-    assert_eq!((refused.status, &refused.json()["error"]["type"]), (400, &json!("invalid_request_error")));
+    assert_eq!(
+        (refused.status, &refused.json()["error"]["type"]),
+        (400, &json!("invalid_request_error"))
+    );
     assert_eq!(refused.json()["type"], "error");
 }
 
@@ -529,14 +562,24 @@ fn models_tokens_and_metrics_are_told() {
     let rendered = server.ask("/tokenize", &body);
     assert_eq!(rendered["count"], answer["usage"]["prompt_tokens"]);
     let page = server.get("/metrics", "").body;
-    let page = page.replace("{model_name=\"embedded\"}", "").replace("model_name=\"embedded\",", "");
+    let page =
+        page.replace("{model_name=\"embedded\"}", "").replace("model_name=\"embedded\",", "");
     let value = |name: &str| {
-        let line =
-            page.lines().find(|line| line.strip_prefix(name).is_some_and(|rest| rest.starts_with(' ')));
-        line.unwrap_or_else(|| panic!("{name}: {page}")).rsplit(' ').next().unwrap().parse::<f64>().unwrap()
+        let line = page
+            .lines()
+            .find(|line| line.strip_prefix(name).is_some_and(|rest| rest.starts_with(' ')));
+        line.unwrap_or_else(|| panic!("{name}: {page}"))
+            .rsplit(' ')
+            .next()
+            .unwrap()
+            .parse::<f64>()
+            .unwrap()
     };
     assert_eq!(json!(value("vllm:prompt_tokens_total") as u64), answer["usage"]["prompt_tokens"]);
-    assert_eq!(json!(value("vllm:generation_tokens_total") as u64), answer["usage"]["completion_tokens"]);
+    assert_eq!(
+        json!(value("vllm:generation_tokens_total") as u64),
+        answer["usage"]["completion_tokens"]
+    );
     let spec = &answer["forerun"]["spec"];
     assert_eq!(json!(value("vllm:spec_decode_num_accepted_tokens_total") as u64), spec["accepted"]);
     assert_eq!(json!(value("vllm:spec_decode_num_draft_tokens_total") as u64), spec["drafted"]);

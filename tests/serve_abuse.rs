@@ -1,5 +1,6 @@
-//! Requests that nobody in their right mind would send. Each gets an answer or a refusal, the next good request is
-//! served, and when all of them have come twice the server has no more memory than after the first time.
+//! Requests that nobody in their right mind would send. Each gets an answer or a refusal, the next
+//! good request is served, and when all of them have come twice the server has no more memory than
+//! after the first time.
 
 #[path = "serve/http.rs"]
 #[allow(dead_code)]
@@ -47,7 +48,9 @@ fn chat(more: Value) -> Value {
 }
 
 fn format_of(schema: Value) -> Value {
-    chat(json!({"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}}))
+    chat(
+        json!({"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}}),
+    )
 }
 
 fn chain(length: usize, wrap: fn(Value) -> Value) -> Value {
@@ -58,7 +61,8 @@ fn chain(length: usize, wrap: fn(Value) -> Value) -> Value {
 }
 
 fn object_of(count: usize) -> Value {
-    let properties: Map<_, _> = (0..count).map(|i| (format!("p{i}"), json!({"type": "string"}))).collect();
+    let properties: Map<_, _> =
+        (0..count).map(|i| (format!("p{i}"), json!({"type": "string"}))).collect();
     json!({"type": "object", "properties": properties})
 }
 
@@ -90,10 +94,16 @@ fn through(name: &str, schema: &Value) -> Vec<Abuse> {
             "/v1/messages",
             json!({"messages": messages, "max_tokens": 3, "output_config": {"format": format}}),
         ),
-        ("guided_json", "/v1/completions", json!({"prompt": "hi", "max_tokens": 3, "guided_json": schema})),
+        (
+            "guided_json",
+            "/v1/completions",
+            json!({"prompt": "hi", "max_tokens": 3, "guided_json": schema}),
+        ),
         ("json_schema", CHAT, chat(json!({"json_schema": schema.to_string()}))),
     ];
-    ways.into_iter().map(|(way, path, body)| abuse(format!("{name} by {way}"), path, &body, &[400])).collect()
+    ways.into_iter()
+        .map(|(way, path, body)| abuse(format!("{name} by {way}"), path, &body, &[400]))
+        .collect()
 }
 
 fn schemas() -> Vec<Abuse> {
@@ -119,8 +129,16 @@ fn schemas() -> Vec<Abuse> {
         ("all of itself", json!({"allOf": [{"$ref": "#"}], "type": "object"}), &[400]),
         ("a reference elsewhere", json!({"$ref": "http://127.0.0.1:1/x.json"}), &[400]),
         ("a reference to nowhere", json!({"$ref": "#/$defs/none"}), &[400]),
-        ("a tree of itself", chain(1, |_| json!({"type": "array", "items": {"$ref": "#/$defs/d0"}})), &[200]),
-        ("50 arrays inside each other", nested(50, |inner| json!({"type": "array", "items": inner})), &[200]),
+        (
+            "a tree of itself",
+            chain(1, |_| json!({"type": "array", "items": {"$ref": "#/$defs/d0"}})),
+            &[200],
+        ),
+        (
+            "50 arrays inside each other",
+            nested(50, |inner| json!({"type": "array", "items": inner})),
+            &[200],
+        ),
         (
             "120 arrays inside each other",
             nested(120, |inner| json!({"type": "array", "items": inner})),
@@ -156,7 +174,11 @@ fn schemas() -> Vec<Abuse> {
             json!({"type": "integer", "minimum": -1e30, "maximum": 1e30}),
             &[200, 400],
         ),
-        ("multiples of a prime", json!({"type": "integer", "multipleOf": 4_294_967_291u64}), &[400]),
+        (
+            "multiples of a prime",
+            json!({"type": "integer", "multipleOf": 4_294_967_291u64}),
+            &[400],
+        ),
         ("nothing at all", json!(false), &[400]),
         ("a type that is none", json!({"type": "unicorn"}), &[400]),
         ("a type that is a number", json!({"type": 3}), &[400]),
@@ -172,12 +194,17 @@ fn schemas() -> Vec<Abuse> {
 fn forms() -> Vec<Abuse> {
     let row: String = (0..8000).map(|i| format!("r{i} ::= r{}\n", i + 1)).collect();
     let doubled: String = (0..30).map(|i| format!("T{i}: T{} T{}\n", i + 1, i + 1)).collect();
-    let brackets = |count: usize| format!("root ::= {}\"x\"{}", "(".repeat(count), ")".repeat(count));
+    let brackets =
+        |count: usize| format!("root ::= {}\"x\"{}", "(".repeat(count), ")".repeat(count));
     let cases = [
         ("a regex of brackets", json!({"guided_regex": "(".repeat(8000)}), &[400][..]),
         ("a regex of options", json!({"guided_regex": "a?".repeat(4000)}), &[200, 400]),
         ("a regex that looks back", json!({"regex": "(a)\\1"}), &[400]),
-        ("a regex of a megabyte", json!({"structured_outputs": {"regex": "a".repeat(1 << 20)}}), &[400]),
+        (
+            "a regex of a megabyte",
+            json!({"structured_outputs": {"regex": "a".repeat(1 << 20)}}),
+            &[400],
+        ),
         ("a regex that is none", json!({"guided_regex": 3}), &[400]),
         ("100000 choices", json!({"guided_choice": vec!["x"; 100_000]}), &[400]),
         ("no choice", json!({"structured_outputs": {"choice": []}}), &[400]),
@@ -187,10 +214,22 @@ fn forms() -> Vec<Abuse> {
             json!({"guided_grammar": format!("root ::= r0\n{row}r8000 ::= \"x\"")}),
             &[400],
         ),
-        ("a grammar that doubles", json!({"ebnf": format!("start: T0\n{doubled}T30: \"x\"\n")}), &[400]),
+        (
+            "a grammar that doubles",
+            json!({"ebnf": format!("start: T0\n{doubled}T30: \"x\"\n")}),
+            &[400],
+        ),
         ("a grammar of itself", json!({"grammar": "root ::= root"}), &[400]),
-        ("a grammar of both its sides", json!({"grammar": "root ::= root root | \"a\" | \"\""}), &[200, 400]),
-        ("a grammar that breaks out", json!({"grammar": "start: \"x\"\n}\nvalue: /.*/\n%lark {"}), &[400]),
+        (
+            "a grammar of both its sides",
+            json!({"grammar": "root ::= root root | \"a\" | \"\""}),
+            &[200, 400],
+        ),
+        (
+            "a grammar that breaks out",
+            json!({"grammar": "start: \"x\"\n}\nvalue: /.*/\n%lark {"}),
+            &[400],
+        ),
         ("a grammar with a schema", json!({"grammar": "start: %json {\"$ref\": \"#\"}"}), &[400]),
         ("a grammar of a billion", json!({"grammar": "root ::= \"a\"{1000000000}"}), &[200, 400]),
         ("a tag", json!({"response_format": {"type": "structural_tag", "structures": []}}), &[400]),
@@ -206,9 +245,16 @@ fn forms() -> Vec<Abuse> {
             json!({"tools": vec![json!({"type": "function", "function": {"name": "f"}}); 129]}),
             &[400],
         ),
-        ("functions of nothing", json!({"functions": [{}], "function_call": {"name": "f"}}), &[400]),
+        (
+            "functions of nothing",
+            json!({"functions": [{}], "function_call": {"name": "f"}}),
+            &[400],
+        ),
     ];
-    cases.into_iter().map(|(name, more, statuses)| abuse(name, CHAT, &chat(more), statuses)).collect()
+    cases
+        .into_iter()
+        .map(|(name, more, statuses)| abuse(name, CHAT, &chat(more), statuses))
+        .collect()
 }
 
 /// Bodies and heads, byte for byte.
@@ -219,11 +265,13 @@ fn bytes() -> Vec<Abuse> {
     let chunk = format!("{:x}\r\n{good}\r\n0\r\n\r\n", good.len());
     let smuggled = "GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n";
     let many: String = (0..300).map(|i| format!("X{i}: a\r\n")).collect();
-    let deep = |count: usize| format!("{{\"messages\":{}{}}}", "[".repeat(count), "]".repeat(count));
+    let deep =
+        |count: usize| format!("{{\"messages\":{}{}}}", "[".repeat(count), "]".repeat(count));
     let post = |body: &str| request(CHAT, body, "");
     let text = |body: &[u8]| {
         let mut bytes =
-            format!("{head}Connection: close\r\nContent-Length: {}\r\n\r\n", body.len()).into_bytes();
+            format!("{head}Connection: close\r\nContent-Length: {}\r\n\r\n", body.len())
+                .into_bytes();
         bytes.extend(body);
         bytes
     };
@@ -267,8 +315,8 @@ fn bytes() -> Vec<Abuse> {
         .collect()
 }
 
-/// Sends bytes and nothing more; the status that comes back, and all of it. Whoever refuses early may end the connection before
-/// everything is sent.
+/// Sends bytes and nothing more; the status that comes back, and all of it. Whoever refuses early
+/// may end the connection before everything is sent.
 fn exchange(server: &Server, bytes: &[u8]) -> (u16, String) {
     let mut stream = TcpStream::connect(&server.address).expect("the server listens");
     stream.set_read_timeout(Some(Duration::from_secs(60))).expect("a timeout");
@@ -289,7 +337,8 @@ fn exchange(server: &Server, bytes: &[u8]) -> (u16, String) {
 /// Bytes of memory that the server has.
 #[cfg(target_os = "linux")]
 fn memory(server: &Server) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{}/status", server.child.id())).expect("it runs");
+    let status =
+        std::fs::read_to_string(format!("/proc/{}/status", server.child.id())).expect("it runs");
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a size");
     line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") << 10
 }
@@ -307,8 +356,13 @@ fn after_every_abuse_the_next_good_request_is_served() {
             let (status, answer) = exchange(&server, bytes);
             let told: String = answer.chars().take(700).collect();
             assert!(statuses.contains(&status), "{name}: {status}, not {statuses:?}\n{told}");
-            // Errors of the server's own say which field is wrong; one answer comes back, whatever was smuggled.
-            assert_eq!(answer.matches("HTTP/1.1 ").count(), usize::from(status > 0), "{name}: {told}");
+            // Errors of the server's own say which field is wrong; one answer comes back, whatever
+            // was smuggled.
+            assert_eq!(
+                answer.matches("HTTP/1.1 ").count(),
+                usize::from(status > 0),
+                "{name}: {told}"
+            );
             assert_eq!(server.chat(&good)["choices"], served, "after {name}");
         }
         #[cfg(target_os = "linux")]
@@ -324,7 +378,8 @@ fn a_refused_schema_names_its_field_in_the_shape_of_the_api() {
     for Abuse { name, bytes, .. } in through("a reference to itself", &json!({"$ref": "#"})) {
         let (status, answer) = exchange(&server, &bytes);
         let (_, body) = answer.split_once("\r\n\r\n").expect("a body");
-        let body: Value = serde_json::from_str(body).unwrap_or_else(|error| panic!("{name}: {error}"));
+        let body: Value =
+            serde_json::from_str(body).unwrap_or_else(|error| panic!("{name}: {error}"));
         let (_, way) = name.rsplit_once(" by ").unwrap();
         let (param, anthropic) = match way {
             "forced tool" => ("tool_choice", false),
@@ -334,7 +389,10 @@ fn a_refused_schema_names_its_field_in_the_shape_of_the_api() {
         };
         assert_eq!(status, 400, "{name}: {body}");
         let message = body["error"]["message"].as_str().unwrap();
-        assert!(message.contains(param) && message.contains("lead back to themselves"), "{name}: {body}");
+        assert!(
+            message.contains(param) && message.contains("lead back to themselves"),
+            "{name}: {body}"
+        );
         match anthropic {
             true => assert_eq!(
                 (&body["type"], &body["error"]["type"]),

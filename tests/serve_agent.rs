@@ -7,15 +7,19 @@ mod http;
 use http::{Server, assert_fits};
 use serde_json::{Value, json};
 
-/// `tests/serve/agent.json`: twelve turns of a conversation, each with a call, its result and an answer.
+/// `tests/serve/agent.json`: twelve turns of a conversation, each with a call, its result and an
+/// answer.
 #[test]
 fn twelve_turns_of_an_agent_replay_alike_with_valid_calls() {
     let recording = std::fs::read_to_string("tests/serve/agent.json").expect("the recording");
     let recording: Value = serde_json::from_str(&recording).expect("JSON");
     let (tools, turns) = (&recording["tools"], recording["turns"].as_array().unwrap());
     assert_eq!(turns.len(), 12);
-    let servers =
-        [Server::start(&["--spec", "off"]), Server::start(&["--spec", "chain"]), Server::start(&[])];
+    let servers = [
+        Server::start(&["--spec", "off"]),
+        Server::start(&["--spec", "chain"]),
+        Server::start(&[]),
+    ];
     let ask = |messages: &[Value], choice: &str| {
         let body = json!({"messages": messages, "tools": tools, "tool_choice": choice, "parallel_tool_calls": false,
             "temperature": 0, "max_tokens": 200});
@@ -43,8 +47,9 @@ fn twelve_turns_of_an_agent_replay_alike_with_valid_calls() {
         assert!(i == 0 || cached > 100, "turn {i} read what it knew: {cached}");
         let call = json!({"id": format!("call_{i}"), "type": "function", "function": turn["call"]});
         messages.push(json!({"role": "assistant", "content": "", "reasoning_content": turn["thought"], "tool_calls": [call]}));
-        messages
-            .push(json!({"role": "tool", "tool_call_id": format!("call_{i}"), "content": turn["result"]}));
+        messages.push(
+            json!({"role": "tool", "tool_call_id": format!("call_{i}"), "content": turn["result"]}),
+        );
         let (told, _) = ask(&messages, "none");
         assert_eq!(told["message"]["content"], turn["answer"], "turn {i} as recorded");
         messages.push(json!({"role": "assistant", "content": turn["answer"]}));
@@ -53,8 +58,10 @@ fn twelve_turns_of_an_agent_replay_alike_with_valid_calls() {
 
 #[test]
 fn a_long_history_is_read_once() {
-    let (warm, cold) =
-        (Server::start(&["--spec", "chain"]), Server::start(&["--spec", "chain", "--prefix-cache", "0"]));
+    let (warm, cold) = (
+        Server::start(&["--spec", "chain"]),
+        Server::start(&["--spec", "chain", "--prefix-cache", "0"]),
+    );
     let history = "def add(left, right):\n    return left + right\n\n".repeat(350);
     let mut messages = vec![
         json!({"role": "system", "content": history}),
@@ -72,8 +79,10 @@ fn a_long_history_is_read_once() {
     let (hit, miss) = (ask(&warm, &messages), ask(&cold, &messages));
     assert_eq!(hit["choices"], miss["choices"]);
     let start = |answer: &Value| answer["forerun"]["timing"]["prefill_s"].as_f64().unwrap();
-    let acceptance = |answer: &Value| answer["forerun"]["spec"]["mean_accept_length"].as_f64().unwrap();
-    let (cached, all) = (hit["forerun"]["cached_tokens"].as_u64().unwrap(), &hit["usage"]["prompt_tokens"]);
+    let acceptance =
+        |answer: &Value| answer["forerun"]["spec"]["mean_accept_length"].as_f64().unwrap();
+    let (cached, all) =
+        (hit["forerun"]["cached_tokens"].as_u64().unwrap(), &hit["usage"]["prompt_tokens"]);
     println!(
         "{cached} of {all} tokens known: {:.3} s instead of {:.3} s, acceptance {:.2} and {:.2}",
         start(&hit),

@@ -43,7 +43,9 @@ fn replay(server: &Server, request: &Value, tool: Option<&str>, about: &str) {
     let path = request["path"].as_str().expect("a path");
     let route = path.split('?').next().unwrap_or(path);
     let (limit, choice) = match route {
-        "/v1/chat/completions" => ("max_tokens", json!({"type": "function", "function": {"name": tool}})),
+        "/v1/chat/completions" => {
+            ("max_tokens", json!({"type": "function", "function": {"name": tool}}))
+        }
         "/v1/responses" => ("max_output_tokens", json!({"type": "function", "name": tool})),
         "/v1/messages" => ("max_tokens", json!({"type": "tool", "name": tool})),
         other => panic!("{about} went to {other}"),
@@ -89,7 +91,10 @@ fn check_chat(response: &Response, body: &Value) -> Option<String> {
     let ends = with.iter().filter(|chunk| chunk["choices"][0]["finish_reason"].is_string());
     assert_eq!(ends.count(), 1, "{response:?}");
     if body.pointer("/stream_options/include_usage") == Some(&json!(true)) {
-        assert!(without.last().expect("a chunk")["usage"]["prompt_tokens"].is_u64(), "{response:?}");
+        assert!(
+            without.last().expect("a chunk")["usage"]["prompt_tokens"].is_u64(),
+            "{response:?}"
+        );
     }
     let place = "/choices/0/delta/tool_calls/0/function/name";
     with.iter().find_map(|chunk| Some(chunk.pointer(place)?.as_str()?.to_owned()))
@@ -113,10 +118,14 @@ fn check_responses(response: &Response) -> Option<String> {
     for (i, event) in events.iter().enumerate() {
         assert_eq!(event["sequence_number"], i, "{response:?}");
     }
-    let kind = |event: Option<&Value>| event.and_then(|event| event["type"].as_str().map(str::to_owned));
+    let kind =
+        |event: Option<&Value>| event.and_then(|event| event["type"].as_str().map(str::to_owned));
     assert_eq!(kind(events.first()).as_deref(), Some("response.created"));
     let last = events.last().expect("events");
-    assert!(last["type"] == "response.completed" || last["type"] == "response.incomplete", "{last}");
+    assert!(
+        last["type"] == "response.completed" || last["type"] == "response.incomplete",
+        "{last}"
+    );
     let begun = events.iter().filter(|event| event["type"] == "response.output_item.added").count();
     let ended = events.iter().filter(|event| event["type"] == "response.output_item.done").count();
     let output = last["response"]["output"].as_array().expect("output");

@@ -30,7 +30,8 @@ fn refused(args: &[&str]) -> String {
 /// A certificate for `localhost` and its key, in files.
 fn certificate(folder: &Path, name: &str) -> (PathBuf, PathBuf) {
     let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
-    let (certificate, key) = (folder.join(format!("{name}.pem")), folder.join(format!("{name}.key")));
+    let (certificate, key) =
+        (folder.join(format!("{name}.pem")), folder.join(format!("{name}.key")));
     std::fs::write(&certificate, made.cert.pem()).unwrap();
     std::fs::write(&key, made.signing_key.serialize_pem()).unwrap();
     (certificate, key)
@@ -41,7 +42,9 @@ fn over_tls(address: &str, trusted: &Path, request: &str) -> std::io::Result<Str
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_file(trusted).unwrap()).unwrap();
     let provider = Arc::new(tokio_rustls::rustls::crypto::ring::default_provider());
-    let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap();
     let mut config = config.with_root_certificates(roots).with_no_client_auth();
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     let client = ClientConnection::new(Arc::new(config), "localhost".try_into().unwrap()).unwrap();
@@ -61,8 +64,14 @@ fn connections_are_encrypted() {
     let (mine, key) = certificate(folder.path(), "mine");
     let (other, other_key) = certificate(folder.path(), "other");
     let path = |path: &Path| path.to_str().unwrap().to_owned();
-    let logged =
-        Logged::start(&["--tls-cert", &path(&mine), "--tls-key", &path(&key), "--log-level", "debug"]);
+    let logged = Logged::start(&[
+        "--tls-cert",
+        &path(&mine),
+        "--tls-key",
+        &path(&key),
+        "--log-level",
+        "debug",
+    ]);
     let address = &logged.server.address;
     let body = json!({"prompt": "def f(", "max_tokens": 4, "stream": true}).to_string();
     let request = format!(
@@ -83,7 +92,15 @@ fn connections_are_encrypted() {
     assert!(over_tls(address, &mine, request).unwrap().starts_with("HTTP/1.0 200 OK"));
 
     let serve = |certificate: &Path, key: &Path| {
-        refused(&["serve", "--port", "0", "--tls-cert", &path(certificate), "--tls-key", &path(key)])
+        refused(&[
+            "serve",
+            "--port",
+            "0",
+            "--tls-cert",
+            &path(certificate),
+            "--tls-key",
+            &path(key),
+        ])
     };
     let absent = folder.path().join("absent");
     assert!(serve(&absent, &key).contains("absent"));
@@ -112,7 +129,9 @@ fn a_file_has_flags() {
     let names = |server: &Server| {
         let list = server.get("/v1/models", "").json();
         let models = list["data"].as_array().unwrap().iter();
-        models.map(|model| format!("{} {}", model["id"], model["max_model_len"])).collect::<Vec<_>>()
+        models
+            .map(|model| format!("{} {}", model["id"], model["max_model_len"]))
+            .collect::<Vec<_>>()
     };
     let logged = start(&["serve", "--config", file]);
     assert_eq!(names(&logged.server), ["\"a\" 256", "\"b\" 256"]);
@@ -126,7 +145,10 @@ fn a_file_has_flags() {
     assert!(message.contains("128"), "{message}");
     std::fs::write(&path, "[serve]\nslotz = 3\n").unwrap();
     let message = refused(&["serve", "--config", file]);
-    assert!(message.contains("forerun.toml: `serve.slotz` is no flag: the nearest is `slots`"), "{message}");
+    assert!(
+        message.contains("forerun.toml: `serve.slotz` is no flag: the nearest is `slots`"),
+        "{message}"
+    );
     std::fs::write(&path, "slots = \n").unwrap();
     assert!(refused(&["serve", "--config", file]).contains("forerun.toml"));
     assert!(refused(&["serve", "--config", "/no/such/file"]).contains("/no/such/file"));

@@ -1,5 +1,5 @@
-//! What goes wrong around a server: bodies nobody can read, clients that stall or vanish, thousands of them, a kill. The
-//! next good request is answered.
+//! What goes wrong around a server: bodies nobody can read, clients that stall or vanish, thousands
+//! of them, a kill. The next good request is answered.
 
 #[path = "serve/http.rs"]
 #[allow(dead_code)]
@@ -24,7 +24,8 @@ fn ask(prompt: &str, more: Value) -> Value {
 }
 
 fn assert_answers(server: &Server) {
-    let body = ask("hi", json!({"max_tokens": 2, "unknown": {"a": 1}, "model": "any", "user": "me"}));
+    let body =
+        ask("hi", json!({"max_tokens": 2, "unknown": {"a": 1}, "model": "any", "user": "me"}));
     assert_eq!(server.chat(&body)["model"], "embedded");
 }
 
@@ -33,12 +34,14 @@ fn table() -> Vec<(&'static str, String, u16, &'static str)> {
     let message = json!({"role": "user", "content": "hi"});
     let chat = |more: Value| ask("hi", more).to_string();
     let said = |messages: Value| json!({"messages": messages}).to_string();
-    let tool = |function: Value| chat(json!({"tools": [{"type": "function", "function": function}]}));
+    let tool =
+        |function: Value| chat(json!({"tools": [{"type": "function", "function": function}]}));
     let format = |format: Value| chat(json!({"response_format": format}));
     let schema = |schema: Value| {
         format(json!({"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}))
     };
-    let image = json!([{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]);
+    let image =
+        json!([{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]);
     let call = |arguments: Value| json!([message, {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": arguments}}]}]);
     let text = |body: Value| body.to_string();
     vec![
@@ -60,7 +63,12 @@ fn table() -> Vec<(&'static str, String, u16, &'static str)> {
         (CHAT, said(json!([null])), 400, "messages[0]"),
         (CHAT, said(json!([{"role": "robot", "content": "x"}])), 400, "messages[0].role"),
         (CHAT, said(json!([{"role": "user", "content": null}])), 400, "messages[0].content"),
-        (CHAT, said(json!([{"role": "user", "content": {"text": "x"}}])), 400, "messages[0].content"),
+        (
+            CHAT,
+            said(json!([{"role": "user", "content": {"text": "x"}}])),
+            400,
+            "messages[0].content",
+        ),
         (CHAT, said(image), 400, "messages[0].content[0]"),
         (CHAT, said(call(json!(3))), 400, "messages[1].tool_calls[0].function.arguments"),
         (CHAT, said(call(json!([1]))), 400, "messages[1].tool_calls[0].function.arguments"),
@@ -90,7 +98,12 @@ fn table() -> Vec<(&'static str, String, u16, &'static str)> {
         (CHAT, chat(json!({"tools": [{}]})), 400, "tools[0].type"),
         (CHAT, tool(json!({})), 400, "tools[0].function.name"),
         (CHAT, tool(json!({"name": ""})), 400, "tools[0].function.name"),
-        (CHAT, tool(json!({"name": "f", "parameters": "none"})), 400, "tools[0].function.parameters"),
+        (
+            CHAT,
+            tool(json!({"name": "f", "parameters": "none"})),
+            400,
+            "tools[0].function.parameters",
+        ),
         (CHAT, chat(json!({"parallel_tool_calls": "no"})), 400, "parallel_tool_calls"),
         (CHAT, chat(json!({"tool_choice": "sometimes"})), 400, "tool_choice"),
         (CHAT, chat(json!({"tool_choice": "required"})), 400, "tool_choice"),
@@ -142,7 +155,12 @@ fn table() -> Vec<(&'static str, String, u16, &'static str)> {
             400,
             "text.format.type",
         ),
-        (RESPONSES, text(json!({"input": "x", "reasoning": {"effort": "extreme"}})), 400, "reasoning.effort"),
+        (
+            RESPONSES,
+            text(json!({"input": "x", "reasoning": {"effort": "extreme"}})),
+            400,
+            "reasoning.effort",
+        ),
         ("/tokenize", "{}".to_owned(), 400, "prompt"),
         ("/detokenize", text(json!({"tokens": "x"})), 400, "tokens"),
         ("/detokenize", text(json!({"tokens": [1e9]})), 400, "tokens[0]"),
@@ -162,15 +180,21 @@ fn wrong_requests_get_an_error_that_names_the_field() {
         assert_eq!(response.status, status, "{path} {shown}: {response:?}");
         let error = &response.json()["error"];
         assert_eq!(error["param"].as_str().unwrap_or_default(), field, "{path} {shown}");
-        assert!(error["message"].is_string() && error["type"] == "invalid_request_error", "{error}");
+        assert!(
+            error["message"].is_string() && error["type"] == "invalid_request_error",
+            "{error}"
+        );
     }
     let alone = server.post(CHAT, &ask("x", json!({"tool_choice": "required"}))).json();
     assert_eq!(alone["error"]["message"], "`tool_choice` is `required`, but there are no `tools`");
     let long = server.post(CHAT, &ask(&"word ".repeat(100), json!({}))).json();
     assert_eq!(long["error"]["code"], "context_length_exceeded");
-    for body in
-        ["", "{}", "{\"max_tokens\": 1}", "{\"max_tokens\": 1, \"messages\": [{\"role\": \"robot\"}]}"]
-    {
+    for body in [
+        "",
+        "{}",
+        "{\"max_tokens\": 1}",
+        "{\"max_tokens\": 1, \"messages\": [{\"role\": \"robot\"}]}",
+    ] {
         let response = server.post_raw(MESSAGES, body);
         assert_eq!(
             (response.status, &response.json()["error"]["type"]),
@@ -178,10 +202,12 @@ fn wrong_requests_get_an_error_that_names_the_field() {
             "{body}"
         );
     }
-    let plain = "POST /tokenize HTTP/1.0\r\ncontent-type: text/plain\r\ncontent-length: 2\r\n\r\n{}";
+    let plain =
+        "POST /tokenize HTTP/1.0\r\ncontent-type: text/plain\r\ncontent-length: 2\r\n\r\n{}";
     assert_eq!(read(server.send(plain)).status, 415);
-    let huge =
-        format!("POST {CHAT} HTTP/1.0\r\ncontent-type: application/json\r\ncontent-length: 99999999\r\n\r\n");
+    let huge = format!(
+        "POST {CHAT} HTTP/1.0\r\ncontent-type: application/json\r\ncontent-length: 99999999\r\n\r\n"
+    );
     assert_eq!(read(server.send(&huge)).status, 413);
     assert_answers(&server);
 }
@@ -226,10 +252,13 @@ fn what_is_no_http_harms_nobody() {
 
 /// An answer that does not end by itself: the end tokens are forbidden.
 fn endless(server: &Server) -> String {
-    let ends = server.ask("/tokenize", &json!({"prompt": "<|im_end|><|endoftext|>"}))["tokens"].clone();
+    let ends =
+        server.ask("/tokenize", &json!({"prompt": "<|im_end|><|endoftext|>"}))["tokens"].clone();
     let ends = ends.as_array().unwrap().iter();
-    let bias: serde_json::Map<String, Value> = ends.map(|id| (id.to_string(), json!(-100))).collect();
-    json!({"prompt": "def f(x):", "max_tokens": 20_000, "stream": true, "logit_bias": bias}).to_string()
+    let bias: serde_json::Map<String, Value> =
+        ends.map(|id| (id.to_string(), json!(-100))).collect();
+    json!({"prompt": "def f(x):", "max_tokens": 20_000, "stream": true, "logit_bias": bias})
+        .to_string()
 }
 
 #[test]
@@ -299,10 +328,14 @@ fn nothing_is_written_to_disk() {
     assert_answers(&server);
     let folder = format!("/proc/{}", server.child.id());
     for file in std::fs::read_dir(format!("{folder}/fd")).expect("open files").flatten() {
-        let info = std::fs::read_to_string(format!("{folder}/fdinfo/{}", file.file_name().to_string_lossy()));
+        let info = std::fs::read_to_string(format!(
+            "{folder}/fdinfo/{}",
+            file.file_name().to_string_lossy()
+        ));
         let Ok(info) = info else { continue };
         let target = std::fs::read_link(file.path()).unwrap_or_default();
-        let flags = info.lines().find_map(|line| line.strip_prefix("flags:")).expect("flags").trim();
+        let flags =
+            info.lines().find_map(|line| line.strip_prefix("flags:")).expect("flags").trim();
         let writes = u32::from_str_radix(flags, 8).expect("octal") & 3 != 0;
         let regular = target.is_absolute() && !target.starts_with("/dev");
         assert!(
@@ -347,7 +380,11 @@ fn pages_elsewhere_are_kept_out_unless_invited() {
 
     let server = Server::start(&["--cors", "https://chat.example"]);
     let invited = get(&server, "origin: https://chat.example\r\n");
-    assert!(invited.head.contains("access-control-allow-origin: https://chat.example"), "{}", invited.head);
+    assert!(
+        invited.head.contains("access-control-allow-origin: https://chat.example"),
+        "{}",
+        invited.head
+    );
     let other = get(&server, "origin: https://evil.example\r\n");
     assert!(!other.head.contains("access-control-allow-origin"), "{}", other.head);
     let preflight = "OPTIONS /v1/chat/completions HTTP/1.0\r\norigin: https://chat.example\r\n\
@@ -360,5 +397,7 @@ fn pages_elsewhere_are_kept_out_unless_invited() {
         preflight.head
     );
     let any = Server::start(&["--cors", "*"]);
-    assert!(get(&any, "origin: https://a.example\r\n").head.contains("access-control-allow-origin: *"));
+    assert!(
+        get(&any, "origin: https://a.example\r\n").head.contains("access-control-allow-origin: *")
+    );
 }

@@ -1,5 +1,6 @@
-//! Nothing that is asked and changes the answer is ignored in silence: every field that the APIs' own packages publish
-//! (`fixtures/api-fields.json`), and those that other servers have added, is sent and held against the server's tables.
+//! Nothing that is asked and changes the answer is ignored in silence: every field that the APIs'
+//! own packages publish (`fixtures/api-fields.json`), and those that other servers have added, is
+//! sent and held against the server's tables.
 
 #[path = "serve/http.rs"]
 #[allow(dead_code)]
@@ -20,12 +21,14 @@ fn absurd() -> [Value; 5] {
 
 fn ignored(response: &Response) -> Vec<String> {
     let head = response.head.lines().filter_map(|line| line.split_once(": "));
-    let header =
-        head.filter(|(name, _)| name.eq_ignore_ascii_case("x-forerun-ignored")).map(|(_, names)| names);
+    let header = head
+        .filter(|(name, _)| name.eq_ignore_ascii_case("x-forerun-ignored"))
+        .map(|(_, names)| names);
     header.flat_map(|names| names.split(", ")).map(str::to_owned).collect()
 }
 
-/// Whether the answer refuses a request and names this field, perhaps by a path that leads there or on from there.
+/// Whether the answer refuses a request and names this field, perhaps by a path that leads there or
+/// on from there.
 fn refuses(response: &Response, name: &str) -> bool {
     // llama.cpp has names with a point inside.
     let name = name.rsplit('.').next().unwrap_or_default();
@@ -51,7 +54,9 @@ fn judge(server: &Server, api: &Api, field: &Published, fate: Fate) -> Option<St
     };
     match fate {
         // Nothing in it is read; what is refused in it is sent for itself.
-        Fate::Within(fields) if !fields.iter().any(|field| matches!(field.fate, Fate::Done)) => None,
+        Fate::Within(fields) if !fields.iter().any(|field| matches!(field.fate, Fate::Done)) => {
+            None
+        }
         Fate::Done | Fate::Within(_) | Fate::Kinds(_) => {
             let seen = absurd().iter().any(|value| {
                 let response = send(value);
@@ -70,7 +75,10 @@ fn judge(server: &Server, api: &Api, field: &Published, fate: Fate) -> Option<St
         Fate::Ignored(taken) => {
             let response = send(&field.telling());
             if response.status != 200 || !told(&response) {
-                return Some(format!("{} is passed over in silence: {response:?}", field.telling()));
+                return Some(format!(
+                    "{} is passed over in silence: {response:?}",
+                    field.telling()
+                ));
             }
             taken.iter().find_map(|value| answered(&serde_json::from_str(value).unwrap()))
         }
@@ -86,7 +94,9 @@ fn check(name: &str) {
         match field.fate() {
             Ok(Some(fate)) => {
                 seen += 1;
-                wrong.extend(judge(&server, &api, &field, fate).map(|why| format!("{}: {why}", field.path)));
+                wrong.extend(
+                    judge(&server, &api, &field, fate).map(|why| format!("{}: {why}", field.path)),
+                );
             }
             // A field of something that is judged as a whole.
             Ok(None) => {}
@@ -131,12 +141,18 @@ fn what_nobody_knows_is_let_through_and_named() {
         body["whim"] = json!(1);
         body["wish"] = json!({"x": 1});
         let response = server.post(api.path, &body);
-        assert_eq!((response.status, ignored(&response)), (200, vec!["whim".to_owned(), "wish".to_owned()]));
+        assert_eq!(
+            (response.status, ignored(&response)),
+            (200, vec!["whim".to_owned(), "wish".to_owned()])
+        );
         assert_eq!(response.json()["forerun"]["ignored"], json!(["whim", "wish"]), "{name}");
 
         body["stream"] = json!(true);
         let response = server.post(api.path, &body);
-        assert_eq!((response.status, ignored(&response)), (200, vec!["whim".to_owned(), "wish".to_owned()]));
+        assert_eq!(
+            (response.status, ignored(&response)),
+            (200, vec!["whim".to_owned(), "wish".to_owned()])
+        );
         let told = response.body.lines().filter_map(|line| line.strip_prefix("data: {"));
         let told = told.filter(|chunk| chunk.contains(r#""ignored":["whim","wish"]"#)).count();
         assert_eq!(told, 1, "{name}: {}", response.body);
@@ -148,7 +164,10 @@ fn what_nobody_knows_is_let_through_and_named() {
     for (path, body) in [
         ("/tokenize", json!({"prompt": "x", "wish": 1})),
         ("/detokenize", json!({"tokens": [1], "wish": 1})),
-        ("/v1/messages/count_tokens", json!({"messages": [{"role": "user", "content": "x"}], "wish": 1})),
+        (
+            "/v1/messages/count_tokens",
+            json!({"messages": [{"role": "user", "content": "x"}], "wish": 1}),
+        ),
     ] {
         let response = server.post(path, &body);
         assert_eq!((response.status, ignored(&response)), (200, vec!["wish".to_owned()]), "{path}");
@@ -229,7 +248,8 @@ fn tools_are_offered_refused_or_named() {
             match prompt(&body) {
                 Err(response) => assert!(refuses(&response, "type"), "{name} {kind}: {response:?}"),
                 Ok((tokens, told)) => {
-                    let told = told.iter().any(|told| told.starts_with("tools[") && told.ends_with(&kind));
+                    let told =
+                        told.iter().any(|told| told.starts_with("tools[") && told.ends_with(&kind));
                     assert!(told || tokens > alone, "{name}: {kind} is dropped in silence");
                 }
             }

@@ -1,4 +1,5 @@
-//! Conversations as agents and editors send them, over HTTP, under a template that is as strict as Qwen3.5's.
+//! Conversations as agents and editors send them, over HTTP, under a template that is as strict as
+//! Qwen3.5's.
 
 #[path = "serve/http.rs"]
 #[allow(dead_code)]
@@ -20,8 +21,14 @@ fn every_client_s_system_messages_are_answered() {
     let server = strict(&[]);
     let said = |role: &str, content: &str| json!({"role": role, "content": content});
     for (path, body) in [
-        (RESPONSES, json!({"input": [said("developer", "a"), said("developer", "b"), said("user", "x")]})),
-        (RESPONSES, json!({"instructions": "i", "input": [said("developer", "a"), said("user", "x")]})),
+        (
+            RESPONSES,
+            json!({"input": [said("developer", "a"), said("developer", "b"), said("user", "x")]}),
+        ),
+        (
+            RESPONSES,
+            json!({"instructions": "i", "input": [said("developer", "a"), said("user", "x")]}),
+        ),
         (
             CHAT,
             json!({"messages": [said("system", "a"), said("user", "x"), said("system", "b"), said("user", "y")]}),
@@ -44,10 +51,13 @@ fn every_client_s_system_messages_are_answered() {
 fn a_later_system_message_leaves_the_cached_prefix_alone() {
     let server = strict(&[]);
     let history = "def add(left, right):\n    return left + right\n\n".repeat(40);
-    let mut messages =
-        vec![json!({"role": "system", "content": history}), json!({"role": "user", "content": "x"})];
-    let ask =
-        |messages: &[Value]| server.chat(&json!({"messages": messages, "temperature": 0, "max_tokens": 8}));
+    let mut messages = vec![
+        json!({"role": "system", "content": history}),
+        json!({"role": "user", "content": "x"}),
+    ];
+    let ask = |messages: &[Value]| {
+        server.chat(&json!({"messages": messages, "temperature": 0, "max_tokens": 8}))
+    };
     let first = ask(&messages);
     messages.push(first["choices"][0]["message"].clone());
     messages.push(json!({"role": "system", "content": "Be brief."}));
@@ -64,7 +74,8 @@ fn an_answer_goes_on_and_is_not_repeated() {
     let whole = server
         .chat(&json!({"messages": [user], "temperature": 0, "max_tokens": 60, "reasoning_effort": "none"}));
     let whole = whole["choices"][0]["message"]["content"].as_str().unwrap().to_owned();
-    // Cut between two words: half a word has other tokens, which the model may go on from otherwise.
+    // Cut between two words: half a word has other tokens, which the model may go on from
+    // otherwise.
     let begun = whole.match_indices(' ').nth(1).map(|(at, _)| &whole[..at]).unwrap();
     let rest = whole.strip_prefix(begun).unwrap();
     let messages = json!([user, {"role": "assistant", "content": begun}]);
@@ -74,7 +85,8 @@ fn an_answer_goes_on_and_is_not_repeated() {
     let on = answer["choices"][0]["message"]["content"].as_str().unwrap();
     assert!(!on.is_empty() && !on.starts_with(begun), "{on}");
     assert_eq!(on[..8], rest[..8], "{whole}");
-    let answer = server.ask(MESSAGES, &json!({"messages": messages, "temperature": 0, "max_tokens": 40}));
+    let answer =
+        server.ask(MESSAGES, &json!({"messages": messages, "temperature": 0, "max_tokens": 40}));
     assert_eq!(answer["content"][0]["text"].as_str().unwrap(), on);
 }
 
@@ -99,14 +111,19 @@ fn stop_strings_are_found_in_answers_and_not_in_thoughts() {
         let expected = content.split(stop).next().unwrap();
         assert_eq!(stopped["content"], expected, "{stop:?}");
         let chunks = server.stream(CHAT, &ask(json!({"stop": stop, "stream": true})));
-        let streamed: String =
-            chunks.iter().filter_map(|chunk| chunk["choices"][0]["delta"]["content"].as_str()).collect();
+        let streamed: String = chunks
+            .iter()
+            .filter_map(|chunk| chunk["choices"][0]["delta"]["content"].as_str())
+            .collect();
         assert_eq!(streamed, expected, "{stop:?}");
     }
     let stops = json!({"messages": [{"role": "user", "content": "Write Python quicksort"}], "temperature": 0,
         "max_tokens": 400, "stop_sequences": ["def"]});
     let answer = server.ask(MESSAGES, &stops);
-    assert_eq!((&answer["stop_reason"], &answer["stop_sequence"]), (&json!("stop_sequence"), &json!("def")));
+    assert_eq!(
+        (&answer["stop_reason"], &answer["stop_sequence"]),
+        (&json!("stop_sequence"), &json!("def"))
+    );
     // Plain text is matched everywhere.
     let plain = server.ask(
         "/v1/completions",
@@ -138,18 +155,21 @@ fn thinking_ends_when_its_budget_is_spent() {
 fn a_resent_history_is_answered() {
     let server = strict(&[]);
     let image = json!({"type": "image_url", "image_url": {"url": "data:image/png;base64,AA"}});
-    let cut =
-        json!({"id": "c", "type": "function", "function": {"name": "f", "arguments": "{\"path\": \"a"}});
+    let cut = json!({"id": "c", "type": "function", "function": {"name": "f", "arguments": "{\"path\": \"a"}});
     let mut messages = vec![
         json!({"role": "user", "content": [image]}),
         json!({"role": "assistant", "content": "I see nothing.", "tool_calls": [cut]}),
         json!({"role": "tool", "tool_call_id": "c", "content": [image]}),
     ];
-    let ask = |messages: &[Value]| server.post(CHAT, &json!({"messages": messages, "max_tokens": 5}));
+    let ask =
+        |messages: &[Value]| server.post(CHAT, &json!({"messages": messages, "max_tokens": 5}));
     assert_eq!(ask(&messages).status, 200);
     messages.push(json!({"role": "user", "content": [image]}));
     let refused = ask(&messages);
-    assert_eq!((refused.status, &refused.json()["error"]["param"]), (400, &json!("messages[3].content[0]")));
+    assert_eq!(
+        (refused.status, &refused.json()["error"]["param"]),
+        (400, &json!("messages[3].content[0]"))
+    );
     messages.push(json!({"role": "user", "content": "Then without it."}));
     assert_eq!(ask(&messages).status, 200);
 }
@@ -172,10 +192,16 @@ fn custom_tools_come_back_as_they_were_offered() {
     let custom = json!({"type": "custom", "name": "write"});
     let whole = ask(custom.clone(), false).json();
     let item = &whole["output"][0];
-    assert_eq!((&item["type"], &item["name"]), (&json!("custom_tool_call"), &json!("write")), "{whole}");
+    assert_eq!(
+        (&item["type"], &item["name"]),
+        (&json!("custom_tool_call"), &json!("write")),
+        "{whole}"
+    );
     let events = ask(custom, true).body;
-    let events: Vec<Value> =
-        events.lines().filter_map(|line| serde_json::from_str(line.strip_prefix("data: ")?).ok()).collect();
+    let events: Vec<Value> = events
+        .lines()
+        .filter_map(|line| serde_json::from_str(line.strip_prefix("data: ")?).ok())
+        .collect();
     let of = |kind: &'static str| events.iter().filter(move |event| event["type"] == kind);
     let deltas: String =
         of("response.custom_tool_call_input.delta").filter_map(|e| e["delta"].as_str()).collect();
@@ -192,8 +218,7 @@ fn custom_tools_come_back_as_they_were_offered() {
         "{shell}"
     );
     let search = ask(json!({"type": "web_search"}), false);
-    let message =
-        "`tool_choice.type` is `web_search`: that tool is run by OpenAI's servers, this server has none";
+    let message = "`tool_choice.type` is `web_search`: that tool is run by OpenAI's servers, this server has none";
     assert_eq!((search.status, &search.json()["error"]["message"]), (400, &json!(message)));
 }
 
@@ -202,10 +227,13 @@ fn errors_have_the_form_of_the_api_that_was_asked() {
     let keys = std::env::temp_dir().join(format!("forerun-history-keys-{}", std::process::id()));
     std::fs::write(&keys, "secret\n").unwrap();
     let server = Server::start(&["--api-key-file", keys.to_str().unwrap()]);
-    let post = |path: &str, head: &str, body: &str| {
-        let length = body.len();
-        read(server.send(&format!("POST {path} HTTP/1.0\r\ncontent-length: {length}\r\n{head}\r\n{body}")))
-    };
+    let post =
+        |path: &str, head: &str, body: &str| {
+            let length = body.len();
+            read(server.send(&format!(
+                "POST {path} HTTP/1.0\r\ncontent-length: {length}\r\n{head}\r\n{body}"
+            )))
+        };
     let (json, key) = ("content-type: application/json\r\n", "x-api-key: secret\r\n");
     let both = format!("{json}{key}");
     for (path, head, body, status, kind) in [
@@ -222,7 +250,11 @@ fn errors_have_the_form_of_the_api_that_was_asked() {
         };
         assert_eq!(response.status, status, "{path} {head}: {response:?}");
         let object = response.json();
-        assert_eq!((&object["type"], &object["error"]["type"]), (&json!("error"), &json!(kind)), "{object}");
+        assert_eq!(
+            (&object["type"], &object["error"]["type"]),
+            (&json!("error"), &json!(kind)),
+            "{object}"
+        );
     }
     let method = server.get(MESSAGES, key);
     assert_eq!((method.status, &method.json()["type"]), (405, &json!("error")));

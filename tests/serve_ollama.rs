@@ -1,4 +1,5 @@
-//! Ollama's API over HTTP: lines by default, figures at the end, whole calls, and refusals in its own shape.
+//! Ollama's API over HTTP: lines by default, figures at the end, whole calls, and refusals in its
+//! own shape.
 
 #[path = "serve/http.rs"]
 #[allow(dead_code)]
@@ -12,7 +13,11 @@ const QUESTION: &str = "Write Python quicksort";
 /// The lines of a streamed answer.
 fn lines(response: &Response) -> Vec<Value> {
     assert_eq!(response.status, 200, "{response:?}");
-    assert!(response.head.to_lowercase().contains("content-type: application/x-ndjson"), "{}", response.head);
+    assert!(
+        response.head.to_lowercase().contains("content-type: application/x-ndjson"),
+        "{}",
+        response.head
+    );
     response.body.lines().map(|line| serde_json::from_str(line).expect("a line is JSON")).collect()
 }
 
@@ -35,7 +40,8 @@ fn answers_are_lines_unless_one_object_is_wanted() {
     let server = Server::start(&[]);
     let streamed = lines(&server.post("/api/chat", &chat(QUESTION)));
     let whole = server.ask("/api/chat", &with(chat(QUESTION), json!({"stream": false})));
-    let openai = server.chat(&json!({"messages": [{"role": "user", "content": QUESTION}], "temperature": 0,
+    let openai = server
+        .chat(&json!({"messages": [{"role": "user", "content": QUESTION}], "temperature": 0,
         "max_tokens": 60, "seed": 1, "chat_template_kwargs": {"enable_thinking": false}}));
     let said = openai["choices"][0]["message"]["content"].as_str().unwrap();
     assert!(!said.is_empty());
@@ -43,19 +49,23 @@ fn answers_are_lines_unless_one_object_is_wanted() {
     assert_eq!(whole["message"], json!({"role": "assistant", "content": said}));
 
     let (last, before) = streamed.split_last().unwrap();
-    assert!(before.iter().all(|line| line["done"] == false && line["message"]["role"] == "assistant"));
+    assert!(
+        before.iter().all(|line| line["done"] == false && line["message"]["role"] == "assistant")
+    );
     for end in [last, &whole] {
         assert_eq!((&end["done"], &end["done_reason"]), (&json!(true), &json!("length")), "{end}");
         assert_eq!(end["eval_count"], 60);
         assert_eq!(end["prompt_eval_count"], openai["usage"]["prompt_tokens"]);
         assert_eq!(end["load_duration"], 0);
-        let times = ["prompt_eval_duration", "eval_duration"].map(|name| end[name].as_u64().unwrap());
+        let times =
+            ["prompt_eval_duration", "eval_duration"].map(|name| end[name].as_u64().unwrap());
         assert!(times.iter().all(|time| *time > 0), "{end}");
         assert!(end["total_duration"].as_u64().unwrap() >= times.iter().sum::<u64>(), "{end}");
         assert!(end["forerun"]["spec"]["rounds"].as_u64().unwrap() > 0);
     }
 
-    let asked = json!({"model": "any", "prompt": QUESTION, "think": false, "options": chat("")["options"]});
+    let asked =
+        json!({"model": "any", "prompt": QUESTION, "think": false, "options": chat("")["options"]});
     let generated = lines(&server.post("/api/generate", &asked));
     assert_eq!(text(&generated, "/response"), said);
     assert_eq!(generated.last().unwrap()["done_reason"], "length");
@@ -70,9 +80,11 @@ fn thinking_is_apart_from_the_answer() {
     let thought = whole["message"]["thinking"].as_str().expect("the embedded model thinks");
     assert!(!thought.is_empty());
     assert_eq!(text(&streamed, "/message/thinking"), thought);
-    let effort = server.ask("/api/chat", &with(chat(QUESTION), json!({"think": "high", "stream": false})));
+    let effort =
+        server.ask("/api/chat", &with(chat(QUESTION), json!({"think": "high", "stream": false})));
     assert_eq!(effort["message"], whole["message"]);
-    let asked = json!({"prompt": QUESTION, "think": true, "stream": false, "options": chat("")["options"]});
+    let asked =
+        json!({"prompt": QUESTION, "think": true, "stream": false, "options": chat("")["options"]});
     assert_eq!(server.ask("/api/generate", &asked)["thinking"], thought);
 }
 
@@ -81,13 +93,17 @@ fn shapes_and_calls_are_whole_objects() {
     let server = Server::start(&[]);
     let schema = json!({"type": "object", "properties": {"a": {"type": "integer", "minimum": 0, "maximum": 9}},
         "required": ["a"], "additionalProperties": false});
-    let shaped = server.ask("/api/chat", &with(chat(QUESTION), json!({"format": schema, "stream": false})));
-    let object: Value = serde_json::from_str(shaped["message"]["content"].as_str().unwrap()).unwrap();
+    let shaped =
+        server.ask("/api/chat", &with(chat(QUESTION), json!({"format": schema, "stream": false})));
+    let object: Value =
+        serde_json::from_str(shaped["message"]["content"].as_str().unwrap()).unwrap();
     assert!(object["a"].is_i64(), "{object}");
     assert_eq!(shaped["done_reason"], "stop");
     let raw = json!({"prompt": "One: ", "raw": true, "format": schema, "stream": false});
     let raw = server.ask("/api/generate", &raw);
-    assert!(serde_json::from_str::<Value>(raw["response"].as_str().unwrap()).unwrap()["a"].is_i64());
+    assert!(
+        serde_json::from_str::<Value>(raw["response"].as_str().unwrap()).unwrap()["a"].is_i64()
+    );
 
     let agent: Value = serde_json::from_str(include_str!("serve/agent.json")).unwrap();
     let (mut tools, turn) = (agent["tools"].clone(), &agent["turns"][0]);
@@ -95,7 +111,8 @@ fn shapes_and_calls_are_whole_objects() {
     let asked = with(chat(turn["user"].as_str().unwrap()), json!({"think": true, "tools": tools}));
     let streamed = lines(&server.post("/api/chat", &asked));
     let whole = server.ask("/api/chat", &with(asked.clone(), json!({"stream": false})));
-    let arguments: Value = serde_json::from_str(turn["call"]["arguments"].as_str().unwrap()).unwrap();
+    let arguments: Value =
+        serde_json::from_str(turn["call"]["arguments"].as_str().unwrap()).unwrap();
     let function = json!({"index": 0, "name": turn["call"]["name"], "arguments": arguments});
     let calling: Vec<&Value> =
         streamed.iter().filter(|line| line.pointer("/message/tool_calls").is_some()).collect();
@@ -109,7 +126,8 @@ fn shapes_and_calls_are_whole_objects() {
     for missing in 6..20 {
         let options = json!({"options": {"num_predict": tokens - missing, "temperature": 0}});
         let cut = lines(&server.post("/api/chat", &with(asked.clone(), options.clone())));
-        let object = server.ask("/api/chat", &with(with(asked.clone(), options), json!({"stream": false})));
+        let object =
+            server.ask("/api/chat", &with(with(asked.clone(), options), json!({"stream": false})));
         for line in cut.iter().chain([&object]) {
             assert_eq!(line["message"].get("tool_calls"), None, "{line}");
         }
@@ -163,7 +181,9 @@ fn the_model_is_told_of() {
     assert_eq!(show["model_info"]["qwen35.context_length"], 512);
     assert!(show["template"].as_str().unwrap().contains("messages"));
 
-    for (path, body) in [("/api/generate", json!({"model": "x"})), ("/api/chat", json!({"messages": []}))] {
+    for (path, body) in
+        [("/api/generate", json!({"model": "x"})), ("/api/chat", json!({"messages": []}))]
+    {
         let loaded = server.ask(path, &body);
         assert_eq!((&loaded["done"], &loaded["done_reason"]), (&json!(true), &json!("load")));
         let gone = server.ask(path, &with(body, json!({"keep_alive": 0})));
@@ -176,8 +196,7 @@ fn the_model_is_told_of() {
 #[test]
 fn refusals_have_ollama_s_shape_and_name_what_is_wrong() {
     let server = Server::start(&["--ctx", "512"]);
-    let message =
-        |role: &str, more: Value| json!({"messages": [with(json!({"role": role, "content": "x"}), more)]});
+    let message = |role: &str, more: Value| json!({"messages": [with(json!({"role": role, "content": "x"}), more)]});
     for (path, body, status, named) in [
         ("/api/chat", json!({"messages": 3}), 400, "`messages`"),
         ("/api/chat", message("robot", json!({})), 400, "`messages[0].role`"),
@@ -189,7 +208,12 @@ fn refusals_have_ollama_s_shape_and_name_what_is_wrong() {
             "`options.temperature`",
         ),
         ("/api/chat", with(chat("x"), json!({"options": {"stop": [3]}})), 400, "`options.stop[0]`"),
-        ("/api/chat", with(chat("x"), json!({"options": {"mirostat": 1}})), 400, "`options.mirostat`"),
+        (
+            "/api/chat",
+            with(chat("x"), json!({"options": {"mirostat": 1}})),
+            400,
+            "`options.mirostat`",
+        ),
         ("/api/chat", with(chat("x"), json!({"format": "xml"})), 400, "`format`"),
         ("/api/chat", with(chat("x"), json!({"format": {"type": 3}})), 400, "`format`"),
         ("/api/chat", with(chat("x"), json!({"think": 3})), 400, "`think`"),
@@ -214,8 +238,7 @@ fn refusals_have_ollama_s_shape_and_name_what_is_wrong() {
     assert!(response.status == 400 && response.json()["error"].is_string(), "{response:?}");
 
     // What is not done and changes no answer is named.
-    let asked =
-        json!({"stream": false, "magic": 1, "options": {"num_ctx": 9999, "num_thread": 2, "num_predict": 1}});
+    let asked = json!({"stream": false, "magic": 1, "options": {"num_ctx": 9999, "num_thread": 2, "num_predict": 1}});
     let response = server.post("/api/chat", &with(chat("x"), asked));
     assert_eq!(response.json()["forerun"]["ignored"], json!(["options.num_ctx", "magic"]));
     assert!(

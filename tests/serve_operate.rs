@@ -26,7 +26,8 @@ fn ask(prompt: &str, more: Value) -> Value {
 
 /// An answer that goes on for as long as anybody listens.
 fn endless(more: Value) -> String {
-    ask(SECRET, json!({"stream": true, "min_p": 1e-4, "temperature": 1.5, "logit_bias": more})).to_string()
+    ask(SECRET, json!({"stream": true, "min_p": 1e-4, "temperature": 1.5, "logit_bias": more}))
+        .to_string()
 }
 
 fn header<'h>(head: &'h str, name: &str) -> Option<&'h str> {
@@ -100,10 +101,28 @@ fn a_request_is_a_line_without_what_was_said() {
             "field",
             "reasoning_effort",
         ),
-        ("role", CHAT, said(json!({"role": SECRET, "content": SECRET})), "field", "messages[0].role"),
-        ("bias", CHAT, ask("hi", json!({"logit_bias": {"5": SECRET}})).to_string(), "field", "logit_bias.5"),
+        (
+            "role",
+            CHAT,
+            said(json!({"role": SECRET, "content": SECRET})),
+            "field",
+            "messages[0].role",
+        ),
+        (
+            "bias",
+            CHAT,
+            ask("hi", json!({"logit_bias": {"5": SECRET}})).to_string(),
+            "field",
+            "logit_bias.5",
+        ),
         ("json", CHAT, format!("{{\"messages\": {SECRET}"), "body", ""),
-        ("long", CHAT, ask(&format!("{SECRET} ").repeat(300), json!({})).to_string(), "too_long", "messages"),
+        (
+            "long",
+            CHAT,
+            ask(&format!("{SECRET} ").repeat(300), json!({})).to_string(),
+            "too_long",
+            "messages",
+        ),
         (
             "claude",
             "/v1/messages",
@@ -139,14 +158,19 @@ fn requests_have_ids_and_the_log_has_levels() {
     let server = &logged.server;
     let id_of = |path: &str, headers: &str| {
         let response = server.get(path, headers);
-        header(&response.head, "x-request-id").unwrap_or_else(|| panic!("{}", response.head)).to_owned()
+        header(&response.head, "x-request-id")
+            .unwrap_or_else(|| panic!("{}", response.head))
+            .to_owned()
     };
     assert_eq!(id_of("/v1/models", "x-request-id: trace-1.a:b_c\r\n"), "trace-1.a:b_c");
     for path in ["/v1/models", "/nothing", "/v1/chat/completions", "/health"] {
         let long = format!("x-request-id: {}\r\n", "x".repeat(129));
         for bad in ["", "x-request-id: a b\r\n", "x-request-id: a\"b\r\n", long.as_str()] {
             let id = id_of(path, bad);
-            assert!(id.len() == 32 && id.bytes().all(|b| b.is_ascii_hexdigit()), "{path} {bad}: {id}");
+            assert!(
+                id.len() == 32 && id.bytes().all(|b| b.is_ascii_hexdigit()),
+                "{path} {bad}: {id}"
+            );
         }
     }
     assert_ne!(id_of("/health", ""), id_of("/health", ""));
@@ -155,7 +179,10 @@ fn requests_have_ids_and_the_log_has_levels() {
     let claude = server.post("/v1/messages", &json!({}));
     assert_eq!(header(&claude.head, "request-id"), header(&claude.head, "x-request-id"));
     let page = server.get("/v1/models", "origin: https://chat.example\r\n");
-    assert_eq!(header(&page.head, "access-control-expose-headers"), Some("x-request-id,x-forerun-ignored"));
+    assert_eq!(
+        header(&page.head, "access-control-expose-headers"),
+        Some("x-request-id,x-forerun-ignored")
+    );
 
     id_of("/v1/models", "x-request-id: last-one\r\n");
     let text = logged.wait_for("id=last-one");
@@ -165,10 +192,14 @@ fn requests_have_ids_and_the_log_has_levels() {
     assert!(text.contains(" INFO listening address=127.0.0.1:"), "{text}");
     assert!(!text.contains("route=/health"), "probes are not worth a line: {text}");
 
-    let output = Command::new(env!("CARGO_BIN_EXE_forerun")).args(["serve", "--log-level", "loud"]).output();
+    let output =
+        Command::new(env!("CARGO_BIN_EXE_forerun")).args(["serve", "--log-level", "loud"]).output();
     let output = output.unwrap();
     let message = String::from_utf8(output.stderr).unwrap();
-    assert!(output.status.code() == Some(1) && message.contains("`--log-level` is `loud`"), "{message}");
+    assert!(
+        output.status.code() == Some(1) && message.contains("`--log-level` is `loud`"),
+        "{message}"
+    );
 }
 
 #[test]
@@ -191,7 +222,10 @@ fn an_end_is_announced() {
     drop(stream);
     assert!(logged.server.child.wait().unwrap().success());
     let text = logged.wait_for("stopped");
-    assert!(text.contains("status=503 outcome=closing") && text.contains("outcome=cancelled"), "{text}");
+    assert!(
+        text.contains("status=503 outcome=closing") && text.contains("outcome=cancelled"),
+        "{text}"
+    );
 }
 
 /// What `/metrics` says: the type of each family, and samples by name and labels.
@@ -213,7 +247,8 @@ fn metrics(server: &Server, accept: &str) -> (BTreeMap<String, String>, BTreeMap
             assert!(name.contains("model_name=\"tiny\""), "{line}");
             let family = types.iter().any(|(family, _)| name.starts_with(family.as_str()));
             assert!(family, "{line}");
-            let name = name.replace("model_name=\"tiny\",", "").replace("{model_name=\"tiny\"}", "");
+            let name =
+                name.replace("model_name=\"tiny\",", "").replace("{model_name=\"tiny\"}", "");
             assert!(samples.insert(name, value.parse().expect("a number")).is_none(), "{line}");
         }
     }
@@ -256,7 +291,8 @@ fn metrics_add_up() {
     ] {
         assert_eq!(types.get(name).map(String::as_str), Some(kind), "{name}");
     }
-    let config = before.keys().find(|name| name.starts_with("vllm:cache_config_info")).expect("an info");
+    let config =
+        before.keys().find(|name| name.starts_with("vllm:cache_config_info")).expect("an info");
     for label in [
         "block_size=\"64\"",
         "num_gpu_blocks=\"32\"",
@@ -272,7 +308,8 @@ fn metrics_add_up() {
     server.get("/nothing", "");
     server.get("/nothing", "");
     let (_, after) = metrics(&server, OPEN);
-    let value = |name: &str| after.get(name).copied().unwrap_or_else(|| panic!("{name}: {after:#?}"));
+    let value =
+        |name: &str| after.get(name).copied().unwrap_or_else(|| panic!("{name}: {after:#?}"));
     let sum = |pick: &dyn Fn(&Value) -> &Value| {
         [&whole, &cut].map(|a| pick(a).as_f64().unwrap()).iter().sum::<f64>()
     };
@@ -285,11 +322,16 @@ fn metrics_add_up() {
     assert_eq!(value("vllm:prefix_cache_hits_total"), sum(&|a| &a["forerun"]["cached_tokens"]));
     assert_eq!(value("vllm:request_generation_tokens_sum"), completion);
     assert_eq!(value("vllm:inter_token_latency_seconds_count"), rounds);
-    assert_eq!(value("vllm:spec_decode_num_draft_tokens_total"), sum(&|a| &a["forerun"]["spec"]["drafted"]));
+    assert_eq!(
+        value("vllm:spec_decode_num_draft_tokens_total"),
+        sum(&|a| &a["forerun"]["spec"]["drafted"])
+    );
     let accepted = sum(&|answer| &answer["forerun"]["spec"]["accepted"]);
     assert_eq!(value("vllm:spec_decode_num_accepted_tokens_total"), accepted);
     let at = |position: usize| {
-        after.get(&format!("vllm:spec_decode_num_accepted_tokens_per_pos_total{{position=\"{position}\"}}"))
+        after.get(&format!(
+            "vllm:spec_decode_num_accepted_tokens_per_pos_total{{position=\"{position}\"}}"
+        ))
     };
     let positions: Vec<f64> = (0..).map_while(|position| at(position).copied()).collect();
     assert!(positions.len() > 1 && positions.is_sorted_by(|a, b| a >= b), "{positions:?}");
@@ -312,8 +354,14 @@ fn metrics_add_up() {
 
 #[test]
 fn the_model_has_the_names_it_is_given() {
-    let server =
-        Server::start(&["--ctx", "512", "--served-model-name", "first", "--served-model-name", "org/second"]);
+    let server = Server::start(&[
+        "--ctx",
+        "512",
+        "--served-model-name",
+        "first",
+        "--served-model-name",
+        "org/second",
+    ]);
     let list = server.get("/v1/models", "anthropic-version: 2023-06-01\r\n").json();
     assert_eq!((&list["object"], &list["has_more"]), (&json!("list"), &json!(false)));
     assert_eq!((&list["first_id"], &list["last_id"]), (&json!("first"), &json!("org/second")));
@@ -330,7 +378,11 @@ fn the_model_has_the_names_it_is_given() {
         let created_at = model["created_at"].as_str().unwrap();
         assert!(created_at.len() == 20 && created_at.ends_with('Z'), "{created_at}");
         let can = &model["capabilities"];
-        assert!([&can["tools"], &can["thinking"], &can["structured_output"]].iter().all(|can| **can == true));
+        assert!(
+            [&can["tools"], &can["thinking"], &can["structured_output"]]
+                .iter()
+                .all(|can| **can == true)
+        );
         assert_eq!(can["vision"], false);
     }
     assert_eq!(server.get("/v1/models/org/second", "").json()["id"], "org/second");
@@ -360,7 +412,9 @@ fn the_document_tells_what_is_read() {
         let path = path.replace("{name}", "embedded").replace("{id}", "none");
         for (method, operation) in methods.as_object().unwrap() {
             let schema = operation.pointer("/requestBody/content/application~1json/schema/$ref");
-            let Some(schema) = schema.and_then(Value::as_str).and_then(|name| name.rsplit('/').next()) else {
+            let Some(schema) =
+                schema.and_then(Value::as_str).and_then(|name| name.rsplit('/').next())
+            else {
                 let head = format!("{} {path} HTTP/1.0\r\n\r\n", method.to_uppercase());
                 assert_eq!(read(server.send(&head)).status, status, "{method} {path}");
                 continue;

@@ -1,4 +1,5 @@
-//! Memory for the state of texts that is shorter than what is asked for: every answer is what it is with plenty.
+//! Memory for the state of texts that is shorter than what is asked for: every answer is what it is
+//! with plenty.
 
 #[path = "serve/http.rs"]
 #[allow(dead_code)]
@@ -19,7 +20,10 @@ fn ask(i: usize) -> Value {
 fn answers(server: &Server, count: usize) -> Vec<Value> {
     thread::scope(|scope| {
         let asked: Vec<_> = (0..count).map(|i| scope.spawn(move || server.chat(&ask(i)))).collect();
-        asked.into_iter().map(|answer| answer.join().expect("an answer")["choices"].clone()).collect()
+        asked
+            .into_iter()
+            .map(|answer| answer.join().expect("an answer")["choices"].clone())
+            .collect()
     })
 }
 
@@ -29,11 +33,13 @@ fn texts_that_share_too_little_memory_are_all_written() {
     let expected = answers(&plenty, 6);
     let held = |server: &Server| {
         let page = server.get("/metrics", "").body;
-        let line = page.lines().find(|line| line.starts_with("forerun_state_bytes")).expect("a gauge");
+        let line =
+            page.lines().find(|line| line.starts_with("forerun_state_bytes")).expect("a gauge");
         line.rsplit(' ').next().and_then(|n| n.parse::<f64>().ok()).expect("a number")
     };
     assert!(held(&plenty) > 0.0);
-    // A text of these takes about 10 MiB: two fit, six do not, and nothing of earlier prompts can stay.
+    // A text of these takes about 10 MiB: two fit, six do not, and nothing of earlier prompts can
+    // stay.
     let short = Server::start(&["--slots", "6", "--spec", "chain", "--state-memory", "24"]);
     for _ in 0..2 {
         assert_eq!(answers(&short, 6), expected);
@@ -48,6 +54,7 @@ fn a_text_that_does_not_fit_alone_ends_with_a_reason() {
     let refused = server.post("/v1/completions", &long);
     assert_eq!(refused.status, 503, "{refused:?}");
     assert_eq!(refused.json()["error"]["code"], "out_of_memory");
-    let short = server.post(CHAT, &json!({"messages": [{"role": "user", "content": "hi"}], "max_tokens": 2}));
+    let short = server
+        .post(CHAT, &json!({"messages": [{"role": "user", "content": "hi"}], "max_tokens": 2}));
     assert_eq!(short.status, 200, "{short:?}");
 }

@@ -14,7 +14,8 @@ use std::time::Duration;
 const CHAT: &str = "/v1/chat/completions";
 const TEXT: &str = "/v1/completions";
 
-const CODE: &str = "def insertion_sort(items):\n    for i in range(1, len(items)):\n        key = items[i]\n";
+const CODE: &str =
+    "def insertion_sort(items):\n    for i in range(1, len(items)):\n        key = items[i]\n";
 const PLAIN: &str = "Zoe has 18 stickers and gives 8 of them to Ines. Grüße, 世界 👋!";
 
 /// What a request adds to a prompt that is only to be scored.
@@ -49,11 +50,13 @@ impl Golden {
         self.0[name].1.as_chunks().0.iter().map(|word| u32::from_le_bytes(*word)).collect()
     }
 
-    /// The tokens of a prompt, and for its last ones how likely they are by the float32 logits before them.
+    /// The tokens of a prompt, and for its last ones how likely they are by the float32 logits
+    /// before them.
     fn scores(&self, prompt: &str) -> (Vec<u32>, Vec<f64>) {
         let ids = self.words(&format!("{prompt}.ids"));
         let name = format!("{prompt}.logits");
-        let logits: Vec<f64> = self.words(&name).into_iter().map(|x| f64::from(f32::from_bits(x))).collect();
+        let logits: Vec<f64> =
+            self.words(&name).into_iter().map(|x| f64::from(f32::from_bits(x))).collect();
         let rows = logits.chunks_exact(self.0[&name].0);
         let scored = &ids[ids.len() + 1 - rows.len()..];
         let scores = rows.zip(scored).map(|(row, id)| {
@@ -69,7 +72,8 @@ impl Golden {
 fn scores_are_those_of_float32() {
     let golden = Golden::open();
     // (flags, how far a token may be off, how far all of a prompt on the average)
-    for (flags, each, mean) in [(&["--activations", "f32"][..], 1e-2, 1e-3), (&[][..], 0.25, 2e-2)] {
+    for (flags, each, mean) in [(&["--activations", "f32"][..], 1e-2, 1e-3), (&[][..], 0.25, 2e-2)]
+    {
         let server = Server::start(flags);
         for prompt in ["p0", "p1", "plong700"] {
             let (ids, expected) = golden.scores(prompt);
@@ -80,7 +84,10 @@ fn scores_are_those_of_float32() {
             let off: Vec<f64> = told.iter().zip(&expected).map(|(t, e)| t - e).collect();
             let worst = off.iter().fold(0.0f64, |worst, off| worst.max(off.abs()));
             let average = off.iter().sum::<f64>().abs() / off.len() as f64;
-            println!("{flags:?} {prompt}: {} tokens, worst {worst:.2e}, mean {average:.2e}", off.len());
+            println!(
+                "{flags:?} {prompt}: {} tokens, worst {worst:.2e}, mean {average:.2e}",
+                off.len()
+            );
             assert!(worst <= each && average <= mean, "{flags:?} {prompt}: {worst} {average}");
         }
     }
@@ -106,7 +113,8 @@ fn every_token_of_a_prompt_is_told() {
         }
         assert!(told["token_logprobs"][0].is_null() && told["top_logprobs"][0].is_null());
         for at in 1..count {
-            let (own, top) = (&told["token_logprobs"][at], told["top_logprobs"][at].as_object().unwrap());
+            let (own, top) =
+                (&told["token_logprobs"][at], told["top_logprobs"][at].as_object().unwrap());
             assert!(own.as_f64().unwrap() <= 0.0);
             // Halves of characters share a name, which has the likeliest's figure.
             let name = told["tokens"][at].as_str().unwrap();
@@ -115,10 +123,16 @@ fn every_token_of_a_prompt_is_told() {
         }
         // A token stands where its text is; halves of a character where the character is.
         let characters: Vec<char> = prompt.chars().collect();
-        for (name, offset) in told["tokens"].as_array().unwrap().iter().zip(numbers(&told["text_offset"])) {
+        for (name, offset) in
+            told["tokens"].as_array().unwrap().iter().zip(numbers(&told["text_offset"]))
+        {
             let name = name.as_str().unwrap();
-            let here: String = characters[offset as usize..].iter().take(name.chars().count()).collect();
-            assert!(here == name || name.contains('\u{fffd}'), "{name:?} at {offset} of {prompt:?}");
+            let here: String =
+                characters[offset as usize..].iter().take(name.chars().count()).collect();
+            assert!(
+                here == name || name.contains('\u{fffd}'),
+                "{name:?} at {offset} of {prompt:?}"
+            );
         }
         // The same from tokens, and with an answer behind.
         assert_eq!(server.ask(TEXT, &scored(&ids, 3))["choices"][0], *choice);
@@ -128,10 +142,16 @@ fn every_token_of_a_prompt_is_told() {
         let longer = server.ask(TEXT, &longer);
         let all = longer["choices"][0]["logprobs"]["token_logprobs"].as_array().unwrap().clone();
         assert_eq!(all[..count], told["token_logprobs"].as_array().unwrap()[..]);
-        assert_eq!(all.len() as u64, count as u64 + longer["usage"]["completion_tokens"].as_u64().unwrap());
+        assert_eq!(
+            all.len() as u64,
+            count as u64 + longer["usage"]["completion_tokens"].as_u64().unwrap()
+        );
         let alone = json!({"prompt": prompt, "logprobs": 3, "max_tokens": 4, "temperature": 0});
         let alone = server.ask(TEXT, &alone);
-        assert_eq!(all[count..], alone["choices"][0]["logprobs"]["token_logprobs"].as_array().unwrap()[..]);
+        assert_eq!(
+            all[count..],
+            alone["choices"][0]["logprobs"]["token_logprobs"].as_array().unwrap()[..]
+        );
         let text = longer["choices"][0]["text"].as_str().unwrap();
         assert_eq!(text, format!("{prompt}{}", alone["choices"][0]["text"].as_str().unwrap()));
     }
@@ -164,16 +184,17 @@ fn prompt_logprobs_have_ids_and_ranks() {
             let by_id = told[at].as_object().unwrap();
             let own = &by_id[&id.to_string()];
             assert!(own["decoded_token"].is_string());
-            let better = by_id.values().filter(|o| o["logprob"].as_f64() > own["logprob"].as_f64()).count();
+            let better =
+                by_id.values().filter(|o| o["logprob"].as_f64() > own["logprob"].as_f64()).count();
             let rank = own["rank"].as_u64().unwrap();
             assert_eq!(by_id.len(), if rank <= 2 { 2 } else { 3 });
             assert!((better as u64) < rank && (rank > 2 || better as u64 == rank - 1), "{by_id:?}");
         }
         let ids = ids.iter().enumerate().skip(1);
-        ids.map(|(at, id)| told[at][id.to_string()]["logprob"].as_f64().unwrap()).collect::<Vec<f64>>()
+        ids.map(|(at, id)| told[at][id.to_string()]["logprob"].as_f64().unwrap())
+            .collect::<Vec<f64>>()
     };
-    let body =
-        json!({"prompt": [CODE, ids], "prompt_logprobs": 2, "max_tokens": 2, "n": 2, "temperature": 1});
+    let body = json!({"prompt": [CODE, ids], "prompt_logprobs": 2, "max_tokens": 2, "n": 2, "temperature": 1});
     let answer = server.ask(TEXT, &body);
     for choice in answer["choices"].as_array().unwrap() {
         assert_eq!(check(&choice["prompt_logprobs"], ids.as_array().unwrap()), expected);
@@ -194,15 +215,31 @@ fn prompt_logprobs_have_ids_and_ranks() {
         (TEXT, json!({"prompt": "x", "prompt_logprobs": -1}), "prompt_logprobs"),
         (TEXT, json!({"prompt": "x", "prompt_logprobs": 1, "stream": true}), "prompt_logprobs"),
         (TEXT, json!({"prompt": vec!["x"; 2049]}), "prompt"),
-        (TEXT, json!({"prompt": vec![vec![1; 1000]; 60], "prompt_logprobs": 20}), "prompt_logprobs"),
-        (TEXT, json!({"prompt": vec![vec![1; 1000]; 60], "logprobs": 20, "echo": true}), "logprobs"),
+        (
+            TEXT,
+            json!({"prompt": vec![vec![1; 1000]; 60], "prompt_logprobs": 20}),
+            "prompt_logprobs",
+        ),
+        (
+            TEXT,
+            json!({"prompt": vec![vec![1; 1000]; 60], "logprobs": 20, "echo": true}),
+            "logprobs",
+        ),
         (TEXT, json!({"prompt": "x", "suffix": "y"}), "suffix"),
         (TEXT, json!({"prompt": "x", "best_of": 2}), "best_of"),
-        (CHAT, json!({"messages": messages, "prompt_logprobs": 1, "stream": true}), "prompt_logprobs"),
+        (
+            CHAT,
+            json!({"messages": messages, "prompt_logprobs": 1, "stream": true}),
+            "prompt_logprobs",
+        ),
         (CHAT, json!({"messages": messages, "max_tokens": 0}), "max_tokens"),
     ] {
         let refused = server.post(path, &more);
-        assert_eq!((refused.status, &refused.json()["error"]["param"]), (400, &json!(field)), "{refused:?}");
+        assert_eq!(
+            (refused.status, &refused.json()["error"]["param"]),
+            (400, &json!(field)),
+            "{refused:?}"
+        );
     }
 }
 
@@ -246,7 +283,8 @@ fn an_echo_is_streamed_with_its_figures() {
         let chunks = server.stream(TEXT, &body);
         for expected in whole["choices"].as_array().unwrap() {
             let own = chunks.iter().flat_map(|chunk| chunk["choices"].as_array().unwrap());
-            let own: Vec<&Value> = own.filter(|choice| choice["index"] == expected["index"]).collect();
+            let own: Vec<&Value> =
+                own.filter(|choice| choice["index"] == expected["index"]).collect();
             let text: String = own.iter().map(|choice| choice["text"].as_str().unwrap()).collect();
             assert_eq!(text, expected["text"].as_str().unwrap());
             for field in ["tokens", "token_logprobs", "top_logprobs", "text_offset"] {
@@ -282,7 +320,9 @@ fn many_prompts_leave_room_for_others() {
     let server = Server::start(&["--slots", "1", "--queue", "3"]);
     let prompts: Vec<String> = (0..100).map(|i| format!("item {i}: x = y")).collect();
     let body = scored(&json!(prompts), 0);
-    let alone = |prompt: &str| server.ask(TEXT, &scored(&json!(prompt), 0))["choices"][0]["logprobs"].clone();
+    let alone = |prompt: &str| {
+        server.ask(TEXT, &scored(&json!(prompt), 0))["choices"][0]["logprobs"].clone()
+    };
     let (first, last) = (alone(&prompts[0]), alone(&prompts[99]));
     thread::scope(|scope| {
         let many = scope.spawn(|| server.ask(TEXT, &body));
@@ -319,10 +359,12 @@ fn wait(what: &str, happens: impl Fn() -> bool) {
 #[test]
 fn a_prompt_whose_client_left_is_not_read_on() {
     const READ: &str = "forerun_prefill_tokens_total";
-    const LEFT: &str = "vllm:request_success_total{model_name=\"embedded\",finished_reason=\"abort\"}";
+    const LEFT: &str =
+        "vllm:request_success_total{model_name=\"embedded\",finished_reason=\"abort\"}";
     let server = Server::start(&["--slots", "1", "--queue", "0"]);
     // As long as the context has room for: reading all of it takes seconds.
-    let limit = server.get("/v1/models", "").json()["data"][0]["max_model_len"].as_u64().unwrap() as u32;
+    let limit =
+        server.get("/v1/models", "").json()["data"][0]["max_model_len"].as_u64().unwrap() as u32;
     let tokens: Vec<u32> = (0..limit - 8).map(|i| 300 + i * 7919 % 3000).collect();
     for (left, stream) in [(1, false), (2, true)] {
         let before = counter(&server, READ);

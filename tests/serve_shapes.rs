@@ -1,5 +1,5 @@
-//! Answers held to a shape over HTTP: JSON of a schema, other forms, forced calls of tools, ends that wait; the same with and without
-//! speculation.
+//! Answers held to a shape over HTTP: JSON of a schema, other forms, forced calls of tools, ends
+//! that wait; the same with and without speculation.
 
 #[path = "serve/http.rs"]
 #[allow(dead_code)]
@@ -18,10 +18,10 @@ fn ask(prompt: &str, more: Value) -> Value {
 
 #[test]
 fn the_same_request_gets_the_same_text_whatever_surrounds_it() {
-    let modes = ["off", "chain", "tree", "mtp", "auto"].map(|mode| Server::start(&["--spec", mode]));
+    let modes =
+        ["off", "chain", "tree", "mtp", "auto"].map(|mode| Server::start(&["--spec", mode]));
     let long = "You write Python. ".repeat(30);
-    let messages =
-        json!([{"role": "system", "content": long}, {"role": "user", "content": "Write Python quicksort"}]);
+    let messages = json!([{"role": "system", "content": long}, {"role": "user", "content": "Write Python quicksort"}]);
     let mut body = json!({"messages": messages, "temperature": 1, "seed": 11, "max_tokens": 120});
     let plain = modes[0].chat(&body)["choices"][0].clone();
     for server in &modes {
@@ -34,7 +34,10 @@ fn the_same_request_gets_the_same_text_whatever_surrounds_it() {
         let chunks = server.stream(CHAT, &body);
         for field in ["reasoning_content", "content"] {
             let pieces = chunks.iter().filter_map(|c| c["choices"][0]["delta"][field].as_str());
-            assert_eq!(pieces.collect::<String>(), plain["message"][field].as_str().unwrap_or_default());
+            assert_eq!(
+                pieces.collect::<String>(),
+                plain["message"][field].as_str().unwrap_or_default()
+            );
         }
         let last = chunks.last().expect("an end");
         assert!(last["forerun"]["cached_tokens"].as_u64().unwrap() > 50, "{last}");
@@ -56,7 +59,10 @@ fn schema() -> Value {
 /// That a value is one of `schema`, said a second time and by hand.
 fn assert_valid(value: &Value) {
     let object = value.as_object().expect("an object");
-    assert!(object.keys().all(|key| ["name", "kind", "sizes", "inner"].contains(&key.as_str())), "{value}");
+    assert!(
+        object.keys().all(|key| ["name", "kind", "sizes", "inner"].contains(&key.as_str())),
+        "{value}"
+    );
     assert!(value["name"].as_str().expect("a name").chars().count() <= 12, "{value}");
     let kinds = [json!("small"), json!("large"), json!(7), json!(null)];
     assert!(object.contains_key("kind") && kinds.contains(&value["kind"]), "{value}");
@@ -82,7 +88,8 @@ fn answers_under_a_schema_are_valid_and_alike_in_every_mode() {
         Server::start(&["--spec", "tree"]),
         Server::start(&["--spec", "mtp"]),
     ];
-    let format = json!({"type": "json_schema", "json_schema": {"name": "thing", "schema": schema()}});
+    let format =
+        json!({"type": "json_schema", "json_schema": {"name": "thing", "schema": schema()}});
     let (mut drafted, mut whole) = (0, 0);
     for seed in 0..10 {
         let settings = json!({"temperature": if seed == 0 { 0.0 } else { 1.0 }, "seed": seed, "max_tokens": 220,
@@ -92,7 +99,9 @@ fn answers_under_a_schema_are_valid_and_alike_in_every_mode() {
         if plain["finish_reason"] == "stop" {
             whole += 1;
             let content = plain["message"]["content"].as_str().expect("content");
-            assert_valid(&serde_json::from_str(content).unwrap_or_else(|error| panic!("{error}: {content}")));
+            assert_valid(
+                &serde_json::from_str(content).unwrap_or_else(|error| panic!("{error}: {content}")),
+            );
         }
         for server in &modes[1..] {
             let answer = server.chat(&body);
@@ -170,11 +179,17 @@ fn a_call_that_is_asked_for_is_made_and_valid() {
             match call["function"]["name"].as_str().unwrap() {
                 "add" => assert!(arguments["a"].is_i64() && arguments["b"].is_i64(), "{call}"),
                 "paint" => {
-                    assert!(["red", "green"].contains(&arguments["colour"].as_str().unwrap()), "{call}")
+                    assert!(
+                        ["red", "green"].contains(&arguments["colour"].as_str().unwrap()),
+                        "{call}"
+                    )
                 }
                 "code" => {
                     let id = arguments["id"].as_str().unwrap();
-                    assert!(id.len() == 4 && id.bytes().all(|b| (b'a'..=b'f').contains(&b)), "{call}");
+                    assert!(
+                        id.len() == 4 && id.bytes().all(|b| (b'a'..=b'f').contains(&b)),
+                        "{call}"
+                    );
                 }
                 other => panic!("{other} is no tool"),
             }
@@ -184,7 +199,10 @@ fn a_call_that_is_asked_for_is_made_and_valid() {
     let body = json!({"messages": [{"role": "user", "content": "Write Python quicksort"}], "max_tokens": 300,
         "tools": [{"name": "add", "input_schema": tools()[0]["function"]["parameters"]}], "tool_choice": {"type": "any"}});
     let answer = auto.ask("/v1/messages", &body);
-    assert_eq!((&answer["stop_reason"], &answer["content"][0]["name"]), (&json!("tool_use"), &json!("add")));
+    assert_eq!(
+        (&answer["stop_reason"], &answer["content"][0]["name"]),
+        (&json!("tool_use"), &json!("add"))
+    );
 }
 
 #[test]
@@ -219,8 +237,7 @@ fn every_field_that_asks_for_a_form_gets_it() {
     let number = |text: &str| serde_json::from_str::<Value>(text).is_ok_and(|value| value.is_u64());
     let choices = json!(["yes", "yes, please", "no"]);
     let integer = json!({"type": "integer", "minimum": 0, "maximum": 99});
-    let lark =
-        "start: sum\nsum: atom | sum \"+\" atom\natom: NUMBER | \"(\" sum \")\"\nNUMBER: /[0-9]{1,3}/\n";
+    let lark = "start: sum\nsum: atom | sum \"+\" atom\natom: NUMBER | \"(\" sum \")\"\nNUMBER: /[0-9]{1,3}/\n";
     let gbnf = "root ::= atom (\"+\" atom)*\natom ::= [0-9]{1,3} | \"(\" root \")\"";
     type Holds<'a> = &'a dyn Fn(&str) -> bool;
     let cases: [(Value, Holds<'_>); 12] = [
@@ -300,7 +317,10 @@ fn ends_come_when_they_may() {
     let told = with(json!({"stop_token_ids": [third], "include_stop_str_in_output": true}));
     assert_eq!(text(&told), format!("{}{word}", text(&cut)), "{told}");
     let stopped = with(json!({"stop": [word], "include_stop_str_in_output": true}));
-    assert!(text(&stopped).ends_with(word) && text(&free).starts_with(&text(&stopped)), "{stopped}");
+    assert!(
+        text(&stopped).ends_with(word) && text(&free).starts_with(&text(&stopped)),
+        "{stopped}"
+    );
     let only = with(json!({"allowed_token_ids": [third], "max_tokens": 5}));
     assert_eq!(text(&only), word.repeat(5), "{only}");
     let without = with(json!({"bad_words": [word.trim()], "max_tokens": 40}));
@@ -312,8 +332,7 @@ fn functions_as_they_were_before_tools() {
     let server = Server::start(&[]);
     let functions: Vec<Value> =
         tools().as_array().unwrap().iter().map(|tool| tool["function"].clone()).collect();
-    let more =
-        json!({"functions": functions, "function_call": {"name": "add"}, "seed": 1, "max_tokens": 300});
+    let more = json!({"functions": functions, "function_call": {"name": "add"}, "seed": 1, "max_tokens": 300});
     let mut body = ask("Write Python quicksort", more);
     let choice = server.chat(&body)["choices"][0].clone();
     assert_eq!(choice["finish_reason"], "function_call", "{choice}");
@@ -345,8 +364,7 @@ fn only_allowed_tools_are_called() {
         json!({"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}})
     };
     let body = |choice: Value| {
-        let more =
-            json!({"tools": tools(), "tool_choice": choice, "seed": 3, "temperature": 1, "max_tokens": 300});
+        let more = json!({"tools": tools(), "tool_choice": choice, "seed": 3, "temperature": 1, "max_tokens": 300});
         ask("Write Python quicksort", more)
     };
     let answer = server.chat(&body(choice("required", &["paint"])));
@@ -369,7 +387,8 @@ fn only_allowed_tools_are_called() {
         {"type": "function", "name": "paint", "parameters": parameters}],
         "tool_choice": {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "paint"}]}});
     let answer = server.ask("/v1/responses", &body);
-    let calls = answer["output"].as_array().unwrap().iter().filter(|item| item["type"] == "function_call");
+    let calls =
+        answer["output"].as_array().unwrap().iter().filter(|item| item["type"] == "function_call");
     let names: Vec<&Value> = calls.map(|call| &call["name"]).collect();
     assert!(!names.is_empty() && names.iter().all(|name| **name == "paint"), "{answer}");
 }

@@ -76,7 +76,11 @@ fn fields(mut bytes: &[u8]) -> Vec<(u64, Value)> {
 
 /// The fields of a number in a message.
 fn all(bytes: &[u8], number: u64) -> Vec<Value> {
-    fields(bytes).into_iter().filter(|(field, _)| *field == number).map(|(_, value)| value).collect()
+    fields(bytes)
+        .into_iter()
+        .filter(|(field, _)| *field == number)
+        .map(|(_, value)| value)
+        .collect()
 }
 
 fn one(bytes: &[u8], number: u64) -> Value {
@@ -102,8 +106,11 @@ fn collector() -> (String, Receiver<(String, Vec<u8>)>) {
         for stream in listener.incoming().map_while(Result::ok) {
             let mut reader = BufReader::new(stream);
             let mut head = String::new();
-            while !head.ends_with("\r\n\r\n") && reader.read_line(&mut head).is_ok_and(|read| read > 0) {}
-            let length = head.lines().find_map(|line| line.strip_prefix("content-length: ")).unwrap();
+            while !head.ends_with("\r\n\r\n")
+                && reader.read_line(&mut head).is_ok_and(|read| read > 0)
+            {}
+            let length =
+                head.lines().find_map(|line| line.strip_prefix("content-length: ")).unwrap();
             let mut body = vec![0; length.parse().unwrap()];
             reader.read_exact(&mut body).unwrap();
             reader.get_mut().write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").unwrap();
@@ -125,7 +132,8 @@ fn a_request_is_a_span_with_its_parts() {
     let server = &logged.server;
     let (trace, parent) = ("4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7");
     let ask = |flags: &str, body: &str| {
-        let headers = format!("traceparent: 00-{trace}-{parent}-{flags}\r\nx-request-id: r{flags}\r\n");
+        let headers =
+            format!("traceparent: 00-{trace}-{parent}-{flags}\r\nx-request-id: r{flags}\r\n");
         read(server.post_open("/v1/chat/completions", body, &headers))
     };
     let body = json!({"messages": [{"role": "user", "content": "Write Python quicksort"}], "temperature": 0});
@@ -133,7 +141,10 @@ fn a_request_is_a_span_with_its_parts() {
     server.get("/health", "");
     let answer = ask("01", &body.to_string()).json();
     let (head, batch) = batches.recv_timeout(Duration::from_secs(60)).expect("a batch");
-    assert!(head.starts_with("POST /v1/traces HTTP/1.1\r\n") && head.contains("x-team: blue\r\n"), "{head}");
+    assert!(
+        head.starts_with("POST /v1/traces HTTP/1.1\r\n") && head.contains("x-team: blue\r\n"),
+        "{head}"
+    );
     assert!(head.contains("content-type: application/x-protobuf\r\n"), "{head}");
     assert!(!String::from_utf8_lossy(&batch).contains("quicksort"));
 
@@ -193,5 +204,8 @@ fn a_collector_that_is_gone_costs_spans_only() {
         .unwrap();
     let message = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1));
-    assert!(message.contains("`--otlp-endpoint`") && message.contains("https://collector"), "{message}");
+    assert!(
+        message.contains("`--otlp-endpoint`") && message.contains("https://collector"),
+        "{message}"
+    );
 }

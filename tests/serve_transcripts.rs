@@ -1,5 +1,6 @@
-//! Transcripts: what is sent, as curl would say it, and what comes back, kept as snapshots. Ids, times and figures that
-//! depend on the clock are left out. `cargo insta review`, or `INSTA_UPDATE=always cargo test`, takes a change in.
+//! Transcripts: what is sent, as curl would say it, and what comes back, kept as snapshots. Ids,
+//! times and figures that depend on the clock are left out. `cargo insta review`, or
+//! `INSTA_UPDATE=always cargo test`, takes a change in.
 
 #[path = "serve/http.rs"]
 #[allow(dead_code)]
@@ -43,15 +44,19 @@ const PIECES: [&str; 7] = [
 
 /// Adds an event to the one before it where both are pieces of one text.
 fn merge(last: &mut Value, next: &Value) -> bool {
-    // The beginning of a message or a call, and what a token says of itself, are events of their own.
+    // The beginning of a message or a call, and what a token says of itself, are events of their
+    // own.
     let own = ["/choices/0/delta/role", "/choices/0/delta/tool_calls/0/id", "/forerun"];
     let alone = |event: &Value| own.iter().any(|place| event.pointer(place).is_some());
     let differ = ["type", "item_id", "index"].iter().any(|name| last[*name] != next[*name]);
     if differ || alone(last) || alone(next) {
         return false;
     }
-    let piece = |event: &Value, place: &str| event.pointer(place).and_then(Value::as_str).map(str::to_owned);
-    let shared = PIECES.iter().find_map(|place| Some((place, piece(last, place)?, piece(next, place)?)));
+    let piece = |event: &Value, place: &str| {
+        event.pointer(place).and_then(Value::as_str).map(str::to_owned)
+    };
+    let shared =
+        PIECES.iter().find_map(|place| Some((place, piece(last, place)?, piece(next, place)?)));
     let Some((place, text, more)) = shared else { return false };
     if let Some(whole) = last.pointer_mut(place) {
         *whole = json!(text + &more);
@@ -107,9 +112,12 @@ fn transcript(method: &str, path: &str, body: Option<&Value>, response: &Respons
     if let Some(body) = body {
         text += &format!(" \\\n    -H 'content-type: application/json' \\\n    -d '{body}'");
     }
-    let kept = ["http/", "content-type:", "retry-after:", "www-authenticate:", "content-security-policy:"];
-    let heads =
-        response.head.lines().filter(|line| kept.iter().any(|name| line.to_lowercase().starts_with(name)));
+    let kept =
+        ["http/", "content-type:", "retry-after:", "www-authenticate:", "content-security-policy:"];
+    let heads = response
+        .head
+        .lines()
+        .filter(|line| kept.iter().any(|name| line.to_lowercase().starts_with(name)));
     let heads: Vec<&str> = heads.collect();
     let stream = response.head.contains("text/event-stream");
     let body = if stream { joined(&response.body) } else { response.body.clone() };
@@ -128,7 +136,8 @@ fn transcripts() {
     let responses_tools = json!([{"type": "function", "name": "add", "description": "Add two integers.", "parameters": schema}]);
     let anthropic_tools =
         json!([{"name": "add", "description": "Add two integers.", "input_schema": schema}]);
-    let boolean = json!({"type": "json_schema", "json_schema": {"name": "b", "schema": {"type": "boolean"}}});
+    let boolean =
+        json!({"type": "json_schema", "json_schema": {"name": "b", "schema": {"type": "boolean"}}});
     let cases = [
         ("chat", "/v1/chat/completions", json!({"messages": sum, "temperature": 0, "seed": 1})),
         (
@@ -178,7 +187,11 @@ fn transcripts() {
             json!({"input": "Compute the sum of 947 and 477.", "temperature": 0, "seed": 1,
             "max_output_tokens": 40, "tools": responses_tools, "stream": true}),
         ),
-        ("messages", "/v1/messages", json!({"messages": sum, "max_tokens": 60, "temperature": 0, "seed": 1})),
+        (
+            "messages",
+            "/v1/messages",
+            json!({"messages": sum, "max_tokens": 60, "temperature": 0, "seed": 1}),
+        ),
         (
             "messages_stream",
             "/v1/messages",
@@ -209,7 +222,9 @@ fn transcripts() {
             let response = server.post(path, body);
             insta::assert_snapshot!(*name, transcript("POST", path, Some(body), &response));
         }
-        for (name, path) in [("models", "/v1/models"), ("health", "/health"), ("nothing", "/v1/nothing")] {
+        for (name, path) in
+            [("models", "/v1/models"), ("health", "/health"), ("nothing", "/v1/nothing")]
+        {
             insta::assert_snapshot!(name, transcript("GET", path, None, &server.get(path, "")));
         }
     });

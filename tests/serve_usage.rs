@@ -22,7 +22,8 @@ fn tokens_of_thinking_are_counted() {
     let answer = server.chat(&chat(json!({"logprobs": true})));
     // Every token is told, and one of them ends the thinking.
     let told = answer["choices"][0]["logprobs"]["content"].as_array().unwrap();
-    let end = told.iter().position(|token| token["token"] == "</think>").expect("the thinking ends");
+    let end =
+        told.iter().position(|token| token["token"] == "</think>").expect("the thinking ends");
     let details = &answer["usage"]["completion_tokens_details"];
     assert_eq!(details["reasoning_tokens"], end + 1);
     assert_eq!(
@@ -31,8 +32,7 @@ fn tokens_of_thinking_are_counted() {
     );
 
     // A stop string that is held back does not change the count, and streams tell the same.
-    let usage =
-        json!({"stream": true, "stop": ["</thinking", "zzz"], "stream_options": {"include_usage": true}});
+    let usage = json!({"stream": true, "stop": ["</thinking", "zzz"], "stream_options": {"include_usage": true}});
     let chunks = server.stream("/v1/chat/completions", &chat(usage));
     let last = &chunks.last().unwrap()["usage"];
     assert_eq!(last["completion_tokens_details"]["reasoning_tokens"], end + 1);
@@ -48,7 +48,8 @@ fn tokens_of_thinking_are_counted() {
     let usage = server.ask("/v1/responses", &response)["usage"].take();
     assert_eq!(usage["output_tokens_details"]["reasoning_tokens"], end + 1);
     assert!(usage["input_tokens_details"]["cached_tokens"].is_u64());
-    let completion = server.ask("/v1/completions", &json!({"prompt": "<think>\n", "max_tokens": 3}));
+    let completion =
+        server.ask("/v1/completions", &json!({"prompt": "<think>\n", "max_tokens": 3}));
     assert_eq!(completion["usage"]["completion_tokens_details"]["reasoning_tokens"], 0);
 }
 
@@ -65,7 +66,10 @@ fn every_chunk_tells_the_usage_so_far() {
         for chunk in &chunks {
             let usage = &chunk["usage"];
             let number = |name: &str| usage[name].as_u64().unwrap_or_else(|| panic!("{chunk}"));
-            assert!(number("completion_tokens") >= before && number("prompt_tokens") > 0, "{chunk}");
+            assert!(
+                number("completion_tokens") >= before && number("prompt_tokens") > 0,
+                "{chunk}"
+            );
             before = number("completion_tokens");
             assert_eq!(number("total_tokens"), number("prompt_tokens") + before);
         }

@@ -1,5 +1,6 @@
-//! Compiles the CUDA kernels for every architecture Forerun ships, where NVRTC is found, and writes a table of the
-//! images for `src/cuda/kernels.rs`. Without NVRTC the table is empty and the build goes on.
+//! Compiles the CUDA kernels for every architecture Forerun ships, where NVRTC is found, and writes
+//! a table of the images for `src/cuda/kernels.rs`. Without NVRTC the table is empty and the build
+//! goes on.
 
 #[path = "src/cuda/nvrtc.rs"]
 mod nvrtc;
@@ -47,12 +48,14 @@ fn main() {
                 Some(list) => list.split(',').collect(),
                 None => ARCHITECTURES.to_vec(),
             };
-            let headers: Vec<(&str, &str)> = headers.iter().map(|(n, s)| (n.as_str(), s.as_str())).collect();
+            let headers: Vec<(&str, &str)> =
+                headers.iter().map(|(n, s)| (n.as_str(), s.as_str())).collect();
             for (file, source) in &kernels {
                 for architecture in &chosen {
-                    let image = nvrtc
-                        .compile(file, source, &headers, architecture)
-                        .unwrap_or_else(|log| panic!("{file} does not compile for {architecture}:\n{log}"));
+                    let image =
+                        nvrtc.compile(file, source, &headers, architecture).unwrap_or_else(|log| {
+                            panic!("{file} does not compile for {architecture}:\n{log}")
+                        });
                     let path = out.join(format!("{file}.{architecture}"));
                     fs::write(&path, image).expect("OUT_DIR is writable");
                     writeln!(images, "    ({file:?}, {architecture:?}, include_bytes!({path:?})),")

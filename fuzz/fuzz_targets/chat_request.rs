@@ -7,8 +7,11 @@ use std::sync::LazyLock;
 use text::{ChatTemplate, Tokenizer};
 
 static READER: LazyLock<Reader> = LazyLock::new(|| {
-    let tokenizer = Tokenizer::from_json_bytes(include_bytes!("../../crates/text/tests/fixtures/tokenizer.json"));
-    let template = ChatTemplate::new(include_str!("../../crates/text/tests/fixtures/chat_template.jinja"));
+    let tokenizer = Tokenizer::from_json_bytes(include_bytes!(
+        "../../crates/text/tests/fixtures/tokenizer.json"
+    ));
+    let template =
+        ChatTemplate::new(include_str!("../../crates/text/tests/fixtures/chat_template.jinja"));
     Reader::new(tokenizer.expect("the fixture"), template.expect("the fixture"))
 });
 

@@ -1,5 +1,5 @@
-//! Any bytes as a drafter: a GGUF, or a `config.json` and a safetensors file after the first NUL byte. What is
-//! accepted has a configuration that its own tensors fit, with and without flags.
+//! Any bytes as a drafter: a GGUF, or a `config.json` and a safetensors file after the first NUL
+//! byte. What is accepted has a configuration that its own tensors fit, with and without flags.
 #![no_main]
 
 use checkpoint::{Causality, Drafter, Overrides, Source, drafter};

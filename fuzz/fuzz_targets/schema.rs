@@ -1,5 +1,5 @@
-//! Schemas, regular expressions and grammars of clients: compiled or refused, then followed for some tokens. What a mask
-//! allows can be pushed, and what was pushed can be taken back.
+//! Schemas, regular expressions and grammars of clients: compiled or refused, then followed for
+//! some tokens. What a mask allows can be pushed, and what was pushed can be taken back.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -11,7 +11,8 @@ static TOKENIZER: LazyLock<Tokenizer> = LazyLock::new(|| {
     let bytes = include_bytes!("../../crates/text/tests/fixtures/tokenizer.json");
     Tokenizer::from_json_bytes(bytes).expect("the fixture")
 });
-static GRAMMARS: LazyLock<Grammars> = LazyLock::new(|| Grammars::new(&TOKENIZER).expect("the fixture"));
+static GRAMMARS: LazyLock<Grammars> =
+    LazyLock::new(|| Grammars::new(&TOKENIZER).expect("the fixture"));
 
 /// Tokens that are followed at most.
 const STEPS: usize = 12;
@@ -25,8 +26,11 @@ fn follow(shape: &Shape<'_>, bytes: &[u8]) {
         if grammar.mask(&mut logits).is_err() {
             return;
         }
-        let allowed: Vec<u32> = (0..).zip(&logits).filter(|(_, l)| **l == 0.0).map(|(token, _)| token).collect();
-        let Some(token) = allowed.get(usize::from(*byte) * 7919 % allowed.len().max(1)) else { return };
+        let allowed: Vec<u32> =
+            (0..).zip(&logits).filter(|(_, l)| **l == 0.0).map(|(token, _)| token).collect();
+        let Some(token) = allowed.get(usize::from(*byte) * 7919 % allowed.len().max(1)) else {
+            return;
+        };
         if TOKENIZER.is_end(*token) {
             assert!(grammar.is_whole());
             break;
@@ -53,7 +57,8 @@ fuzz_target!(|data: &[u8]| {
             if is_tool == 0 {
                 return answer(Form::Json(&schema));
             }
-            let tools = [json!({"type": "function", "function": {"name": "f", "parameters": schema}})];
+            let tools =
+                [json!({"type": "function", "function": {"name": "f", "parameters": schema}})];
             follow(&Shape { calls: &tools, several: true, ..Shape::default() }, bytes);
         }
     }

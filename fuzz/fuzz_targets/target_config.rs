@@ -1,4 +1,5 @@
-//! Any bytes as a target: a GGUF, or a `config.json` and a safetensors file after the first NUL byte.
+//! Any bytes as a target: a GGUF, or a `config.json` and a safetensors file after the first NUL
+//! byte.
 #![no_main]
 
 use checkpoint::{Source, Target};

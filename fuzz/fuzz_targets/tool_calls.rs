@@ -35,7 +35,10 @@ fuzz_target!(|data: &[u8]| {
     // The arguments of a call that has ended are a JSON object.
     for pair in once.windows(2) {
         if let [CallEvent::Arguments(arguments), CallEvent::End] = pair {
-            assert!(serde_json::from_str::<Value>(arguments).expect("JSON").is_object(), "{arguments}");
+            assert!(
+                serde_json::from_str::<Value>(arguments).expect("JSON").is_object(),
+                "{arguments}"
+            );
         }
     }
 });

@@ -39,16 +39,20 @@ impl Asked<'_> {
         let Self { mode, prompt, sampling, max_tokens } = self;
         running.engine.set_spec(mode.spec);
         let stop = &AtomicBool::new(false);
-        answer(running, Question { sequence, prompt, sampling, max_tokens, relaxed: None, stop }, |piece| {
-            if let Some(round) = piece.round.filter(|_| slow_down > 0.0) {
-                let took = round.draft_s + round.verify_s + round.judge_s + round.commit_s;
-                let begin = Instant::now();
-                while begin.elapsed().as_secs_f64() < took * slow_down / 100.0 {
-                    std::hint::spin_loop();
+        answer(
+            running,
+            Question { sequence, prompt, sampling, max_tokens, relaxed: None, stop },
+            |piece| {
+                if let Some(round) = piece.round.filter(|_| slow_down > 0.0) {
+                    let took = round.draft_s + round.verify_s + round.judge_s + round.commit_s;
+                    let begin = Instant::now();
+                    while begin.elapsed().as_secs_f64() < took * slow_down / 100.0 {
+                        std::hint::spin_loop();
+                    }
                 }
-            }
-            Ok(())
-        })
+                Ok(())
+            },
+        )
     }
 }
 

@@ -1,8 +1,10 @@
-//! `forerun bench compare`: what changed between two runs beyond noise. Prompts are compared with themselves; a change
-//! counts when its interval leaves out "none" and it is larger than what either run drifted between its repeats. Speeds
-//! are of the quietest moments, since whatever else a machine does only ever slows it: a repeat does the same rounds again, so
-//! the least time that each of them ever took makes the time of an answer that nobody disturbed. Where the machine itself
-//! ran at another pace, speeds say nothing of the build and only ratios within a run are judged.
+//! `forerun bench compare`: what changed between two runs beyond noise. Prompts are compared with
+//! themselves; a change counts when its interval leaves out "none" and it is larger than what
+//! either run drifted between its repeats. Speeds are of the quietest moments, since whatever else
+//! a machine does only ever slows it: a repeat does the same rounds again, so the least time that
+//! each of them ever took makes the time of an answer that nobody disturbed. Where the machine
+//! itself ran at another pace, speeds say nothing of the build and only ratios within a run are
+//! judged.
 
 use super::cost::Cost;
 use super::results::{Results, Sample, by_prompt, table};
@@ -43,7 +45,8 @@ pub(crate) struct Change {
     pub(crate) changed: bool,
 }
 
-/// No machine is steadier than this from run to run, whatever its repeats say. `bench versus` sees smaller changes.
+/// No machine is steadier than this from run to run, whatever its repeats say. `bench versus` sees
+/// smaller changes.
 const STEADIEST: f64 = 0.025;
 /// What is assumed of a run that repeated nothing.
 const UNKNOWN: f64 = 0.05;
@@ -81,16 +84,22 @@ pub(crate) fn print(
     let mut out = std::io::stdout().lock();
     let changed: Vec<&Change> = changes.iter().filter(|c| c.changed).collect();
     if json {
-        let object =
-            serde_json::json!({"figures": changes.len(), "pace": pace, "changed": changed, "all": changes});
+        let object = serde_json::json!({"figures": changes.len(), "pace": pace, "changed": changed, "all": changes});
         writeln!(out, "{object}")?;
         return Ok(());
     }
     for (name, results) in [("before", before), ("after", after)] {
         let machine = &results.machine;
-        writeln!(out, "{name}: {}, program {}, load {:.1}", machine.line(), machine.program, machine.load)?;
+        writeln!(
+            out,
+            "{name}: {}, program {}, load {:.1}",
+            machine.line(),
+            machine.program,
+            machine.load
+        )?;
     }
-    if before.machine.processor != after.machine.processor || before.machine.threads != after.machine.threads
+    if before.machine.processor != after.machine.processor
+        || before.machine.threads != after.machine.threads
     {
         writeln!(out, "the machines differ: only ratios can be compared")?;
     }
@@ -109,7 +118,12 @@ pub(crate) fn print(
             c.figure.to_owned(),
             format!("{:.2}", c.before),
             format!("{:.2}", c.after),
-            format!("{} [{}, {}]", percent(c.change.value), percent(c.change.low), percent(c.change.high)),
+            format!(
+                "{} [{}, {}]",
+                percent(c.change.value),
+                percent(c.change.low),
+                percent(c.change.high)
+            ),
             format!("{:.1}", 100.0 * c.noise),
         ]
     };
@@ -127,13 +141,16 @@ const RATIO: &str = "times plain";
 const ACCEPTED: &str = "accept length";
 const PROMPT_SPEED: &str = "prompt tok/s";
 
-/// A figure of samples: its name, and its values by prompt and repeat, for those who compare repeat by repeat.
+/// A figure of samples: its name, and its values by prompt and repeat, for those who compare repeat
+/// by repeat.
 pub(crate) type Figure = (&'static str, fn(&[Sample], &str, &str) -> Vec<Vec<f64>>);
 
 pub(crate) const FIGURES: [Figure; 4] = [
     (SPEED, |samples, suite, mode| table(&by_prompt(samples, suite, mode), Sample::tokens_per_s)),
     (RATIO, ratios),
-    (ACCEPTED, |samples, suite, mode| table(&by_prompt(samples, suite, mode), Sample::mean_accept_length)),
+    (ACCEPTED, |samples, suite, mode| {
+        table(&by_prompt(samples, suite, mode), Sample::mean_accept_length)
+    }),
     (PROMPT_SPEED, |samples, suite, mode| {
         table(&by_prompt(samples, suite, mode), Sample::prefill_tokens_per_s)
     }),
@@ -146,7 +163,9 @@ fn ratios(samples: &[Sample], suite: &str, mode: &str) -> Vec<Vec<f64>> {
     if mode == "off" || plain.len() != these.len() {
         return Vec::new();
     }
-    let row = |(these, plain): (&Vec<f64>, &Vec<f64>)| these.iter().zip(plain).map(|(a, b)| a / b).collect();
+    let row = |(these, plain): (&Vec<f64>, &Vec<f64>)| {
+        these.iter().zip(plain).map(|(a, b)| a / b).collect()
+    };
     these.iter().zip(&plain).map(row).collect()
 }
 
@@ -163,7 +182,8 @@ fn pace(before: &Results, after: &Results) -> Option<f64> {
 /// How far the speeds of a run hang on single repeats.
 pub(crate) fn unsettled(samples: &[Sample]) -> f64 {
     let cells: BTreeSet<(&str, &str)> = samples.iter().map(|s| (&*s.suite, &*s.mode)).collect();
-    let cells: Vec<Vec<Repeats<'_>>> = cells.iter().map(|(s, m)| repeats_of(samples, s, m)).collect();
+    let cells: Vec<Vec<Repeats<'_>>> =
+        cells.iter().map(|(s, m)| repeats_of(samples, s, m)).collect();
     drift(&cells, |repeats| repeats.quiet_rate()).unwrap_or(f64::INFINITY)
 }
 
@@ -172,7 +192,8 @@ fn of_answers(before: &Results, after: &Results, same_pace: bool) -> Vec<Change>
     let mut changes = Vec::new();
     for (figure, of) in OVER_REPEATS {
         let judged = same_pace || (figure != SPEED && figure != PROMPT_SPEED);
-        let pairs = || a.suites.iter().flat_map(|suite| a.modes.iter().map(move |mode| (suite, mode)));
+        let pairs =
+            || a.suites.iter().flat_map(|suite| a.modes.iter().map(move |mode| (suite, mode)));
         let drift = |results: &Results| {
             let cells: Vec<Vec<Repeats<'_>>> =
                 pairs().map(|(s, m)| repeats_of(&results.samples, s, m)).collect();
@@ -189,7 +210,8 @@ fn of_answers(before: &Results, after: &Results, same_pace: bool) -> Vec<Change>
                 continue;
             }
             let change = paired(&x, &y);
-            let beyond = change.value.ln().abs() > noise && !(change.low <= 1.0 && 1.0 <= change.high);
+            let beyond =
+                change.value.ln().abs() > noise && !(change.low <= 1.0 && 1.0 <= change.high);
             changes.push(Change {
                 suite: suite.clone(),
                 mode: mode.clone(),
@@ -215,8 +237,9 @@ fn repeats_of<'a>(samples: &'a [Sample], suite: &str, mode: &str) -> Vec<Repeats
         let prompt = plain.iter().find(|p| p[0].prompt == s.prompt)?;
         prompt.iter().find(|p| p.repeat == s.repeat).copied()
     };
-    let of_prompt =
-        |p: &Vec<&'a Sample>| Repeats(p.iter().filter(|s| s.tokens > 1).map(|s| (*s, beside(s))).collect());
+    let of_prompt = |p: &Vec<&'a Sample>| {
+        Repeats(p.iter().filter(|s| s.tokens > 1).map(|s| (*s, beside(s))).collect())
+    };
     by_prompt(samples, suite, mode).iter().map(of_prompt).filter(|r| !r.0.is_empty()).collect()
 }
 
@@ -232,12 +255,15 @@ impl Repeats<'_> {
         let (rounds, tokens) = (first.round_us.len(), (first.tokens - 1) as f64);
         // The same rounds every time, which `auto` need not have.
         let alike = |s: &Sample| {
-            s.round_us.len() == rounds && s.accept_lengths == first.accept_lengths && s.text == first.text
+            s.round_us.len() == rounds
+                && s.accept_lengths == first.accept_lengths
+                && s.text == first.text
         };
         if rounds == 0 || !self.0.iter().all(|(s, _)| alike(s)) {
             return self.0.iter().map(|(s, _)| s.tokens_per_s()).fold(f64::NEG_INFINITY, f64::max);
         }
-        let least = |i: usize| self.0.iter().map(|(s, _)| s.round_us[i]).fold(f64::INFINITY, f64::min);
+        let least =
+            |i: usize| self.0.iter().map(|(s, _)| s.round_us[i]).fold(f64::INFINITY, f64::min);
         tokens / (0..rounds).map(least).sum::<f64>() * 1e6
     }
 
@@ -269,8 +295,8 @@ fn paired(before: &[f64], after: &[f64]) -> Interval {
     Estimate::of(ratios.len(), 1, |drawn| median(drawn.iter().map(|i| ratios[*i]))).interval()
 }
 
-/// How far a cell's figure hangs on single repeats, over all cells. By the jackknife: the figure again and again with one
-/// repeat left out.
+/// How far a cell's figure hangs on single repeats, over all cells. By the jackknife: the figure
+/// again and again with one repeat left out.
 fn drift(cells: &[Vec<Repeats<'_>>], of: fn(&Repeats<'_>) -> f64) -> Option<f64> {
     let mut squares = Vec::new();
     for prompts in cells {
@@ -300,21 +326,27 @@ fn of_costs(before: &Cost, after: &Cost, same_pace: bool) -> Vec<Change> {
             pairs.push((format!("ms, {} rows", row.rows), row.ms, other.ms));
         }
     }
-    pairs.into_iter().map(|(mode, a, b)| apart(&after.model, mode, "cost", (a, b), same_pace)).collect()
+    pairs
+        .into_iter()
+        .map(|(mode, a, b)| apart(&after.model, mode, "cost", (a, b), same_pace))
+        .collect()
 }
 
 /// Nor have loads of a server.
 fn of_servers(before: &Served, after: &Served) -> Vec<Change> {
     let mut changes = Vec::new();
     for a in &before.points {
-        let Some(b) = after.points.iter().find(|b| b.concurrency == a.concurrency) else { continue };
+        let Some(b) = after.points.iter().find(|b| b.concurrency == a.concurrency) else {
+            continue;
+        };
         let pairs = [
             ("tok/s", a.tokens_per_s, b.tokens_per_s),
             ("first token ms", a.first_token_ms, b.first_token_ms),
             ("ms a token", a.token_ms, b.token_ms),
         ];
         let mode = || format!("{} at a time", a.concurrency);
-        changes.extend(pairs.map(|(figure, x, y)| apart(&after.model, mode(), figure, (x, y), true)));
+        changes
+            .extend(pairs.map(|(figure, x, y)| apart(&after.model, mode(), figure, (x, y), true)));
     }
     changes
 }
@@ -352,7 +384,8 @@ mod tests {
     }
 
     fn drift_of(repeats: &[[f64; 4]]) -> Option<f64> {
-        let samples: Vec<Sample> = repeats.iter().enumerate().map(|(r, us)| sample(0, r, us)).collect();
+        let samples: Vec<Sample> =
+            repeats.iter().enumerate().map(|(r, us)| sample(0, r, us)).collect();
         drift(&[repeats_of(&samples, "s", "off")], |repeats| repeats.quiet_rate())
     }
 

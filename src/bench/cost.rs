@@ -1,5 +1,6 @@
-//! What a model costs on this machine: the prompt, a token, a verify by its number of rows, and the floor that reading
-//! the weights sets. Works on any weights, random ones of a published shape included.
+//! What a model costs on this machine: the prompt, a token, a verify by its number of rows, and the
+//! floor that reading the weights sets. Works on any weights, random ones of a published shape
+//! included.
 
 use super::progress::Progress;
 use super::statistics::{Interval, interval};
@@ -64,7 +65,12 @@ const FEWEST: usize = 3;
 const MOST: usize = 400;
 
 /// Measures a model of random weights at a published shape.
-pub(crate) fn of_shape(name: &str, mix: Mix, backend: &mut dyn Backend, plan: &Plan<'_>) -> Result<Cost> {
+pub(crate) fn of_shape(
+    name: &str,
+    mix: Mix,
+    backend: &mut dyn Backend,
+    plan: &Plan<'_>,
+) -> Result<Cost> {
     let Some(config) = synthetic::named(name) else {
         bail!("unknown shape `{name}`: {} expected", synthetic::NAMES.join(", "));
     };
@@ -118,7 +124,10 @@ pub(crate) fn of_weights(
         prompt_tokens: PROMPT,
         prompt_tokens_per_s: prompt,
         token_ms: decode,
-        rows: rows.into_iter().map(|(rows, ms)| RowCost { rows, ms, floor_ms: floor_ms(rows) }).collect(),
+        rows: rows
+            .into_iter()
+            .map(|(rows, ms)| RowCost { rows, ms, floor_ms: floor_ms(rows) })
+            .collect(),
     })
 }
 
@@ -149,8 +158,9 @@ pub(super) struct Read {
 
 impl Read {
     pub(super) fn new(config: &TargetConfig, bytes: &BTreeMap<String, u64>) -> Self {
-        let sum =
-            |part: &dyn Fn(&str) -> bool| bytes.iter().filter(|(n, _)| part(n)).map(|(_, b)| b).sum::<u64>();
+        let sum = |part: &dyn Fn(&str) -> bool| {
+            bytes.iter().filter(|(n, _)| part(n)).map(|(_, b)| b).sum::<u64>()
+        };
         let (all, experts) = (sum(&|_| true), sum(&|name| name.contains("_exps")));
         // A row of an embedding that is not the head too is next to nothing.
         let looked_up = if config.tied_head { 0 } else { sum(&|name| name == "token_embd.weight") };
@@ -249,8 +259,8 @@ fn repeated(patience: Duration, mut once: impl FnMut() -> Result<f64>) -> Result
     Ok(values)
 }
 
-/// Bytes per second that so many threads read a block of this size with, over and over: from memory or, where it fits,
-/// from the cache, as a model of this size does.
+/// Bytes per second that so many threads read a block of this size with, over and over: from memory
+/// or, where it fits, from the cache, as a model of this size does.
 pub(crate) fn measured_bandwidth(bytes: usize, threads: usize) -> f64 {
     let words = (bytes / 8).clamp(1 << 17, 1 << 27) / threads * threads;
     let block: Vec<u64> = (0..words as u64).collect();
@@ -268,7 +278,8 @@ pub(crate) fn measured_bandwidth(bytes: usize, threads: usize) -> f64 {
         std::thread::scope(|scope| {
             for part in block.chunks(words / threads) {
                 scope.spawn(move || {
-                    (0..passes).fold(0, |a, _| a ^ std::hint::black_box(sum(std::hint::black_box(part))))
+                    (0..passes)
+                        .fold(0, |a, _| a ^ std::hint::black_box(sum(std::hint::black_box(part))))
                 });
             }
         });
@@ -284,7 +295,8 @@ mod tests {
     #[test]
     fn a_pass_reads_more_experts_the_more_rows_it_has() {
         let config = synthetic::tiny_moe();
-        let bytes = [("token_embd.weight", 100), ("output.weight", 50), ("blk.0.ffn_up_exps.weight", 1600)];
+        let bytes =
+            [("token_embd.weight", 100), ("output.weight", 50), ("blk.0.ffn_up_exps.weight", 1600)];
         let read = Read::new(&config, &bytes.map(|(name, bytes)| (name.to_owned(), bytes)).into());
         // 4 of 16 experts by the first row; the second meets a quarter of the rest.
         assert_eq!((read.all, read.by(1), read.by(2)), (1750, 50 + 400, 50 + 700));

@@ -42,7 +42,16 @@ pub(super) struct Figures {
 impl Figure {
     /// Of something that is no round.
     pub(super) fn new(what: String, context: usize, ms: Interval, floor_ms: f64) -> Self {
-        Self { what, context, ms, floor_ms, stages_ms: None, tokens_per_s: None, bytes_up: 0, bytes_down: 0 }
+        Self {
+            what,
+            context,
+            ms,
+            floor_ms,
+            stages_ms: None,
+            tokens_per_s: None,
+            bytes_up: 0,
+            bytes_down: 0,
+        }
     }
 }
 
@@ -62,10 +71,14 @@ impl Figures {
         let round = |x: f64, by: f64| (x * by).round() / by;
         let none = || Cell::Text(String::new());
         let row = |f: &Figure| {
-            let stages =
-                f.stages_ms.map_or_else(String::new, |[d, v, c]| format!("{d:.2} + {v:.2} + {c:.2}"));
-            let bytes =
-                if f.bytes_up > 0 { format!("{} / {}", f.bytes_up, f.bytes_down) } else { String::new() };
+            let stages = f
+                .stages_ms
+                .map_or_else(String::new, |[d, v, c]| format!("{d:.2} + {v:.2} + {c:.2}"));
+            let bytes = if f.bytes_up > 0 {
+                format!("{} / {}", f.bytes_up, f.bytes_down)
+            } else {
+                String::new()
+            };
             vec![
                 Cell::Text(f.what.clone()),
                 Cell::Number(f.context as f64),
@@ -81,9 +94,9 @@ impl Figures {
             columns: columns.map(str::to_owned).to_vec(),
             rows: self.figures.iter().map(row).collect(),
         };
-        let experts = self
-            .experts_of_16_rows
-            .map_or_else(String::new, |n| format!("; 16 rows touched {n} experts of the last layer"));
+        let experts = self.experts_of_16_rows.map_or_else(String::new, |n| {
+            format!("; 16 rows touched {n} experts of the last layer")
+        });
         Named {
             machine: format!("{}, memory read at {:.0} GB/s", self.device, self.bandwidth_gb_s),
             build: runs::machine::build(&std::env::current_exe().unwrap_or_default()),
@@ -126,10 +139,14 @@ impl Figures {
         for f in &self.figures {
             let tokens = f.tokens_per_s.map_or_else(String::new, |t| format!("{t:.0}"));
             let (floor, ratio) = (f.floor_ms, f.ms.value / f.floor_ms);
-            let stages =
-                f.stages_ms.map_or_else(String::new, |[d, v, c]| format!("{d:.3} + {v:.3} + {c:.3}"));
-            let bytes =
-                if f.bytes_up > 0 { format!("{}/{}", f.bytes_up, f.bytes_down) } else { String::new() };
+            let stages = f
+                .stages_ms
+                .map_or_else(String::new, |[d, v, c]| format!("{d:.3} + {v:.3} + {c:.3}"));
+            let bytes = if f.bytes_up > 0 {
+                format!("{}/{}", f.bytes_up, f.bytes_down)
+            } else {
+                String::new()
+            };
             writeln!(
                 out,
                 "{:24} {:>7} {:>9.3} {floor:>9.3} {ratio:>6.2} {tokens:>9}  {stages} {bytes}",

@@ -1,5 +1,5 @@
-//! The least time that parts of a round can take: the bytes of weights and state they cannot do without, over what
-//! memory delivers.
+//! The least time that parts of a round can take: the bytes of weights and state they cannot do
+//! without, over what memory delivers.
 
 use super::cost::Read;
 use checkpoint::DrafterConfig;
@@ -43,7 +43,8 @@ impl Floor<'_> {
     /// A drafter's pass for so many texts. Its cache is f16 whatever the target's is.
     pub(super) fn draft(&self, texts: usize, context: usize) -> f64 {
         let cache = self.drafter.map_or(0, |d| {
-            let seen = d.layers.iter().map(|layer| layer.window.map_or(context, |w| w.min(context)));
+            let seen =
+                d.layers.iter().map(|layer| layer.window.map_or(context, |w| w.min(context)));
             texts * seen.sum::<usize>() * 2 * d.kv_heads * KvType::F16.row_bytes(d.head_dim)
         });
         self.of(self.draft_bytes as f64 + cache as f64)
@@ -54,8 +55,8 @@ impl Floor<'_> {
         self.of(self.mtp_bytes as f64)
     }
 
-    /// A commit of so many tokens: keys and values and what goes on the tape, read and written. The anchor that every
-    /// 32nd token leads to is left out: the median commit folds none.
+    /// A commit of so many tokens: keys and values and what goes on the tape, read and written. The
+    /// anchor that every 32nd token leads to is left out: the median commit folds none.
     pub(super) fn commit(&self, tokens: f64) -> f64 {
         let s = &self.state;
         let kept = tokens * ((s.key_heads + s.value_heads) * s.dim + s.value_heads) as f64;
@@ -75,7 +76,8 @@ mod tests {
         let drafter = synthetic::drafter_for("qwen3.6-27b").unwrap();
         let weights = synthetic::Weights::new(&config, Mix::Q4_K_M, 1);
         let read = Read::new(&config, &weights.bytes());
-        let state = RecurrentLayout { layers: 48, key_heads: 16, value_heads: 48, dim: 128, kernel: 4 };
+        let state =
+            RecurrentLayout { layers: 48, key_heads: 16, value_heads: 48, dim: 128, kernel: 4 };
         let kv_bytes = 16 * 2 * 4 * 512;
         let floor = Floor {
             read: &read,

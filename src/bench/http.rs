@@ -1,6 +1,6 @@
-//! Just enough HTTP to time a streamed answer: one request a connection, over the standard library's sockets. A client
-//! crate would bring connection pools and TLS that a measurement on a local port has no use for, and would hide when
-//! bytes arrive.
+//! Just enough HTTP to time a streamed answer: one request a connection, over the standard
+//! library's sockets. A client crate would bring connection pools and TLS that a measurement on a
+//! local port has no use for, and would hide when bytes arrive.
 
 use anyhow::{Context, Result, anyhow, bail};
 use serde_json::Value;
@@ -69,8 +69,13 @@ impl Client {
     /// Posts a request that asks for a stream, and times what comes.
     pub(crate) fn stream(&self, path: &str, body: &Value) -> Result<Streamed> {
         let start = Instant::now();
-        let mut found =
-            Streamed { first_s: 0.0, last_s: 0.0, chunks: 0, usage: Value::Null, forerun: Value::Null };
+        let mut found = Streamed {
+            first_s: 0.0,
+            last_s: 0.0,
+            chunks: 0,
+            usage: Value::Null,
+            forerun: Value::Null,
+        };
         for line in self.send("POST", path, &body.to_string())?.lines() {
             let line = line?;
             let Some(data) = line.strip_prefix("data:").map(str::trim) else { continue };
@@ -80,7 +85,8 @@ impl Client {
                     _ => Ok(found),
                 };
             }
-            let chunk: Value = serde_json::from_str(data).context("a chunk of the server's answer")?;
+            let chunk: Value =
+                serde_json::from_str(data).context("a chunk of the server's answer")?;
             if !chunk["error"].is_null() {
                 bail!("the server answers: {}", chunk["error"]);
             }
@@ -104,7 +110,8 @@ impl Client {
         let mut stream = TcpStream::connect(&self.address).with_context(shown)?;
         stream.set_read_timeout(Some(SILENCE))?;
         stream.set_nodelay(true)?;
-        let key = self.key.as_ref().map_or(String::new(), |k| format!("authorization: Bearer {k}\r\n"));
+        let key =
+            self.key.as_ref().map_or(String::new(), |k| format!("authorization: Bearer {k}\r\n"));
         let head = format!(
             "{method} {}{path} HTTP/1.1\r\nhost: {}\r\nconnection: close\r\ncontent-type: application/json\r\n\
              content-length: {}\r\n{key}\r\n",
@@ -115,7 +122,8 @@ impl Client {
         stream.write_all((head + body).as_bytes()).with_context(shown)?;
         let mut reader = BufReader::new(stream);
         let status = line(&mut reader).with_context(shown)?;
-        let code: u16 = status.split(' ').nth(1).and_then(|c| c.parse().ok()).context("no HTTP response")?;
+        let code: u16 =
+            status.split(' ').nth(1).and_then(|c| c.parse().ok()).context("no HTTP response")?;
         let mut chunked = false;
         loop {
             let header = line(&mut reader)?.to_ascii_lowercase();
@@ -167,7 +175,8 @@ struct Chunked<R> {
 
 impl<R: BufRead> Read for Chunked<R> {
     fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
-        let wrong = |what: &str| std::io::Error::new(std::io::ErrorKind::InvalidData, what.to_owned());
+        let wrong =
+            |what: &str| std::io::Error::new(std::io::ErrorKind::InvalidData, what.to_owned());
         while self.left == 0 && !self.ended {
             let text = line(&mut self.reader).map_err(|e| wrong(&e.to_string()))?;
             // The end of the chunk before.
@@ -175,8 +184,8 @@ impl<R: BufRead> Read for Chunked<R> {
                 continue;
             }
             let length = text.split(';').next().unwrap_or_default();
-            self.left =
-                usize::from_str_radix(length.trim(), 16).map_err(|_| wrong("a chunk without a length"))?;
+            self.left = usize::from_str_radix(length.trim(), 16)
+                .map_err(|_| wrong("a chunk without a length"))?;
             self.ended = self.left == 0;
         }
         if self.ended {
@@ -211,10 +220,14 @@ mod tests {
     fn chunks_are_joined() {
         let body = |text: &'static str| {
             let mut joined = String::new();
-            let mut reader = Chunked { reader: BufReader::new(text.as_bytes()), left: 0, ended: false };
+            let mut reader =
+                Chunked { reader: BufReader::new(text.as_bytes()), left: 0, ended: false };
             reader.read_to_string(&mut joined).map(|_| joined)
         };
-        assert_eq!(body("4\r\nabcd\r\nA;x=y\r\n0123456789\r\n0\r\n\r\n").unwrap(), "abcd0123456789");
+        assert_eq!(
+            body("4\r\nabcd\r\nA;x=y\r\n0123456789\r\n0\r\n\r\n").unwrap(),
+            "abcd0123456789"
+        );
         assert!(body("4\r\nab").is_err() && body("zz\r\n").is_err());
     }
 }

@@ -1,4 +1,5 @@
-//! Where the time of a pass goes, kernel by kernel: a table of the launches that a device timed one by one.
+//! Where the time of a pass goes, kernel by kernel: a table of the launches that a device timed one
+//! by one.
 
 use super::named::{Figure, Table};
 use std::collections::BTreeMap;
@@ -21,18 +22,23 @@ impl Launches {
         Self { what, runs, kernels }
     }
 
-    /// A row for each kernel, the most expensive first: launches of a run, microseconds of one (median) and of all.
+    /// A row for each kernel, the most expensive first: launches of a run, microseconds of one
+    /// (median) and of all.
     fn rows(&self) -> Vec<Vec<Figure>> {
         let runs = self.runs as f64;
         let mut rows: Vec<(f64, Vec<Figure>)> = Vec::new();
         for (kernel, seconds) in &self.kernels {
             let mut sorted = seconds.clone();
             sorted.sort_by(f64::total_cmp);
-            let (median, all) = (sorted[sorted.len() / 2] * 1e6, seconds.iter().sum::<f64>() / runs * 1e6);
+            let (median, all) =
+                (sorted[sorted.len() / 2] * 1e6, seconds.iter().sum::<f64>() / runs * 1e6);
             let tenth = |x: f64| Figure::Number((x * 10.0).round() / 10.0);
             let launches = Figure::Number(seconds.len() as f64 / runs);
             let names = [&self.what, *kernel].map(|name| Figure::Text(name.to_owned()));
-            rows.push((all, names.into_iter().chain([launches, tenth(median), tenth(all)]).collect()));
+            rows.push((
+                all,
+                names.into_iter().chain([launches, tenth(median), tenth(all)]).collect(),
+            ));
         }
         rows.sort_by(|a, b| b.0.total_cmp(&a.0));
         rows.into_iter().map(|(_, row)| row).collect()
@@ -76,7 +82,12 @@ mod tests {
         let timed = vec![("norm", 2e-6), ("product", 40e-6), ("norm", 4e-6), ("product", 60e-6)];
         let table = table(&[Launches::new("verify".into(), 2, timed)]);
         let cells: Vec<String> = table.rows.iter().map(|row| format!("{row:?}")).collect();
-        assert!(cells[0].contains("product") && cells[0].contains("Number(1.0), Number(60.0), Number(50.0)"));
-        assert!(cells[1].contains("norm") && cells[1].contains("Number(1.0), Number(4.0), Number(3.0)"));
+        assert!(
+            cells[0].contains("product")
+                && cells[0].contains("Number(1.0), Number(60.0), Number(50.0)")
+        );
+        assert!(
+            cells[1].contains("norm") && cells[1].contains("Number(1.0), Number(4.0), Number(3.0)")
+        );
     }
 }

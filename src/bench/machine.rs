@@ -49,7 +49,13 @@ impl Machine {
     pub(crate) fn line(&self) -> String {
         format!(
             "{}, {} of {} cores, {}; forerun {} ({} build), {} UTC",
-            self.processor, self.threads, self.cores, self.level, self.version, self.profile, self.time
+            self.processor,
+            self.threads,
+            self.cores,
+            self.level,
+            self.version,
+            self.profile,
+            self.time
         )
     }
 
@@ -67,8 +73,8 @@ impl Machine {
     }
 }
 
-/// How fast the machine is just now, whatever the build is: gigabytes of a fixed block that one thread sums in a
-/// second. Machines that are shared change their pace by a factor, for minutes.
+/// How fast the machine is just now, whatever the build is: gigabytes of a fixed block that one
+/// thread sums in a second. Machines that are shared change their pace by a factor, for minutes.
 pub(crate) struct Pace(Vec<u32>);
 
 impl Pace {
@@ -77,8 +83,9 @@ impl Pace {
     }
 
     pub(crate) fn measure(&self) -> f64 {
-        let sum =
-            |sums: [u32; 16], words: &[u32; 16]| std::array::from_fn(|i| sums[i].wrapping_mul(31) ^ words[i]);
+        let sum = |sums: [u32; 16], words: &[u32; 16]| {
+            std::array::from_fn(|i| sums[i].wrapping_mul(31) ^ words[i])
+        };
         let once = || {
             let begin = std::time::Instant::now();
             let words = std::hint::black_box(&self.0).as_chunks::<16>().0;

@@ -1,5 +1,5 @@
-//! Answers that are timed: modes take turns on every prompt, and all prompts again in every repeat, so that whatever
-//! the machine does meanwhile meets all modes alike.
+//! Answers that are timed: modes take turns on every prompt, and all prompts again in every repeat,
+//! so that whatever the machine does meanwhile meets all modes alike.
 
 use super::ask::Asked;
 use super::compare;
@@ -77,14 +77,17 @@ pub(crate) fn samples(
     }
     for suite in suites {
         if !samples.iter().any(|s| s.suite == suite.name && s.tokens > 1) {
-            bail!("every answer to `{}` ends with its first token: there is nothing to time", suite.name);
+            bail!(
+                "every answer to `{}` ends with its first token: there is nothing to time",
+                suite.name
+            );
         }
     }
     Ok(samples)
 }
 
-/// So many prompts written at once, every round of them in one pass, for each number in `slots`: samples whose suite is
-/// that number, whose tokens and seconds are those of all texts together.
+/// So many prompts written at once, every round of them in one pass, for each number in `slots`:
+/// samples whose suite is that number, whose tokens and seconds are those of all texts together.
 pub(crate) fn together(
     running: &mut Running,
     prompts: &[&[u32]],
@@ -121,7 +124,14 @@ fn at_once(
     let mut texts: Vec<(Generation, Vec<u32>)> = Vec::new();
     for prompt in prompts {
         let sequence = engine.sequence();
-        let text = engine.begin(sequence, prompt, prompt, asking.sampling.clone(), ends.to_vec(), |_| ())?;
+        let text = engine.begin(
+            sequence,
+            prompt,
+            prompt,
+            asking.sampling.clone(),
+            ends.to_vec(),
+            |_| (),
+        )?;
         let first = text.anchor();
         texts.push((text, vec![first]));
     }

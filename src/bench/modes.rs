@@ -1,5 +1,5 @@
-//! Modes of proposing as `bench` names them: `off`, `chain:8` (rows of a block), `tree:22` (budget), `mtp:3` (depth),
-//! `auto`.
+//! Modes of proposing as `bench` names them: `off`, `chain:8` (rows of a block), `tree:22`
+//! (budget), `mtp:3` (depth), `auto`.
 
 use crate::model_flags::Running;
 use anyhow::{Context, Result, bail};
@@ -72,7 +72,9 @@ impl Means {
                 let budget = within(number.unwrap_or(TREE_BUDGET), 1, MAX_NODES, "a budget")?;
                 Spec::Tree { block, budget }
             }
-            "mtp" => Spec::Mtp { depth: within(number.unwrap_or(MTP_DEPTH), 1, MAX_DEPTH, "a depth")? },
+            "mtp" => {
+                Spec::Mtp { depth: within(number.unwrap_or(MTP_DEPTH), 1, MAX_DEPTH, "a depth")? }
+            }
             _ => bail!(
                 "unknown mode `{name}`: off, chain[:BLOCK], tree[:BUDGET], mtp[:DEPTH] or auto expected"
             ),
@@ -101,8 +103,11 @@ mod tests {
         for wrong in ["mtp", "chain:17", "tree:64", "tree:0", "tree:x", "off:1", "fast"] {
             assert!(means.mode(wrong).is_err(), "{wrong}");
         }
-        let names: Vec<String> =
-            means.possible(&["off", "mtp:3", "chain:32", "auto"]).into_iter().map(|m| m.name).collect();
+        let names: Vec<String> = means
+            .possible(&["off", "mtp:3", "chain:32", "auto"])
+            .into_iter()
+            .map(|m| m.name)
+            .collect();
         assert_eq!(names, ["off", "auto"]);
     }
 }

@@ -73,7 +73,11 @@ fn spread(interval: &Interval) -> Figure {
 fn modes(cells: &[Cell], modes: &[String]) -> Table {
     let mut columns = vec!["suite".to_owned()];
     for mode in modes {
-        columns.push(if mode == "off" { "off, tok/s".to_owned() } else { format!("{mode}, times off") });
+        columns.push(if mode == "off" {
+            "off, tok/s".to_owned()
+        } else {
+            format!("{mode}, times off")
+        });
     }
     let drafting: Vec<&String> = modes.iter().filter(|m| *m != "off").collect();
     columns.extend(drafting.iter().map(|m| format!("AL {m}")));
@@ -96,7 +100,8 @@ fn modes(cells: &[Cell], modes: &[String]) -> Table {
 }
 
 fn stages(cells: &[Cell]) -> Table {
-    let names = ["suite", "mode", "draft ms", "verify ms", "judge ms", "commit ms", "host ms", "state MB"];
+    let names =
+        ["suite", "mode", "draft ms", "verify ms", "judge ms", "commit ms", "host ms", "state MB"];
     let row = |c: &Cell| {
         let mut row = vec![c.suite.as_str().into(), c.mode.as_str().into()];
         row.extend(c.round_ms.each().map(|(_, ms)| ms.into()));

@@ -1,5 +1,6 @@
-//! `forerun bench tables`: the tables of a page, written from the JSON of named runs, so that no figure is typed. A block
-//! `<!-- table: RUN TABLE -->` ... `<!-- end -->` is replaced by that table of that run.
+//! `forerun bench tables`: the tables of a page, written from the JSON of named runs, so that no
+//! figure is typed. A block `<!-- table: RUN TABLE -->` ... `<!-- end -->` is replaced by that
+//! table of that run.
 
 use super::named::{self, Named};
 use super::results::Results;
@@ -43,7 +44,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         return Ok(());
     }
     if args.check {
-        bail!("{}: the tables are not what the runs give; `forerun bench tables` writes them", shown());
+        bail!(
+            "{}: the tables are not what the runs give; `forerun bench tables` writes them",
+            shown()
+        );
     }
     std::fs::write(&args.page, written).with_context(shown)
 }
@@ -58,7 +62,8 @@ fn written(page: &str, runs: &Path) -> Result<String> {
     let mut rest = page;
     while let Some(at) = rest.find(BEGIN) {
         let (before, block) = rest.split_at(at);
-        let (head, body) = block.split_once("-->").context("a block that is not closed by `-->`")?;
+        let (head, body) =
+            block.split_once("-->").context("a block that is not closed by `-->`")?;
         let wanted = head[BEGIN.len()..].trim();
         let Some(end) = body.find(END) else { bail!("the block `{wanted}` has no `{END}`") };
         if body[..end].contains(BEGIN) {
@@ -86,7 +91,8 @@ fn block_text<'a>(wanted: &'a str, folder: &Path, quoted: &mut HashSet<&'a str>)
     }
     let Named { machine, build, date, command, shapes, .. } = &named;
     let about = [machine, build, &format!("{date} UTC"), shapes];
-    let about: Vec<&str> = about.into_iter().map(String::as_str).filter(|part| !part.is_empty()).collect();
+    let about: Vec<&str> =
+        about.into_iter().map(String::as_str).filter(|part| !part.is_empty()).collect();
     Ok(format!("`{command}`; {}:\n\n{}", about.join("; "), found))
 }
 

@@ -1,5 +1,5 @@
-//! `forerun bench parity`: every mode writes the same tokens. Compares with plain decoding token by token, over suites,
-//! ways of sampling, seeds and cache types; one difference fails.
+//! `forerun bench parity`: every mode writes the same tokens. Compares with plain decoding token by
+//! token, over suites, ways of sampling, seeds and cache types; one difference fails.
 
 use super::ask::{Asked, read};
 use super::modes::{Means, Mode};
@@ -45,13 +45,14 @@ pub(crate) struct Args {
 }
 
 const MODES: [&str; 15] = [
-    "chain:4", "chain:8", "chain:16", "tree:1", "tree:8", "tree:15", "tree:16", "tree:22", "tree:40",
-    "tree:63", "mtp:1", "mtp:3", "mtp:5", "mtp:7", "auto",
+    "chain:4", "chain:8", "chain:16", "tree:1", "tree:8", "tree:15", "tree:16", "tree:22",
+    "tree:40", "tree:63", "mtp:1", "mtp:3", "mtp:5", "mtp:7", "auto",
 ];
 /// Logits this close may swap between devices, whose activations round differently.
 const NEAR_TIE: f32 = 0.1;
 const QUICK_MODES: [&str; 4] = ["chain", "tree:22", "mtp:3", "auto"];
-const CACHES: [(KvType, &str); 3] = [(KvType::F16, "f16"), (KvType::Q8_0, "q8_0"), (KvType::Q4_0, "q4_0")];
+const CACHES: [(KvType, &str); 3] =
+    [(KvType::F16, "f16"), (KvType::Q8_0, "q8_0"), (KvType::Q4_0, "q4_0")];
 
 /// Ways of sampling, with names; the first and the last two suffice for a quick look.
 fn ways(quick: bool) -> Vec<(&'static str, Sampling)> {
@@ -70,11 +71,23 @@ fn ways(quick: bool) -> Vec<(&'static str, Sampling)> {
         ),
         (
             "temperature 0.7",
-            Sampling { temperature: 0.7, top_k: 40, top_p: 0.95, repetition_penalty: 1.05, ..base.clone() },
+            Sampling {
+                temperature: 0.7,
+                top_k: 40,
+                top_p: 0.95,
+                repetition_penalty: 1.05,
+                ..base.clone()
+            },
         ),
         (
             "temperature 1.0",
-            Sampling { temperature: 1.0, min_p: 0.02, presence_penalty: 0.5, frequency_penalty: 0.1, ..base },
+            Sampling {
+                temperature: 1.0,
+                min_p: 0.02,
+                presence_penalty: 0.5,
+                frequency_penalty: 0.1,
+                ..base
+            },
         ),
     ];
     if quick {
@@ -97,7 +110,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     match args.model.pinned() {
         Some("--kv") => bail!("`--kv`: several types of cache are compared; `--caches` says which"),
         Some(flag) => {
-            bail!("`{flag}`: several modes are compared; `--modes` says which, such as `chain:8,tree:22`")
+            bail!(
+                "`{flag}`: several modes are compared; `--modes` says which, such as `chain:8,tree:22`"
+            )
         }
         None => all(args),
     }
@@ -126,12 +141,16 @@ fn all(args: &Args) -> Result<()> {
                 for mode in &modes {
                     let found = answers_of(&mut running, mode, prompt, &draws, args.max_tokens)?;
                     answers += found.len();
-                    for (((way, sampling), expected), found) in draws.iter().zip(&expected).zip(&found) {
+                    for (((way, sampling), expected), found) in
+                        draws.iter().zip(&expected).zip(&found)
+                    {
                         let Some(difference) = first_difference(expected, found) else { continue };
                         differences += 1;
                         let margin = margin(&mut running, prompt, sampling, &difference)?;
                         let Difference { step, expected, found } = difference;
-                        let name = |token: Option<u32>| token.map_or("the end".to_owned(), |t| t.to_string());
+                        let name = |token: Option<u32>| {
+                            token.map_or("the end".to_owned(), |t| t.to_string())
+                        };
                         writeln!(
                             out,
                             "{}: {} {index}, {way}, seed {}, KV {cache}: token {step} is {} instead of {}, whose logit \
@@ -163,7 +182,8 @@ fn all(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// A prompt of each suite in every mode, and greedily on the processor beside: what `doctor --selftest` asks.
+/// A prompt of each suite in every mode, and greedily on the processor beside: what `doctor
+/// --selftest` asks.
 pub(crate) fn of(model: &ModelFlags) -> Result<()> {
     let args = Args {
         quick: false,
@@ -184,7 +204,8 @@ pub(crate) fn of(model: &ModelFlags) -> Result<()> {
         for prompt in &suite.prompts {
             let sampling = Sampling::default();
             let asked = Asked { mode: &plain, prompt, sampling: &sampling, max_tokens: 64 };
-            let [found, expected] = [asked.answer(&mut device)?.ids, asked.answer(&mut processor)?.ids];
+            let [found, expected] =
+                [asked.answer(&mut device)?.ids, asked.answer(&mut processor)?.ids];
             answers += 1;
             let Some(difference) = first_difference(&expected, &found) else { continue };
             let margin = margin(&mut processor, prompt, &sampling, &difference)?;
@@ -200,20 +221,28 @@ pub(crate) fn of(model: &ModelFlags) -> Result<()> {
             }
         }
     }
-    writeln!(out, "{answers} greedy answers equal the processor's, or differ at the near ties above")?;
+    writeln!(
+        out,
+        "{answers} greedy answers equal the processor's, or differ at the near ties above"
+    )?;
     let mut texts = 0;
     for prompt in suites(&args, &device)?.iter().flat_map(|suite| &suite.prompts) {
-        let [undisturbed, disturbed] = [0, 5].map(|dropped| with_dropped(&mut device, prompt, dropped));
+        let [undisturbed, disturbed] =
+            [0, 5].map(|dropped| with_dropped(&mut device, prompt, dropped));
         if let Some(Difference { step, .. }) = first_difference(&undisturbed?, &disturbed?) {
             bail!("after rounds that were dropped before their commit, token {step} differs");
         }
         texts += 1;
     }
-    writeln!(out, "{texts} texts in which every round follows one that was dropped: the same as without")?;
+    writeln!(
+        out,
+        "{texts} texts in which every round follows one that was dropped: the same as without"
+    )?;
     Ok(())
 }
 
-/// A text in which before every round a verify of `dropped` rows was made and not committed, as when a client goes away.
+/// A text in which before every round a verify of `dropped` rows was made and not committed, as
+/// when a client goes away.
 fn with_dropped(running: &mut Running, prompt: &[u32], dropped: usize) -> Result<Vec<u32>> {
     let engine = &mut running.engine;
     engine.set_spec(engine::Spec::Auto { block: 16, budget: 63 });
@@ -237,7 +266,9 @@ fn modes(args: &Args, running: &Running) -> Result<Vec<Mode>> {
     }
     let modes = means.possible(if args.quick { &QUICK_MODES } else { &MODES });
     if modes.is_empty() {
-        bail!("there is nothing to compare: the model has no drafter (`--draft FILE`) and no MTP block");
+        bail!(
+            "there is nothing to compare: the model has no drafter (`--draft FILE`) and no MTP block"
+        );
     }
     Ok(modes)
 }
@@ -256,7 +287,11 @@ fn plain() -> Mode {
 }
 
 /// Every way of sampling with as many seeds as are asked for; `number` counts them through.
-fn draws(ways: &[(&'static str, Sampling)], seeds: u64, number: &mut u64) -> Vec<(&'static str, Sampling)> {
+fn draws(
+    ways: &[(&'static str, Sampling)],
+    seeds: u64,
+    number: &mut u64,
+) -> Vec<(&'static str, Sampling)> {
     let mut draws = Vec::new();
     for (way, sampling) in ways {
         let seeds = if sampling.temperature > 0.0 { seeds } else { 1 };
@@ -301,7 +336,11 @@ fn margin(
 
 fn first_difference(expected: &[u32], found: &[u32]) -> Option<Difference> {
     let step = (0..expected.len().max(found.len())).find(|i| expected.get(*i) != found.get(*i))?;
-    Some(Difference { step, expected: expected.get(step).copied(), found: found.get(step).copied() })
+    Some(Difference {
+        step,
+        expected: expected.get(step).copied(),
+        found: found.get(step).copied(),
+    })
 }
 
 #[cfg(test)]

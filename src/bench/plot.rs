@@ -1,5 +1,5 @@
-//! Plots as SVG text: grouped bars and lines, with intervals. Colours come from the page's style, so that one drawing
-//! serves light and dark.
+//! Plots as SVG text: grouped bars and lines, with intervals. Colours come from the page's style,
+//! so that one drawing serves light and dark.
 
 use super::statistics::Interval;
 use std::fmt::Write;
@@ -62,7 +62,8 @@ pub(crate) fn bars(labels: &Labels<'_>, groups: &[String], series: &[Series]) ->
 
 /// Bars on top of each other, one pile a group.
 pub(crate) fn piles(labels: &Labels<'_>, groups: &[String], series: &[Series]) -> String {
-    let value = |series: &Series, i: usize| series.points.get(i).and_then(|p| p.1).map_or(0.0, |v| v.value);
+    let value =
+        |series: &Series, i: usize| series.points.get(i).and_then(|p| p.1).map_or(0.0, |v| v.value);
     let total = |i: usize| series.iter().map(|s| value(s, i)).sum::<f64>();
     let exact = |value: f64| Some(Interval { value, low: value, high: value });
     let highest = Series {
@@ -102,10 +103,14 @@ pub(crate) fn lines(labels: &Labels<'_>, series: &[Series]) -> String {
         _ => (0.0, 1.0),
     };
     let place = |x: f64| {
-        LEFT + 16.0 + (x.max(1.0).ln() - low) / (high - low).max(1e-9) * (labels.width - LEFT - RIGHT - 32.0)
+        LEFT + 16.0
+            + (x.max(1.0).ln() - low) / (high - low).max(1e-9)
+                * (labels.width - LEFT - RIGHT - 32.0)
     };
     let mut free = f64::NEG_INFINITY;
-    for tick in ticks.iter().filter(|t| ticks.len() < 16 || (**t as u64).is_power_of_two() || **t == 63.0) {
+    for tick in
+        ticks.iter().filter(|t| ticks.len() < 16 || (**t as u64).is_power_of_two() || **t == 63.0)
+    {
         if place(*tick) >= free {
             svg.text(place(*tick), HEIGHT - BOTTOM + 16.0, "middle", &short(*tick));
             free = place(*tick) + 24.0;
@@ -114,8 +119,10 @@ pub(crate) fn lines(labels: &Labels<'_>, series: &[Series]) -> String {
     for (k, series) in series.iter().enumerate() {
         let points: Vec<(f64, Interval)> =
             series.points.iter().filter_map(|(x, y)| Some((place(*x), (*y)?))).collect();
-        let path: Vec<String> = points.iter().map(|(x, y)| format!("{x:.1},{:.1}", svg.y(y.value))).collect();
-        let (colour, dash) = (k % COLOURS, if series.dashed { " stroke-dasharray='6 4'" } else { "" });
+        let path: Vec<String> =
+            points.iter().map(|(x, y)| format!("{x:.1},{:.1}", svg.y(y.value))).collect();
+        let (colour, dash) =
+            (k % COLOURS, if series.dashed { " stroke-dasharray='6 4'" } else { "" });
         svg.add(&format!("<polyline class='l c{colour}'{dash} points='{}'/>", path.join(" ")));
         for ((x, y), (value, _)) in points.iter().zip(&series.points) {
             let about = escape(&format!("{}, {}: {}", series.name, short(*value), short(y.value)));
@@ -137,8 +144,10 @@ struct Canvas {
 
 impl Canvas {
     fn new(labels: &Labels<'_>, series: &[Series]) -> Self {
-        let highest =
-            series.iter().flat_map(|s| s.points.iter().filter_map(|p| p.1)).map(|i| i.high.max(i.value));
+        let highest = series
+            .iter()
+            .flat_map(|s| s.points.iter().filter_map(|p| p.1))
+            .map(|i| i.high.max(i.value));
         let (step, top) = ticks(highest.filter(|h| h.is_finite()).fold(0.0, f64::max));
         let width = labels.width;
         let mut canvas = Self { svg: String::new(), top };
@@ -164,7 +173,9 @@ impl Canvas {
         ));
         if let Some(mark) = labels.mark {
             let (x, y) = (width - RIGHT, canvas.y(mark));
-            canvas.add(&format!("<line class='mark' x1='{LEFT}' x2='{x:.1}' y1='{y:.1}' y2='{y:.1}'/>"));
+            canvas.add(&format!(
+                "<line class='mark' x1='{LEFT}' x2='{x:.1}' y1='{y:.1}' y2='{y:.1}'/>"
+            ));
         }
         canvas
     }
@@ -175,7 +186,10 @@ impl Canvas {
     }
 
     fn text(&mut self, x: f64, y: f64, anchor: &str, text: &str) {
-        self.add(&format!("<text x='{x:.1}' y='{y:.1}' text-anchor='{anchor}'>{}</text>", escape(text)));
+        self.add(&format!(
+            "<text x='{x:.1}' y='{y:.1}' text-anchor='{anchor}'>{}</text>",
+            escape(text)
+        ));
     }
 
     fn y(&self, value: f64) -> f64 {
@@ -251,8 +265,16 @@ mod tests {
     fn a_plot_has_a_mark_for_each_point_and_no_loose_markup() {
         let value = |v: f64| Some(Interval { value: v, low: v * 0.9, high: v * 1.1 });
         let series = [
-            Series { name: "a<b".into(), points: vec![(1.0, value(3.0)), (8.0, value(5.0))], dashed: false },
-            Series { name: "floor".into(), points: vec![(1.0, value(1.0)), (8.0, None)], dashed: true },
+            Series {
+                name: "a<b".into(),
+                points: vec![(1.0, value(3.0)), (8.0, value(5.0))],
+                dashed: false,
+            },
+            Series {
+                name: "floor".into(),
+                points: vec![(1.0, value(1.0)), (8.0, None)],
+                dashed: true,
+            },
         ];
         let labels = Labels { title: "x & y", x: "rows", y: "ms", width: HALF, mark: Some(2.0) };
         let lines = lines(&labels, &series);

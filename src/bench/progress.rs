@@ -7,8 +7,11 @@ pub(crate) struct Progress(ProgressBar);
 impl Progress {
     /// A bar of so many steps, the first of which has begun.
     pub(crate) fn new(steps: usize, first: &str) -> Self {
-        let style = ProgressStyle::with_template("{bar:40} {pos}/{len} {elapsed} of about {duration}  {msg}");
-        let bar = ProgressBar::new(steps as u64).with_style(style.expect("the template is a constant"));
+        let style = ProgressStyle::with_template(
+            "{bar:40} {pos}/{len} {elapsed} of about {duration}  {msg}",
+        );
+        let bar =
+            ProgressBar::new(steps as u64).with_style(style.expect("the template is a constant"));
         bar.set_message(first.to_owned());
         Self(bar)
     }

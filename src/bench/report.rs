@@ -1,4 +1,5 @@
-//! Results as files: JSON and CSV first, then one HTML page with its plots inside, drawn from the same data.
+//! Results as files: JSON and CSV first, then one HTML page with its plots inside, drawn from the
+//! same data.
 
 use super::plot::{HALF, Labels, Series, WHOLE, bars, escape, lines, piles};
 use super::results::{Cell, OVERALL, Results, Sample};
@@ -33,7 +34,8 @@ fn cells_csv(results: &Results) -> String {
     );
     let mut line = |axis: &str, value: &str, c: &Cell| {
         let Interval { value: speed, low, high } = c.tokens_per_s;
-        let ratio = c.ratio.map_or(",,".to_owned(), |r| format!("{},{},{}", r.value, r.low, r.high));
+        let ratio =
+            c.ratio.map_or(",,".to_owned(), |r| format!("{},{},{}", r.value, r.low, r.high));
         let accepted = c.accepted_per_drafted.map_or(String::new(), |a| a.to_string());
         let stages = c.round_ms.each().map(|(_, ms)| ms.to_string()).join(",");
         let end = format!("{},{}", c.state_bytes, c.different_texts);
@@ -185,7 +187,10 @@ fn tiles(results: &Results) -> String {
         tiles.push((format!("{:.2}×", by_ratio(&best)), about));
     }
     if let Some(auto) = overall.clone().find(|c| c.mode == "auto") {
-        tiles.push((format!("{:.2}×", by_ratio(&auto)), format!("times plain by itself (auto), {last}")));
+        tiles.push((
+            format!("{:.2}×", by_ratio(&auto)),
+            format!("times plain by itself (auto), {last}"),
+        ));
     }
     let longest = |a: &&Cell, b: &&Cell| a.accept_length.value.total_cmp(&b.accept_length.value);
     if let Some(best) = overall.filter(|c| c.mode != "off").max_by(longest) {
@@ -193,10 +198,15 @@ fn tiles(results: &Results) -> String {
         tiles.push((format!("{:.1}", best.accept_length.value), about));
     }
     if let Some(cost) = &results.cost {
-        let share = 100.0 * cost.token_bytes as f64 / cost.bandwidth_gb_s / 1e6 / cost.token_ms.value;
-        tiles.push((format!("{share:.0} %"), "of what memory bandwidth allows, plain decoding".to_owned()));
+        let share =
+            100.0 * cost.token_bytes as f64 / cost.bandwidth_gb_s / 1e6 / cost.token_ms.value;
+        tiles.push((
+            format!("{share:.0} %"),
+            "of what memory bandwidth allows, plain decoding".to_owned(),
+        ));
     }
-    if let Some(most) = results.served.iter().flat_map(|s| &s.points).max_by_key(|p| p.concurrency) {
+    if let Some(most) = results.served.iter().flat_map(|s| &s.points).max_by_key(|p| p.concurrency)
+    {
         let about = format!("tok/s with {} requests at a time", most.concurrency);
         tiles.push((format!("{:.0}", most.tokens_per_s.value), about));
     }
@@ -205,7 +215,9 @@ fn tiles(results: &Results) -> String {
     };
     match tiles.is_empty() {
         true => String::new(),
-        false => format!("<div class='tiles'>\n{}</div>\n", tiles.iter().map(tile).collect::<String>()),
+        false => {
+            format!("<div class='tiles'>\n{}</div>\n", tiles.iter().map(tile).collect::<String>())
+        }
     }
 }
 
@@ -231,7 +243,8 @@ fn by_suite(
 ) -> String {
     let mut groups = suites.to_vec();
     groups.extend((suites.len() > 1).then(|| OVERALL.to_owned()));
-    let cell = |suite: &str, mode: &str| results.cells.iter().find(|c| c.suite == suite && c.mode == mode);
+    let cell =
+        |suite: &str, mode: &str| results.cells.iter().find(|c| c.suite == suite && c.mode == mode);
     let one = |mode: &String| {
         let point = |suite: &String| (0.0, cell(suite, mode).and_then(&figure));
         series(mode, groups.iter().map(point).collect())
@@ -268,15 +281,19 @@ fn acceptance(results: &Results, suites: &[String], modes: &[String]) -> String 
         let longest = by_suite.iter().flatten().copied().max().unwrap_or(1);
         let groups: Vec<String> = (1..=longest).map(|l| l.to_string()).collect();
         let share = |lengths: &[usize], length: usize| {
-            100.0 * lengths.iter().filter(|l| **l == length).count() as f64 / lengths.len().max(1) as f64
+            100.0 * lengths.iter().filter(|l| **l == length).count() as f64
+                / lengths.len().max(1) as f64
         };
         let one = |(suite, lengths): (&String, &Vec<usize>)| {
             series(suite, (1..=longest).map(|l| (0.0, Some(exact(share(lengths, l))))).collect())
         };
         let all: Vec<Series> = suites.iter().zip(&by_suite).map(one).collect();
         let title = format!("Acceptance lengths of {mode}");
-        let plot =
-            bars(&Labels { width: HALF, ..whole(&title, "acceptance length", "% of rounds") }, &groups, &all);
+        let plot = bars(
+            &Labels { width: HALF, ..whole(&title, "acceptance length", "% of rounds") },
+            &groups,
+            &all,
+        );
         write!(plots, "<div><h3>{}</h3>\n{plot}</div>\n", escape(mode)).expect("a string takes it");
     }
     plots + "</div>\n"

@@ -1,4 +1,5 @@
-//! What a run of `bench` found, as its JSON has it: every answer that was timed, and figures by suite and mode.
+//! What a run of `bench` found, as its JSON has it: every answer that was timed, and figures by
+//! suite and mode.
 
 use super::cost::Cost;
 use super::machine::Machine;
@@ -157,7 +158,11 @@ impl Results {
 }
 
 /// The samples of a suite and mode, by prompt, in the order of their repeats: [prompts][repeats].
-pub(crate) fn by_prompt<'a>(samples: &'a [Sample], suite: &str, mode: &str) -> Vec<Vec<&'a Sample>> {
+pub(crate) fn by_prompt<'a>(
+    samples: &'a [Sample],
+    suite: &str,
+    mode: &str,
+) -> Vec<Vec<&'a Sample>> {
     let mut prompts: Vec<Vec<&Sample>> = Vec::new();
     for sample in samples.iter().filter(|s| s.suite == suite && s.mode == mode) {
         match prompts.iter_mut().find(|p| p[0].prompt == sample.prompt) {
@@ -193,13 +198,15 @@ pub(crate) fn cells(samples: &[Sample], suites: &[String], modes: &[String]) -> 
     for (i, suite) in suites.iter().enumerate() {
         let plain = modes.iter().any(|m| m == "off").then(|| by_prompt(samples, suite, "off"));
         for (mode, parts) in modes.iter().zip(&mut overall) {
-            let part = part(&by_prompt(samples, suite, mode), plain.as_deref(), suite, mode, i as u64);
+            let part =
+                part(&by_prompt(samples, suite, mode), plain.as_deref(), suite, mode, i as u64);
             cells.push(part.cell.clone());
             parts.push(part);
         }
     }
     if suites.len() > 1 {
-        cells.extend(modes.iter().zip(&overall).map(|(mode, parts)| over_all(mode, parts, samples)));
+        cells
+            .extend(modes.iter().zip(&overall).map(|(mode, parts)| over_all(mode, parts, samples)));
     }
     cells
 }
@@ -212,16 +219,19 @@ fn part(
     seed: u64,
 ) -> Part {
     let tokens_per_s = Estimate::of_medians(&table(prompts, Sample::tokens_per_s), seed);
-    let prefill_tokens_per_s = Estimate::of_medians(&table(prompts, Sample::prefill_tokens_per_s), seed);
+    let prefill_tokens_per_s =
+        Estimate::of_medians(&table(prompts, Sample::prefill_tokens_per_s), seed);
     let first_token_ms = Estimate::of_medians(&table(prompts, |s| s.prefill_s * 1e3), seed);
     let beside = |s: &Sample| {
         let row = plain?.iter().find(|p| p[0].prompt == s.prompt)?;
         row.iter().find(|p| p.repeat == s.repeat).copied()
     };
-    let ratios = table(prompts, |s| beside(s).map_or(f64::NAN, |p| s.tokens_per_s() / p.tokens_per_s()));
+    let ratios =
+        table(prompts, |s| beside(s).map_or(f64::NAN, |p| s.tokens_per_s() / p.tokens_per_s()));
     let ratio = plain.map(|_| Estimate::of_medians(&ratios, seed));
     let all: Vec<&Sample> = prompts.iter().flatten().copied().collect();
-    let different_texts = all.iter().filter(|s| beside(s).is_some_and(|p| p.text != s.text)).count();
+    let different_texts =
+        all.iter().filter(|s| beside(s).is_some_and(|p| p.text != s.text)).count();
     let accept_length = Estimate::of(prompts.len(), seed, |drawn| {
         let lengths = || drawn.iter().flat_map(|p| &prompts[*p]).flat_map(|s| &s.accept_lengths);
         lengths().sum::<usize>() as f64 / lengths().count().max(1) as f64

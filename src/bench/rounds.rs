@@ -1,5 +1,6 @@
-//! `forerun bench rounds`: what a round costs at a published shape, without its weights. Random weights, real kernels,
-//! and an acceptance that is imposed, since random drafts never stand; the floor is bytes over measured bandwidth.
+//! `forerun bench rounds`: what a round costs at a published shape, without its weights. Random
+//! weights, real kernels, and an acceptance that is imposed, since random drafts never stand; the
+//! floor is bytes over measured bandwidth.
 
 use super::cost::{Read, measured_bandwidth};
 use super::figures::{Figure, Figures};
@@ -52,14 +53,17 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", value_delimiter = ',')]
     #[arg(value_parser = clap::value_parser!(u8).range(1..=7))]
     mtp: Vec<u8>,
-    /// Also rounds of so many texts together, 2 to 32: plain ones, chains and those of the next-token block
+    /// Also rounds of so many texts together, 2 to 32: plain ones, chains and those of the
+    /// next-token block
     #[arg(long, value_name = "N", value_delimiter = ',')]
     #[arg(value_parser = clap::value_parser!(u8).range(2..=32))]
     texts: Vec<u8>,
-    /// Rounds of each kind; half as many verifies, a quarter for the stages of a round; prompts are read five times
+    /// Rounds of each kind; half as many verifies, a quarter for the stages of a round; prompts are
+    /// read five times
     #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
-    /// Also time every launch of a verify, of a chain round and of plain rounds of several texts, by itself
+    /// Also time every launch of a verify, of a chain round and of plain rounds of several texts,
+    /// by itself
     #[arg(long)]
     kernels: bool,
     /// Write the figures to this file, as a run that `bench tables` takes
@@ -104,7 +108,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         weights.bytes().into_iter().partition(|(name, _)| name.starts_with(&block));
     let read = Read::new(&config, &bytes);
     let draft_bytes: u64 = drafter.iter().flat_map(|(_, w)| w.bytes().into_values()).sum();
-    let head_bytes = bytes.get("output.weight").or(bytes.get("token_embd.weight")).copied().unwrap_or(0);
+    let head_bytes =
+        bytes.get("output.weight").or(bytes.get("token_embd.weight")).copied().unwrap_or(0);
     let mut backend = args.device.backend()?;
     let bandwidth = match backend.read_bandwidth()? {
         Some(bandwidth) => bandwidth,
@@ -178,8 +183,8 @@ struct Bench<'a> {
     args: &'a Args,
     figures: Vec<Figure>,
     launches: Vec<Launches>,
-    /// Contexts that were read, all but their last token, by their length and whether a drafter and the next-token block
-    /// read them too.
+    /// Contexts that were read, all but their last token, by their length and whether a drafter and
+    /// the next-token block read them too.
     read: HashMap<(usize, bool, bool), Sequence>,
     vocab: usize,
 }
@@ -195,7 +200,8 @@ impl Bench<'_> {
     fn text(&mut self, context: usize, spec: Spec) -> Result<Generation> {
         self.engine.set_spec(spec);
         let wants_mtp = matches!(spec, Spec::Mtp { .. });
-        let (prompt, key) = (self.tokens(context), (context, spec != Spec::Off && !wants_mtp, wants_mtp));
+        let (prompt, key) =
+            (self.tokens(context), (context, spec != Spec::Off && !wants_mtp, wants_mtp));
         if !self.read.contains_key(&key) {
             self.read.retain(|(length, ..), _| *length == context);
             let (_, sequence) = self.engine.time_prompt(&prompt[..context.saturating_sub(1)])?;
@@ -217,7 +223,10 @@ impl Bench<'_> {
 
     fn push(&mut self, figure: Figure) {
         let tokens = figure.tokens_per_s.map_or_else(String::new, |t| format!(", {t:.0} tok/s"));
-        eprintln!("{:24} {:8.3} ms, floor {:.3}{tokens}", figure.what, figure.ms.value, figure.floor_ms);
+        eprintln!(
+            "{:24} {:8.3} ms, floor {:.3}{tokens}",
+            figure.what, figure.ms.value, figure.floor_ms
+        );
         self.figures.push(figure);
     }
 
@@ -266,7 +275,8 @@ impl Bench<'_> {
         }
         let ms = interval(&times);
         let tokens_per_s = Some(texts as f64 * 1e3 / ms.value);
-        let (what, floor_ms) = (of_texts("plain decode", texts), floor.pass(texts, texts * context));
+        let (what, floor_ms) =
+            (of_texts("plain decode", texts), floor.pass(texts, texts * context));
         if texts > 1 {
             self.watch(&what, |engine| engine.rehearse(&mut company, 1, false).map(drop))?;
         }
@@ -298,7 +308,8 @@ impl Bench<'_> {
         Ok(experts)
     }
 
-    /// Rounds as asked for: trees of one text, chains and those of the next-token block also of several.
+    /// Rounds as asked for: trees of one text, chains and those of the next-token block also of
+    /// several.
     fn rounds(&mut self, context: usize, texts: usize, floor: &Floor<'_>) -> Result<()> {
         let args = self.args;
         let rounds = |name: String, spec: Spec, rows: usize, draft_ms: f64| {
@@ -310,7 +321,12 @@ impl Bench<'_> {
         };
         for depth in args.mtp.iter().map(|&depth| usize::from(depth)) {
             let draft_ms = depth as f64 * floor.mtp();
-            self.round(&rounds(format!("MTP-{depth} round"), Spec::Mtp { depth }, depth + 1, draft_ms))?;
+            self.round(&rounds(
+                format!("MTP-{depth} round"),
+                Spec::Mtp { depth },
+                depth + 1,
+                draft_ms,
+            ))?;
         }
         if self.engine.drafter().is_none() {
             return Ok(());

@@ -1,4 +1,5 @@
-//! `bench --server`: the same prompts over HTTP, so many requests at a time, against any OpenAI-compatible server.
+//! `bench --server`: the same prompts over HTTP, so many requests at a time, against any
+//! OpenAI-compatible server.
 
 use super::http::{Client, Streamed};
 use super::progress::Progress;
@@ -80,7 +81,8 @@ pub(crate) fn measure(
     let lines: Vec<&Line> = suites.iter().flat_map(|(_, lines)| lines).collect();
     let requests = lines.iter().map(|l| request(l, &model, asking)).collect::<Result<Vec<_>>>()?;
     client.stream(requests[0].0, &requests[0].1).context("the first request")?;
-    let progress = Progress::new(asking.repeats * asking.concurrency.len() * requests.len(), "asking");
+    let progress =
+        Progress::new(asking.repeats * asking.concurrency.len() * requests.len(), "asking");
     let mut found: Vec<(Vec<f64>, Vec<Sample>)> =
         asking.concurrency.iter().map(|_| Default::default()).collect();
     for _ in 0..asking.repeats {
@@ -92,7 +94,8 @@ pub(crate) fn measure(
             samples.extend(these);
         }
     }
-    if !found.iter().all(|(_, samples)| samples.iter().any(|s| s.tokens > 1.0 && s.decode_s > 0.0)) {
+    if !found.iter().all(|(_, samples)| samples.iter().any(|s| s.tokens > 1.0 && s.decode_s > 0.0))
+    {
         bail!("every answer comes in one piece: there is nothing to time");
     }
     let points = asking.concurrency.iter().zip(&found);
@@ -104,7 +107,9 @@ pub(crate) fn measure(
         repeats: asking.repeats,
         max_tokens: asking.max_tokens,
         temperature: asking.temperature,
-        points: points.map(|(concurrency, (rates, samples))| load(*concurrency, rates, samples)).collect(),
+        points: points
+            .map(|(concurrency, (rates, samples))| load(*concurrency, rates, samples))
+            .collect(),
     })
 }
 
@@ -177,8 +182,9 @@ impl Sample {
 fn load(concurrency: usize, rates: &[f64], samples: &[Sample]) -> Load {
     let long = || samples.iter().filter(|s| s.tokens > 1.0 && s.decode_s > 0.0);
     let over = |figure: fn(&Sample) -> f64| interval(&long().map(figure).collect::<Vec<_>>());
-    let mean =
-        |figure: fn(&Sample) -> f64| samples.iter().map(figure).sum::<f64>() / samples.len().max(1) as f64;
+    let mean = |figure: fn(&Sample) -> f64| {
+        samples.iter().map(figure).sum::<f64>() / samples.len().max(1) as f64
+    };
     let specs: Vec<Spec> = samples.iter().filter_map(|s| s.spec).collect();
     let sum = |part: fn(&Spec) -> f64| specs.iter().map(part).sum::<f64>();
     let (rounds, accepted, drafted) = (sum(|s| s.rounds), sum(|s| s.accepted), sum(|s| s.drafted));

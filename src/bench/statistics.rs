@@ -32,7 +32,8 @@ pub(crate) fn deviation(numbers: &[f64]) -> f64 {
 }
 
 impl Estimate {
-    /// `figure` of all `count` things, and of as many drawn from them with replacement, again and again.
+    /// `figure` of all `count` things, and of as many drawn from them with replacement, again and
+    /// again.
     pub(crate) fn of(count: usize, seed: u64, figure: impl Fn(&[usize]) -> f64) -> Self {
         let all: Vec<usize> = (0..count).collect();
         let mut random = Random(seed);
@@ -45,12 +46,13 @@ impl Estimate {
         Self { value: figure(&all), draws }
     }
 
-    /// The median over prompts of each prompt's median over repeats: [prompts][repeats]. Repeats are drawn for all
-    /// prompts at once, since what disturbs one prompt disturbs its neighbours.
+    /// The median over prompts of each prompt's median over repeats: [prompts][repeats]. Repeats
+    /// are drawn for all prompts at once, since what disturbs one prompt disturbs its neighbours.
     pub(crate) fn of_medians(values: &[Vec<f64>], seed: u64) -> Self {
         let repeats = values.iter().map(Vec::len).max().unwrap_or(0);
         let figure = |prompts: &[usize], repeats: &[usize]| {
-            let inner = |p: &usize| median(repeats.iter().filter_map(|r| values[*p].get(*r).copied()));
+            let inner =
+                |p: &usize| median(repeats.iter().filter_map(|r| values[*p].get(*r).copied()));
             median(prompts.iter().map(inner).filter(|x| !x.is_nan()))
         };
         let all: Vec<usize> = (0..values.len()).collect();

@@ -30,7 +30,10 @@ pub(crate) struct Suite {
 impl Suite {
     /// The same with fewer prompts.
     pub(crate) fn first(&self, count: usize) -> Self {
-        Self { name: self.name.clone(), prompts: self.prompts.iter().take(count).cloned().collect() }
+        Self {
+            name: self.name.clone(),
+            prompts: self.prompts.iter().take(count).cloned().collect(),
+        }
     }
 }
 
@@ -76,7 +79,12 @@ pub(crate) fn suite(name: &str, count: usize, text: &TextSide) -> Result<Suite> 
 }
 
 /// The same, with thinking or without, whatever the prompts say.
-pub(crate) fn suite_as(name: &str, count: usize, text: &TextSide, thinking: Option<bool>) -> Result<Suite> {
+pub(crate) fn suite_as(
+    name: &str,
+    count: usize,
+    text: &TextSide,
+    thinking: Option<bool>,
+) -> Result<Suite> {
     let prompts = read(&shown(name), text_of(name)?, count, text, thinking)?;
     Ok(Suite { name: name.to_owned(), prompts })
 }
@@ -112,7 +120,12 @@ pub(crate) fn file(path: &Path, count: usize, text: &TextSide) -> Result<Suite> 
 }
 
 /// The same, with thinking or without, whatever the prompts say.
-pub(crate) fn file_as(path: &Path, count: usize, text: &TextSide, thinking: Option<bool>) -> Result<Suite> {
+pub(crate) fn file_as(
+    path: &Path,
+    count: usize,
+    text: &TextSide,
+    thinking: Option<bool>,
+) -> Result<Suite> {
     let (name, lines) = open(path)?;
     let prompts = read(&path.display().to_string(), &lines, count, text, thinking)?;
     Ok(Suite { name, prompts })
@@ -131,7 +144,8 @@ fn parse(source: &str, lines: &str, count: usize) -> Result<Vec<(String, Line)>>
     let full = lines.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
     let one = |(i, line): (usize, &str)| {
         let place = format!("{source}, line {}", i + 1);
-        let object: Result<Map<String, Value>> = serde_json::from_str(line).context("no JSON object");
+        let object: Result<Map<String, Value>> =
+            serde_json::from_str(line).context("no JSON object");
         let line = object.and_then(|object| Ok(Line::deserialize(Value::Object(object))?));
         let line = line.with_context(|| place.clone())?;
         Ok((place, line))
@@ -164,7 +178,8 @@ fn encode(line: &Line, text: &TextSide) -> Result<Vec<u32>> {
         return Ok(text.tokenizer.bos().into_iter().chain(encoded(prompt)).collect());
     }
     let messages = line.all_messages()?;
-    let template = text.template.as_ref().map_err(|why| anyhow!("{why}, and the prompt is not `raw`"))?;
+    let template =
+        text.template.as_ref().map_err(|why| anyhow!("{why}, and the prompt is not `raw`"))?;
     let prompt = text::Prompt {
         messages: &messages,
         tools: &line.tools,

@@ -79,7 +79,8 @@ impl FromStr for Range {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let wrong = || {
-            "AXIS=FIRST..LAST or AXIS=N,N,... expected, with budget, block, rows, context or slots".to_owned()
+            "AXIS=FIRST..LAST or AXIS=N,N,... expected, with budget, block, rows, context or slots"
+                .to_owned()
         };
         let (axis, values) = text.split_once('=').ok_or_else(wrong)?;
         let (axis, low, high) = match axis {
@@ -105,7 +106,9 @@ impl FromStr for Range {
             // A range of contexts doubles, the others go one by one.
             Some((first, last)) if axis == Axis::Context => {
                 let (first, last) = (number(first)?, number(last)?);
-                std::iter::successors(Some(first), |n| n.checked_mul(2)).take_while(|n| *n <= last).collect()
+                std::iter::successors(Some(first), |n| n.checked_mul(2))
+                    .take_while(|n| *n <= last)
+                    .collect()
             }
             Some((first, last)) => (number(first)?..=number(last)?).collect(),
             None => values.split(',').map(number).collect::<Result<Vec<usize>, String>>()?,
@@ -135,39 +138,56 @@ pub(crate) fn run(
                 modes.push(means.mode(&format!("{kind}:{value}"))?);
             }
             let suites: Vec<Suite> = suites.iter().map(|s| s.first(PROMPTS)).collect();
-            let found = measured(running, &suites, &modes, &Asking { repeats: 1, ..asking.clone() })?;
+            let found =
+                measured(running, &suites, &modes, &Asking { repeats: 1, ..asking.clone() })?;
             // Plain decoding is there for the ratio and has no place on the axis.
             let value = |cell: &Cell| cell.mode.split_once(':').and_then(|(_, v)| v.parse().ok());
-            found.into_iter().filter_map(|cell| Some(Point { value: value(&cell)?, cell })).collect()
+            found
+                .into_iter()
+                .filter_map(|cell| Some(Point { value: value(&cell)?, cell }))
+                .collect()
         }
         Axis::Context => {
             let long = contexts(running, &range.values)?;
             let found = measured(running, &long, modes, &Asking { repeats: 2, ..asking.clone() })?;
             let value = |cell: &Cell| cell.suite.parse::<usize>().ok();
-            found.into_iter().filter_map(|cell| Some(Point { value: value(&cell)?, cell })).collect()
+            found
+                .into_iter()
+                .filter_map(|cell| Some(Point { value: value(&cell)?, cell }))
+                .collect()
         }
         Axis::Slots => {
-            let prompts: Vec<&[u32]> = suites.iter().flat_map(|s| &s.prompts).map(Vec::as_slice).collect();
+            let prompts: Vec<&[u32]> =
+                suites.iter().flat_map(|s| &s.prompts).map(Vec::as_slice).collect();
             let samples = together(running, &prompts, &range.values, modes, asking)?;
             let names: Vec<String> = range.values.iter().map(usize::to_string).collect();
             let modes: Vec<String> = modes.iter().map(|m| m.name.clone()).collect();
             let found = cells(&samples, &names, &modes);
             let value = |cell: &Cell| cell.suite.parse::<usize>().ok();
-            found.into_iter().filter_map(|cell| Some(Point { value: value(&cell)?, cell })).collect()
+            found
+                .into_iter()
+                .filter_map(|cell| Some(Point { value: value(&cell)?, cell }))
+                .collect()
         }
         Axis::Rows => bail!("a sweep of rows needs no text"),
     };
     Ok(Some(Sweep { axis: range.axis, points }))
 }
 
-fn measured(running: &mut Running, suites: &[Suite], modes: &[Mode], asking: &Asking) -> Result<Vec<Cell>> {
+fn measured(
+    running: &mut Running,
+    suites: &[Suite],
+    modes: &[Mode],
+    asking: &Asking,
+) -> Result<Vec<Cell>> {
     let samples = samples(running, suites, modes, asking)?;
     let suites: Vec<String> = suites.iter().map(|s| s.name.clone()).collect();
     let modes: Vec<String> = modes.iter().map(|m| m.name.clone()).collect();
     Ok(cells(&samples, &suites, &modes))
 }
 
-/// For each length that leaves room for an answer, two prompts of so many tokens, out of the suite `long`.
+/// For each length that leaves room for an answer, two prompts of so many tokens, out of the suite
+/// `long`.
 fn contexts(running: &Running, lengths: &[usize]) -> Result<Vec<Suite>> {
     let long = suites::suite("long", usize::MAX, &running.text)?;
     let prompt = |length: usize, first: usize| -> Vec<u32> {
@@ -180,7 +200,10 @@ fn contexts(running: &Running, lengths: &[usize]) -> Result<Vec<Suite>> {
     };
     let suites: Vec<Suite> = lengths.iter().filter(|l| **l < running.context).map(suite).collect();
     if suites.is_empty() {
-        bail!("`--sweep context`: every length is beyond the context of {} tokens", running.context);
+        bail!(
+            "`--sweep context`: every length is beyond the context of {} tokens",
+            running.context
+        );
     }
     Ok(suites)
 }

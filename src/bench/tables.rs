@@ -14,15 +14,20 @@ pub(crate) fn print(out: &mut impl Write, results: &Results) -> Result<()> {
         writeln!(
             out,
             "{}, KV {}, up to {} tokens an answer, temperature {}, {} repeats; medians with 95 % intervals",
-            settings.model, settings.kv, settings.max_tokens, settings.temperature, settings.repeats
+            settings.model,
+            settings.kv,
+            settings.max_tokens,
+            settings.temperature,
+            settings.repeats
         )?;
         cells(out, &results.cells)?;
         let different: usize = results.cells.iter().map(|c| c.different_texts).sum();
         match different {
             0 => writeln!(out, "\nall modes wrote the same texts")?,
-            n => {
-                writeln!(out, "\n{n} answers differ from those of `off`: `forerun bench parity` says where")?
-            }
+            n => writeln!(
+                out,
+                "\n{n} answers differ from those of `off`: `forerun bench parity` says where"
+            )?,
         }
     }
     for sweep in &results.sweeps {
@@ -74,8 +79,16 @@ fn cells(out: &mut impl Write, cells: &[Cell]) -> Result<()> {
 
 fn sweep(out: &mut impl Write, sweep: &Sweep) -> Result<()> {
     let axis = sweep.axis.name();
-    let header =
-        [axis, "suite", "mode", "tok/s", "times plain", "accept length", "verify ms", "prompt tok/s"];
+    let header = [
+        axis,
+        "suite",
+        "mode",
+        "tok/s",
+        "times plain",
+        "accept length",
+        "verify ms",
+        "prompt tok/s",
+    ];
     let row = |p: &super::sweep::Point| {
         vec![
             p.value.to_string(),
@@ -206,7 +219,12 @@ pub(crate) fn table(out: &mut impl Write, header: &[&str], rows: Vec<Vec<String>
         // A name is said once.
         let same = columns[0].1 && before == Some(row[0].as_str());
         before = Some(&row[0]);
-        line(row.iter().enumerate().map(|(i, c)| if i == 0 && same { "" } else { c.as_str() }).collect())?;
+        line(
+            row.iter()
+                .enumerate()
+                .map(|(i, c)| if i == 0 && same { "" } else { c.as_str() })
+                .collect(),
+        )?;
     }
     Ok(())
 }

@@ -1,5 +1,6 @@
-//! `forerun bench versus`: two builds, or two ways to run one, in turns. What a shared machine does to one of them it does to
-//! the other a few seconds later, so a difference that every turn shows is theirs and not the machine's.
+//! `forerun bench versus`: two builds, or two ways to run one, in turns. What a shared machine does
+//! to one of them it does to the other a few seconds later, so a difference that every turn shows
+//! is theirs and not the machine's.
 
 use super::compare::{self, Change, FIGURES};
 use super::progress::Progress;
@@ -79,8 +80,10 @@ fn of_turns(before: &Results, after: &Results) -> Result<Vec<Change>> {
                     continue;
                 }
                 let turns = turns(&x, &y);
-                let (value, error) =
-                    (median(turns.iter().copied()), deviation(&turns) / (turns.len() as f64).sqrt());
+                let (value, error) = (
+                    median(turns.iter().copied()),
+                    deviation(&turns) / (turns.len() as f64).sqrt(),
+                );
                 let middle = |v: &[Vec<f64>]| median(v.iter().map(|p| median(p.iter().copied())));
                 let reach = WITHIN * error;
                 changes.push(Change {
@@ -104,7 +107,8 @@ fn of_turns(before: &Results, after: &Results) -> Result<Vec<Change>> {
     Ok(changes)
 }
 
-/// For each turn the median over prompts of the logarithm of after by before: [prompts][turns] to [turns].
+/// For each turn the median over prompts of the logarithm of after by before: [prompts][turns] to
+/// [turns].
 fn turns(before: &[Vec<f64>], after: &[Vec<f64>]) -> Vec<f64> {
     let count = before.iter().map(Vec::len).min().unwrap_or(0);
     let one = |t: usize| median(before.iter().zip(after).map(|(a, b)| (b[t] / a[t]).ln()));
@@ -120,7 +124,8 @@ mod tests {
         let pace = [1.0, 2.0, 1.4, 0.7];
         let before: Vec<Vec<f64>> =
             (1..=5).map(|p| pace.map(|x| x * 100.0 * f64::from(p)).to_vec()).collect();
-        let after: Vec<Vec<f64>> = before.iter().map(|p| p.iter().map(|x| x / 1.1).collect()).collect();
+        let after: Vec<Vec<f64>> =
+            before.iter().map(|p| p.iter().map(|x| x / 1.1).collect()).collect();
         assert!(turns(&before, &after).iter().all(|t| (t + 1.1f64.ln()).abs() < 1e-9));
     }
 }

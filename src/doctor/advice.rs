@@ -18,8 +18,9 @@ pub(crate) fn advise(seen: &Examination) -> String {
         );
     }
     if !seen.faults.is_empty() {
-        let join =
-            |part: &dyn Fn(&Fault) -> String| seen.faults.iter().map(part).collect::<Vec<_>>().join(" and ");
+        let join = |part: &dyn Fn(&Fault) -> String| {
+            seen.faults.iter().map(part).collect::<Vec<_>>().join(" and ")
+        };
         return format!(
             "Set {}: {}, and a round emits {:.2} tokens where it could emit {length:.2}.",
             join(&|f| format!("`{}`", f.flag)),
@@ -48,5 +49,7 @@ pub(crate) fn advise(seen: &Examination) -> String {
             );
         }
     }
-    format!("Leave everything as it is: no other setting fits better, and a round emits {length:.2} tokens.")
+    format!(
+        "Leave everything as it is: no other setting fits better, and a round emits {length:.2} tokens."
+    )
 }

@@ -1,4 +1,5 @@
-//! What a drafter's settings might be instead, one changed at a time, each with the flag that would say so.
+//! What a drafter's settings might be instead, one changed at a time, each with the flag that would
+//! say so.
 
 use checkpoint::drafter::{DraftLayer, default_taps};
 use checkpoint::{DrafterConfig, TargetConfig, Yarn};
@@ -77,8 +78,9 @@ pub(crate) fn layers(config: &DrafterConfig, target: &TargetConfig) -> Vec<usize
 }
 
 fn taps(config: &DrafterConfig, layers: usize) -> Vec<Alternative> {
-    let shifted =
-        |by: isize| config.taps.iter().map(|t| t.checked_add_signed(by)).collect::<Option<Vec<_>>>();
+    let shifted = |by: isize| {
+        config.taps.iter().map(|t| t.checked_add_signed(by)).collect::<Option<Vec<_>>>()
+    };
     let usual = default_taps(layers, config.taps.len());
     let mut lists: Vec<(Vec<usize>, &str)> = Vec::new();
     for (list, what) in [
@@ -130,8 +132,10 @@ fn causalities(config: &DrafterConfig) -> Vec<Alternative> {
     ];
     let mut list: Vec<Alternative> = Vec::new();
     for (name, flag, explicit_causal) in rules {
-        let layer =
-            |l: &DraftLayer| DraftLayer { causal: explicit_causal.unwrap_or(l.window.is_some()), ..*l };
+        let layer = |l: &DraftLayer| DraftLayer {
+            causal: explicit_causal.unwrap_or(l.window.is_some()),
+            ..*l
+        };
         let layers: Vec<DraftLayer> = config.layers.iter().map(layer).collect();
         if layers != config.layers && !list.iter().any(|a| a.config.layers == layers) {
             list.push(Alternative {
@@ -200,10 +204,15 @@ fn yarns(config: &DrafterConfig) -> Vec<Alternative> {
 }
 
 /// Every token that may be a mask: known ones, those that are no text, and rows that no token has.
-pub(crate) fn masks(config: &DrafterConfig, vocab: usize, tokenizer: &Tokenizer) -> Vec<Alternative> {
+pub(crate) fn masks(
+    config: &DrafterConfig,
+    vocab: usize,
+    tokenizer: &Tokenizer,
+) -> Vec<Alternative> {
     let is_text = |id: u32| (id as usize) < tokenizer.len() && tokenizer.kind(id) == Kind::Normal;
     let special = (0..vocab as u32).filter(|id| !is_text(*id));
-    let mut ids: Vec<u32> = MASKS.into_iter().filter(|id| (*id as usize) < vocab).chain(special).collect();
+    let mut ids: Vec<u32> =
+        MASKS.into_iter().filter(|id| (*id as usize) < vocab).chain(special).collect();
     ids.sort_unstable();
     ids.dedup();
     let one = |mask_token: u32| Alternative {

@@ -1,4 +1,5 @@
-//! The GPU: driver, cards, memory, kernels of this build, and the test of every op against the reference.
+//! The GPU: driver, cards, memory, kernels of this build, and the test of every op against the
+//! reference.
 
 use super::{Args, section};
 use crate::bench;
@@ -54,7 +55,9 @@ impl Devices {
 
     pub(crate) fn print(&self, out: &mut impl Write) -> std::io::Result<()> {
         let kernels = match self.kernels.is_empty() {
-            true => "none in this build; compiled at first use where a libnvrtc is found".to_owned(),
+            true => {
+                "none in this build; compiled at first use where a libnvrtc is found".to_owned()
+            }
             false => self.kernels.join(" "),
         };
         section(out, "gpu", &[("driver", self.driver.clone()), ("kernels", kernels)])?;
@@ -69,10 +72,16 @@ impl Devices {
             let lines = [
                 ("card", format!("{}, compute capability {}", card.name, card.capability)),
                 ("memory", format!("{:.1} GB, {:.1} GB free", card.memory_gb, card.free_gb)),
-                ("reads", format!("{:.0} GB/s, {} multiprocessors", card.read_gb_s, card.multiprocessors)),
+                (
+                    "reads",
+                    format!("{:.0} GB/s, {} multiprocessors", card.read_gb_s, card.multiprocessors),
+                ),
                 (
                     "copies",
-                    format!("{:.1} GB/s there, {:.1} GB/s back", card.upload_gb_s, card.download_gb_s),
+                    format!(
+                        "{:.1} GB/s there, {:.1} GB/s back",
+                        card.upload_gb_s, card.download_gb_s
+                    ),
                 ),
             ];
             section(out, "", &lines)?;
@@ -100,7 +109,8 @@ fn card(index: usize) -> Result<Card> {
     })
 }
 
-/// Every op of the device against the reference, twice with the same bits, then the model in every mode.
+/// Every op of the device against the reference, twice with the same bits, then the model in every
+/// mode.
 pub(crate) fn selftest(args: &Args) -> Result<()> {
     let Some(index) = args.model.device.card()? else {
         bail!("the self-test is about a GPU, and `--device cpu` names none");
@@ -118,8 +128,11 @@ pub(crate) fn selftest(args: &Args) -> Result<()> {
             failed += usize::from(!check.holds());
             if !check.holds() || args.verbose {
                 let word = if check.holds() { "ok  " } else { "FAIL" };
-                let _ =
-                    writeln!(out, "{word} {:.1e} of {:.0e}  {}", check.worst, check.tolerance, check.name);
+                let _ = writeln!(
+                    out,
+                    "{word} {:.1e} of {:.0e}  {}",
+                    check.worst, check.tolerance, check.name
+                );
             }
         })?;
         writeln!(out, "{} checks of ops, {failed} failed ({})", checks.len(), cuda.info().name)?;

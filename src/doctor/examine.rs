@@ -1,6 +1,6 @@
-//! A drafter looked at: how often its tokens are right, and whether it would be right more often under other settings.
-//! Settings are ranked by how likely the drafter finds the target's own tokens, on texts beyond its window: acceptance
-//! alone is too blunt to tell neighbours apart.
+//! A drafter looked at: how often its tokens are right, and whether it would be right more often
+//! under other settings. Settings are ranked by how likely the drafter finds the target's own
+//! tokens, on texts beyond its window: acceptance alone is too blunt to tell neighbours apart.
 
 use super::alternatives::{self, Alternative, Setting};
 use super::texts::{self, Prompts};
@@ -80,11 +80,13 @@ pub(crate) fn examine(args: &Args) -> Result<Option<Examination>> {
     let Loaded { name, target, drafter, text, .. } = args.model.open()?;
     let Some(drafter) = drafter else { return Ok(None) };
     let config = &drafter.config;
-    let context = args.model.ctx.unwrap_or(target.config.context_length).min(target.config.context_length);
+    let context =
+        args.model.ctx.unwrap_or(target.config.context_length).min(target.config.context_length);
     let prompts = Prompts::gather(args, &text)?;
     let layers = alternatives::layers(config, &target.config);
     let backend = args.model.device.backend()?;
-    let mut probe = Probe::load(backend, (&target.config, &target.weights), layers, args.model.device.kv())?;
+    let mut probe =
+        Probe::load(backend, (&target.config, &target.weights), layers, args.model.device.kv())?;
     let loaded = probe.drafter(config, &drafter.weights)?;
 
     let progress = Progress::new(prompts.thinking.len() * 2 + usize::from(args.texts), "reading");
@@ -97,8 +99,11 @@ pub(crate) fn examine(args: &Args) -> Result<Option<Examination>> {
         prompts.iter().map(|prompt| read(std::slice::from_ref(prompt))).collect()
     };
     let (thinking, not_thinking) = (single(&prompts.thinking)?, single(&prompts.not_thinking)?);
-    let answered: Vec<&[u32]> =
-        thinking.iter().zip(&not_thinking).flat_map(|(a, b)| [&a.tokens[..], &b.tokens[..]]).collect();
+    let answered: Vec<&[u32]> = thinking
+        .iter()
+        .zip(&not_thinking)
+        .flat_map(|(a, b)| [&a.tokens[..], &b.tokens[..]])
+        .collect();
     let long = texts::long(args, config, context, &prompts, &answered)?;
     let long = long.iter().map(|turns| read(turns)).collect::<Result<Vec<Reading>>>()?;
     drop(progress);
@@ -106,7 +111,8 @@ pub(crate) fn examine(args: &Args) -> Result<Option<Examination>> {
         bail!("the target ends almost every long text at once: there is nothing to look at");
     }
     let long: Vec<&Reading> = long.iter().collect();
-    let all: Vec<&Reading> = thinking.iter().chain(&not_thinking).chain(long.iter().copied()).collect();
+    let all: Vec<&Reading> =
+        thinking.iter().chain(&not_thinking).chain(long.iter().copied()).collect();
 
     let not_numbers = "the drafter's logits are not numbers";
     let kept = trial::contexts(&mut probe, &loaded, config, &long)?;
@@ -128,8 +134,13 @@ pub(crate) fn examine(args: &Args) -> Result<Option<Examination>> {
             let source = args.model.open_drafter(path, &target.config)?;
             let weights = search.probe.drafter(&source.config, &source.weights)?;
             let contexts = trial::contexts(&mut search.probe, &weights, &mended, &search.long)?;
-            let tried = trial::trial(&mut search.probe, &weights, &mended, &search.long, &contexts)?;
-            Some(tried.context("the unquantised drafter's logits are not numbers")?.gain(&mended_trial))
+            let tried =
+                trial::trial(&mut search.probe, &weights, &mended, &search.long, &contexts)?;
+            Some(
+                tried
+                    .context("the unquantised drafter's logits are not numbers")?
+                    .gain(&mended_trial),
+            )
         }
         None => None,
     };
@@ -195,8 +206,8 @@ impl Search<'_> {
         self.long.iter().map(|r| r.tokens.len()).max().unwrap_or(0)
     }
 
-    /// Changes the setting that gains most, again and again, until none does: the first ranking, what was changed, and
-    /// the settings at the end.
+    /// Changes the setting that gains most, again and again, until none does: the first ranking,
+    /// what was changed, and the settings at the end.
     fn run(
         &mut self,
         config: &DrafterConfig,
@@ -207,8 +218,9 @@ impl Search<'_> {
         while faults.len() < MOST_FAULTS {
             let mut found = self.rank(&current, &fitting)?;
             found.sort_by(|(_, a, _), (_, b, _)| b.log_likelihood.total_cmp(&a.log_likelihood));
-            first
-                .get_or_insert_with(|| found.iter().map(|(_, ranked, _)| ranked.clone()).collect::<Vec<_>>());
+            first.get_or_insert_with(|| {
+                found.iter().map(|(_, ranked, _)| ranked.clone()).collect::<Vec<_>>()
+            });
             let Some(real) = found.iter().find(|(_, r, _)| r.gain.is_real()) else { break };
             let best = found.iter().position(|(_, r, _)| r.setting == real.1.setting).unwrap_or(0);
             let (alternative, ranked, trial) = found.swap_remove(widest(&found, best));
@@ -223,8 +235,13 @@ impl Search<'_> {
         Ok((first.unwrap_or_default(), faults, current))
     }
 
-    /// The best alternatives of each setting, tried on all long texts unless few of them show that it is no use.
-    fn rank(&mut self, config: &DrafterConfig, base: &Trial) -> Result<Vec<(Alternative, Ranked, Trial)>> {
+    /// The best alternatives of each setting, tried on all long texts unless few of them show that
+    /// it is no use.
+    fn rank(
+        &mut self,
+        config: &DrafterConfig,
+        base: &Trial,
+    ) -> Result<Vec<(Alternative, Ranked, Trial)>> {
         let mut all = alternatives::alternatives(config, self.target, self.longest());
         all.extend(alternatives::masks(config, self.target.vocab, self.tokenizer));
         let progress = Progress::new(all.len(), "trying");
@@ -245,7 +262,8 @@ impl Search<'_> {
                 continue;
             }
             let promising = few.mean > -HOPELESS;
-            let all = if promising { self.try_on_long(&alternative.config, usize::MAX)? } else { None };
+            let all =
+                if promising { self.try_on_long(&alternative.config, usize::MAX)? } else { None };
             let trial = all.unwrap_or(trial);
             let gain = trial.gain(base);
             let log_likelihood = base.log_likelihood() + gain.mean;
@@ -255,7 +273,8 @@ impl Search<'_> {
     }
 }
 
-/// Of windows that fit as well as the best, the widest: texts that a narrower one would do for say nothing against it.
+/// Of windows that fit as well as the best, the widest: texts that a narrower one would do for say
+/// nothing against it.
 fn widest(found: &[(Alternative, Ranked, Trial)], best: usize) -> usize {
     let as_good = |i: &usize| {
         let (a, _, trial) = &found[*i];
@@ -319,10 +338,12 @@ impl Examination {
         writeln!(out)?;
         section(out, "drafter", &lines)?;
 
-        let percent = |shares: &[f64]| shares.iter().map(|s| format!("{:.0}", 100.0 * s)).collect::<Vec<_>>();
+        let percent =
+            |shares: &[f64]| shares.iter().map(|s| format!("{:.0}", 100.0 * s)).collect::<Vec<_>>();
         let numbers: Vec<String> =
             (1..=self.acceptance.right_by_position.len()).map(|k| k.to_string()).collect();
-        let header: Vec<&str> = ["position"].into_iter().chain(numbers.iter().map(String::as_str)).collect();
+        let header: Vec<&str> =
+            ["position"].into_iter().chain(numbers.iter().map(String::as_str)).collect();
         let row = |name: &str, shares: &[f64]| [vec![name.to_owned()], percent(shares)].concat();
         let rows = vec![
             row("right %", &self.acceptance.right_by_position),
@@ -349,7 +370,8 @@ impl Examination {
         ];
         let (better, worse): (Vec<&Ranked>, Vec<&Ranked>) =
             self.alternatives.iter().partition(|r| r.log_likelihood > self.log_likelihood);
-        let rows = better.into_iter().map(line).chain([none]).chain(worse.into_iter().map(line)).collect();
+        let rows =
+            better.into_iter().map(line).chain([none]).chain(worse.into_iter().map(line)).collect();
         table(out, &header, rows)
     }
 }

@@ -1,6 +1,6 @@
-//! What holds when a device fails: three texts are written together while one call of the backend fails, for every
-//! call there is. A failure may cost its own text, or only time; the others are what they would have been, the next
-//! text is written, and no memory stays behind.
+//! What holds when a device fails: three texts are written together while one call of the backend
+//! fails, for every call there is. A failure may cost its own text, or only time; the others are
+//! what they would have been, the next text is written, and no memory stays behind.
 
 use super::Args;
 use anyhow::{Context, Result, bail};
@@ -12,7 +12,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use text::{Prompt, Specials};
 
 /// What is asked, a text each.
-const ASKED: [&str; 3] = ["Write Python quicksort", "What is 17 times 23?", "List three primes as JSON."];
+const ASKED: [&str; 3] =
+    ["Write Python quicksort", "What is 17 times 23?", "List three primes as JSON."];
 /// Tokens of each text: enough to fold an anchor.
 const TOKENS: usize = 20;
 /// A round that fails as a whole has changed nothing, and is tried again so many times.
@@ -28,7 +29,8 @@ struct Written {
 #[derive(Default)]
 struct Tally {
     calls: usize,
-    /// Runs in which a text ended, in which a round was tried again, and in which neither was needed.
+    /// Runs in which a text ended, in which a round was tried again, and in which neither was
+    /// needed.
     ended: usize,
     retried: usize,
     unharmed: usize,
@@ -41,7 +43,9 @@ pub(crate) fn survey(args: &Args) -> Result<()> {
     let prompts = ASKED.iter().map(|asked| {
         let messages = [serde_json::json!({"role": "user", "content": asked})];
         let text = match &side.template {
-            Ok(template) => template.render(&Prompt { messages: &messages, ..Prompt::default() })?,
+            Ok(template) => {
+                template.render(&Prompt { messages: &messages, ..Prompt::default() })?
+            }
             Err(_) => (*asked).to_owned(),
         };
         Ok(side.tokenizer.encode(&text, Specials::Parse))
@@ -51,7 +55,8 @@ pub(crate) fn survey(args: &Args) -> Result<()> {
     let engine = &mut running.engine;
     // Where a mode is asked for, only that one.
     let pinned = args.model.pinned_mode();
-    for (name, spec) in modes(engine).into_iter().filter(|(name, _)| pinned.is_none_or(|mode| mode == *name))
+    for (name, spec) in
+        modes(engine).into_iter().filter(|(name, _)| pinned.is_none_or(|mode| mode == *name))
     {
         engine.set_spec(spec);
         faults.arm(None);
@@ -126,7 +131,8 @@ impl Tally {
     }
 }
 
-/// Writes texts together, as the server does: a text that fails ends alone, a round that fails is tried again.
+/// Writes texts together, as the server does: a text that fails ends alone, a round that fails is
+/// tried again.
 fn write(engine: &mut Engine, prompts: &[Vec<u32>]) -> Written {
     let mut retried = 0;
     let begin = |engine: &mut Engine, prompt: &[u32]| {
@@ -149,8 +155,9 @@ fn write(engine: &mut Engine, prompts: &[Vec<u32>]) -> Written {
     loop {
         let is_going = |(_, tokens): &&mut (Generation, Vec<u32>)| tokens.len() < TOKENS;
         let going = texts.iter_mut().enumerate();
-        let mut going: Vec<_> =
-            going.filter_map(|(i, text)| text.as_mut().ok().filter(is_going).map(|text| (i, text))).collect();
+        let mut going: Vec<_> = going
+            .filter_map(|(i, text)| text.as_mut().ok().filter(is_going).map(|text| (i, text)))
+            .collect();
         if going.is_empty() {
             break;
         }

@@ -29,8 +29,9 @@ impl Machine {
     }
 
     pub(crate) fn print(&self, out: &mut impl Write) -> std::io::Result<()> {
-        let Described { processor, cores, threads, level, memory_gb, load, version, profile, .. } =
-            &self.described;
+        let Described {
+            processor, cores, threads, level, memory_gb, load, version, profile, ..
+        } = &self.described;
         let lines = [
             ("processor", format!("{processor}, {}", self.described.system)),
             ("instructions", level.clone()),

@@ -1,5 +1,5 @@
-//! Texts to look at a drafter with: chats with and without thinking, and conversations that go beyond its window, all
-//! with the target's own answers.
+//! Texts to look at a drafter with: chats with and without thinking, and conversations that go
+//! beyond its window, all with the target's own answers.
 
 use super::Args;
 use super::examine::TOKENS;
@@ -45,8 +45,8 @@ impl Prompts {
     }
 }
 
-/// Chats after as many tokens of other chats with the target's own answers, `answered`, as fill the drafter's window:
-/// [texts][turns].
+/// Chats after as many tokens of other chats with the target's own answers, `answered`, as fill the
+/// drafter's window: [texts][turns].
 pub(crate) fn long(
     args: &Args,
     drafter: &DrafterConfig,

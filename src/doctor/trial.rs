@@ -48,7 +48,8 @@ impl Gain {
     }
 }
 
-/// Where a drafter is asked, answer by answer: at the target's own tokens, some steps apart, as long as one follows.
+/// Where a drafter is asked, answer by answer: at the target's own tokens, some steps apart, as
+/// long as one follows.
 fn anchors(reading: &Reading) -> impl Iterator<Item = Vec<usize>> + '_ {
     let answers = reading.answers.iter().filter(|a| a.len() > 1);
     answers.map(|a| (a.start..a.end - 1).step_by(STRIDE).collect())
@@ -62,11 +63,13 @@ pub(crate) fn contexts(
     readings: &[&Reading],
 ) -> Result<Vec<Contexts>, engine::Error> {
     let mut variant = probe.variant(drafter, config)?;
-    let one = |r: &&Reading| probe.contexts(&mut variant, r, &anchors(r).flatten().collect::<Vec<_>>());
+    let one =
+        |r: &&Reading| probe.contexts(&mut variant, r, &anchors(r).flatten().collect::<Vec<_>>());
     readings.iter().map(one).collect()
 }
 
-/// Tries a configuration of a loaded drafter over contexts that it shares. Nothing where its logits are not numbers.
+/// Tries a configuration of a loaded drafter over contexts that it shares. Nothing where its logits
+/// are not numbers.
 pub(crate) fn trial(
     probe: &mut Probe,
     drafter: &Dflash,
@@ -108,7 +111,10 @@ impl Trial {
         let differences: Vec<f64> =
             self.by_answer().iter().zip(over.by_answer()).map(|(a, b)| a - b).collect();
         let deviation = crate::bench::statistics::deviation(&differences);
-        Gain { mean: mean(differences.iter().copied()), error: deviation / (differences.len() as f64).sqrt() }
+        Gain {
+            mean: mean(differences.iter().copied()),
+            error: deviation / (differences.len() as f64).sqrt(),
+        }
     }
 
     pub(crate) fn acceptance(&self) -> Acceptance {
@@ -130,8 +136,8 @@ impl Trial {
     }
 }
 
-/// How likely the first token after each anchor is to someone who only counts what came before, out of `vocab`
-/// tokens: what anybody achieves who knows nothing of the target.
+/// How likely the first token after each anchor is to someone who only counts what came before, out
+/// of `vocab` tokens: what anybody achieves who knows nothing of the target.
 pub(crate) fn by_counting(readings: &[&Reading], vocab: usize) -> f64 {
     mean(readings.iter().flat_map(|reading| {
         let likelihood = |anchor: usize| {

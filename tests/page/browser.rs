@@ -1,4 +1,5 @@
-//! Headless Chromium, driven through its debugging pipe: messages are JSON, each followed by a zero byte.
+//! Headless Chromium, driven through its debugging pipe: messages are JSON, each followed by a zero
+//! byte.
 
 use serde_json::{Value, json};
 use std::fs::{File, OpenOptions};
@@ -52,15 +53,26 @@ impl Browser {
         } else {
             "--blink-settings=preferredColorScheme=1"
         };
-        let script = format!("exec \"$0\" {flags} {scheme} --user-data-dir=\"$1\" 3<\"$2\" 4>\"$3\"");
+        let script =
+            format!("exec \"$0\" {flags} {scheme} --user-data-dir=\"$1\" 3<\"$2\" 4>\"$3\"");
         let mut command = Command::new("sh");
-        command.arg("-c").arg(script).arg(program).arg(folder.path().join("data")).args([&to, &from]);
-        let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("the browser starts");
+        command
+            .arg("-c")
+            .arg(script)
+            .arg(program)
+            .arg(folder.path().join("data"))
+            .args([&to, &from]);
+        let child = command
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("the browser starts");
         let commands = OpenOptions::new().write(true).open(&to).expect("a pipe");
         let answers = BufReader::new(File::open(&from).expect("a pipe"));
         let session = String::new();
         let mut browser = Self { child, commands, answers, session, count: 0, folder };
-        let target = browser.send("Target.createTarget", json!({"url": "about:blank"}))["targetId"].clone();
+        let target =
+            browser.send("Target.createTarget", json!({"url": "about:blank"}))["targetId"].clone();
         let attach = json!({"targetId": target, "flatten": true});
         browser.session = browser.send("Target.attachToTarget", attach)["sessionId"]
             .as_str()
@@ -69,7 +81,8 @@ impl Browser {
         browser.send("Page.enable", json!({}));
         let Look { width, height, .. } = look;
         let mobile = width < 600;
-        let metrics = json!({"width": width, "height": height, "deviceScaleFactor": 1, "mobile": mobile});
+        let metrics =
+            json!({"width": width, "height": height, "deviceScaleFactor": 1, "mobile": mobile});
         browser.send("Emulation.setDeviceMetricsOverride", metrics);
         browser.send("Emulation.setTouchEmulationEnabled", json!({"enabled": mobile}));
         let stub = include_str!("stub.js");
@@ -223,12 +236,15 @@ impl Browser {
 
     /// Waits until an answer of those that are shown has come to this state.
     pub(crate) fn wait_for_answer(&mut self, index: usize, state: &str) {
-        self.wait_for(&format!("document.querySelectorAll('.answer')[{index}]?.dataset.state === '{state}'"));
+        self.wait_for(&format!(
+            "document.querySelectorAll('.answer')[{index}]?.dataset.state === '{state}'"
+        ));
     }
 
     /// The text of the first element of a selector.
     pub(crate) fn text(&mut self, selector: &str) -> String {
-        let text = self.value(&format!("document.querySelector({})?.textContent ?? null", json!(selector)));
+        let text = self
+            .value(&format!("document.querySelector({})?.textContent ?? null", json!(selector)));
         text.as_str().unwrap_or_else(|| panic!("there is no {selector}")).to_owned()
     }
 

@@ -8,13 +8,16 @@ use serde_json::json;
 #[test]
 fn a_server_that_is_gone_and_comes_back() {
     let server = Server::start(&[]);
-    let Some(mut browser) = open(&server, "a_server_that_is_gone_and_comes_back", DESKTOP) else { return };
+    let Some(mut browser) = open(&server, "a_server_that_is_gone_and_comes_back", DESKTOP) else {
+        return;
+    };
     let port = server.address.rsplit(':').next().unwrap().to_owned();
     drop(server);
     browser.say("Write Python quicksort");
     browser.wait_for_answer(0, "failed");
     assert!(browser.text(".problem").contains("The server does not answer"));
-    // The next message can be typed meanwhile, and all of it survives a reload... of a page the browser still has.
+    // The next message can be typed meanwhile, and all of it survives a reload... of a page the
+    // browser still has.
     browser.type_text("the next one");
     assert!(browser.text(".mine").contains("Write Python quicksort"));
     let _server = Server::start_on(&port, &[]);
@@ -43,7 +46,9 @@ fn a_key_can_be_given() {
     browser.value("document.getElementById('key').focus()");
     browser.type_text("open");
     browser.press("Enter");
-    browser.wait_for("document.getElementById('notice').textContent.includes('does not know this key')");
+    browser.wait_for(
+        "document.getElementById('notice').textContent.includes('does not know this key')",
+    );
     browser.wait_for_answer(0, "failed");
     browser.value("document.getElementById('key').select()");
     browser.type_text("sesame");
@@ -72,14 +77,16 @@ fn problems_say_what_to_do() {
     browser.wait_for_answer(0, "failed");
     assert!(browser.text(".problem").contains("`top_p` is 7"));
 
-    // A busy server is asked again after as long as it says, and the answer that comes takes the failure's place.
+    // A busy server is asked again after as long as it says, and the answer that comes takes the
+    // failure's place.
     browser.value(
         "stub.fail(429, { message: 'full' }, { 'retry-after': '1' });
          { const busy = stub.next; let times = 0;
            stub.next = (options) => { if (++times === 2) stub.say('at last'); return times < 2 ? busy(options) : stub.next(options); }; } 0",
     );
     browser.click(".problem .retry");
-    browser.wait_for("document.getElementById('notice').textContent.includes('Trying again in 1 s')");
+    browser
+        .wait_for("document.getElementById('notice').textContent.includes('Trying again in 1 s')");
     browser.wait_for_answer(0, "done");
     assert!(browser.text(".answer").contains("at last"));
     assert_eq!(browser.count(".answer .branches"), 0);
@@ -99,10 +106,9 @@ fn problems_say_what_to_do() {
 fn files_are_asked_for_again_only_when_they_change() {
     let server = Server::start(&[]);
     let page = server.get("/", "");
-    assert!(
-        page.head
-            .contains("content-security-policy: default-src 'none'; script-src 'self'; style-src 'self';")
-    );
+    assert!(page.head.contains(
+        "content-security-policy: default-src 'none'; script-src 'self'; style-src 'self';"
+    ));
     assert!(!page.head.contains("unsafe"), "{}", page.head);
     let tag = page.head.lines().find_map(|line| line.strip_prefix("etag: ")).unwrap();
     let again = server.get("/", &format!("if-none-match: {tag}\r\n"));

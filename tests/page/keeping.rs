@@ -63,7 +63,8 @@ fn a_conversation_survives_a_reload_even_half_written() {
 #[test]
 fn conversations_are_found_renamed_and_deleted() {
     let server = Server::start(&[]);
-    let Some(mut browser) = open(&server, "conversations_are_found_renamed_and_deleted", DESKTOP) else {
+    let Some(mut browser) = open(&server, "conversations_are_found_renamed_and_deleted", DESKTOP)
+    else {
         return;
     };
     fill(&mut browser);
@@ -107,20 +108,25 @@ fn conversations_are_found_renamed_and_deleted() {
 #[test]
 fn conversations_go_into_files_and_come_back() {
     let server = Server::start(&[]);
-    let Some(mut browser) = open(&server, "conversations_go_into_files_and_come_back", DESKTOP) else {
+    let Some(mut browser) = open(&server, "conversations_go_into_files_and_come_back", DESKTOP)
+    else {
         return;
     };
     fill(&mut browser);
     let choose = |browser: &mut Browser, button: &str, entry: &str| {
         browser.click(button);
-        let find =
-            format!("[...document.querySelectorAll('.menu button')].find(e => e.textContent === '{entry}')");
+        let find = format!(
+            "[...document.querySelectorAll('.menu button')].find(e => e.textContent === '{entry}')"
+        );
         browser.wait_for(&format!("{find} !== undefined"));
         browser.value(&format!("{find}.click()"));
     };
     choose(&mut browser, "#list .more", "Export as markdown");
     let markdown = browser.downloaded("Name-a-river.md");
-    assert!(markdown.starts_with("# Name a river\n\n## You\n\nName a river\n\n## Forerun\n\n"), "{markdown}");
+    assert!(
+        markdown.starts_with("# Name a river\n\n## You\n\nName a river\n\n## Forerun\n\n"),
+        "{markdown}"
+    );
     assert!(markdown.ends_with("The Danube, past ten countries.\n"), "{markdown}");
     choose(&mut browser, "#list .more", "Export as JSON");
     let one: Value = serde_json::from_str(&browser.downloaded("Name-a-river.json")).unwrap();
@@ -154,7 +160,8 @@ fn conversations_go_into_files_and_come_back() {
         ("{".to_owned(), "not JSON"),
         ("{}".to_owned(), "no conversations of Forerun"),
         (
-            json!({"format": "forerun conversations", "conversations": [{"nodes": {}}]}).to_string(),
+            json!({"format": "forerun conversations", "conversations": [{"nodes": {}}]})
+                .to_string(),
             "is broken",
         ),
         (
@@ -165,7 +172,8 @@ fn conversations_go_into_files_and_come_back() {
         ),
     ] {
         browser.choose_file("file", &file);
-        browser.wait_for(&format!("document.getElementById('notes').textContent.includes('{said}')"));
+        browser
+            .wait_for(&format!("document.getElementById('notes').textContent.includes('{said}')"));
     }
     assert_eq!(browser.count("#list .title"), 4);
 }

@@ -1,5 +1,5 @@
-//! How the page lies in its window, desktop and phone, light and dark: nothing overlaps, nothing is cut. With
-//! `FORERUN_PICTURES=docs/page` the four pictures are taken anew.
+//! How the page lies in its window, desktop and phone, light and dark: nothing overlaps, nothing is
+//! cut. With `FORERUN_PICTURES=docs/page` the four pictures are taken anew.
 
 use crate::browser::{Browser, DESKTOP, Look, PHONE};
 use crate::http::Server;
@@ -35,7 +35,8 @@ fn bytes_of(text: &str) -> Vec<u8> {
 
 /// Asks the stub and waits for the answer to be whole.
 fn ask(browser: &mut Browser, question: &str, answer: &str, index: usize) {
-    let thought = "They ask for code. A short version is the clearest; the worst case belongs beside it.";
+    let thought =
+        "They ask for code. A short version is the clearest; the worst case belongs beside it.";
     browser.value(&format!("stub.say({}, {{ thought: {} }})", json!(answer), json!(thought)));
     browser.say(question);
     browser.wait_for_answer(index, "done");
@@ -47,12 +48,19 @@ fn every_state(look: Look, name: &str) {
     let narrow = look.width < 600;
     browser.wait_for("document.getElementById('model').textContent === 'embedded'");
     assert_laid_out(&mut browser, "welcome");
-    for question in ["A name for a sailing boat", "How does a B-tree stay balanced under many deletions?"] {
+    for question in
+        ["A name for a sailing boat", "How does a B-tree stay balanced under many deletions?"]
+    {
         ask(&mut browser, question, "It depends.", 0);
         browser.press("Control+Shift+O");
         browser.wait_for("document.querySelectorAll('.turn').length === 0");
     }
-    ask(&mut browser, "Write Python quicksort, and say when it is slow", include_str!("sample.md"), 0);
+    ask(
+        &mut browser,
+        "Write Python quicksort, and say when it is slow",
+        include_str!("sample.md"),
+        0,
+    );
     assert_laid_out(&mut browser, "an answer");
     ask(
         &mut browser,
@@ -83,10 +91,12 @@ fn every_state(look: Look, name: &str) {
     // The list, as a drawer on a phone, with a search; then the settings.
     if narrow {
         browser.click("#side-open");
-        browser.value("Promise.all(document.getAnimations().map(one => one.finished)).then(() => 0)");
+        browser
+            .value("Promise.all(document.getAnimations().map(one => one.finished)).then(() => 0)");
         assert_laid_out(&mut browser, "the drawer");
         browser.click("#side-close");
-        browser.value("Promise.all(document.getAnimations().map(one => one.finished)).then(() => 0)");
+        browser
+            .value("Promise.all(document.getAnimations().map(one => one.finished)).then(() => 0)");
     }
     browser.click("#settings-open");
     assert_laid_out(&mut browser, "settings");
@@ -100,7 +110,9 @@ fn every_state(look: Look, name: &str) {
     browser.say("Write Python quicksort, and say when it is slow");
     browser.wait_for_answer(0, "done");
     browser.value("document.getElementById('talk').scrollTop = 0");
-    browser.value("new Promise(resolve => requestAnimationFrame(() => requestAnimationFrame(resolve)))");
+    browser.value(
+        "new Promise(resolve => requestAnimationFrame(() => requestAnimationFrame(resolve)))",
+    );
     keep_picture(&mut browser, name);
 }
 

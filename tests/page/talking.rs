@@ -55,7 +55,9 @@ fn a_conversation_by_keyboard() {
     assert!(spec["accepted"].as_u64().unwrap() > 20);
     assert!(browser.count(".answer .drafted") > 10);
     assert_eq!(
-        browser.value("[...document.querySelectorAll('.drafted')].some(e => /\\s/.test(e.textContent))"),
+        browser.value(
+            "[...document.querySelectorAll('.drafted')].some(e => /\\s/.test(e.textContent))"
+        ),
         false
     );
     // The strip has the rounds of the report, but for what the end cut off the last one.
@@ -67,7 +69,10 @@ fn a_conversation_by_keyboard() {
     assert_eq!(lengths[..lengths.len() - 1], told[..told.len() - 1]);
     let drafted: u64 = rounds.iter().map(|round| round[0].as_u64().unwrap()).sum();
     assert_eq!(drafted, spec["drafted"].as_u64().unwrap());
-    assert!(browser.value("document.querySelector('.strip .stood').getAttribute('d').length > 20") == true);
+    assert!(
+        browser.value("document.querySelector('.strip .stood').getAttribute('d').length > 20")
+            == true
+    );
     let figures = browser.text(".figures");
     for part in ["tok/s", "a round", "tokens", "prompt", "first after"] {
         assert!(figures.contains(part), "{part}: {figures}");
@@ -87,10 +92,12 @@ fn a_conversation_by_keyboard() {
     assert_eq!(browser.count("#list li[data-id]"), 1);
 
     // Nothing came from elsewhere, and nothing was refused by the policy.
-    let elsewhere =
-        "performance.getEntriesByType('resource').filter(r => !r.name.startsWith(location.origin)).length";
+    let elsewhere = "performance.getEntriesByType('resource').filter(r => !r.name.startsWith(location.origin)).length";
     assert_eq!(browser.value(elsewhere), 0);
-    assert_eq!(browser.value("getComputedStyle(document.getElementById('send')).borderRadius"), "50%");
+    assert_eq!(
+        browser.value("getComputedStyle(document.getElementById('send')).borderRadius"),
+        "50%"
+    );
 }
 
 #[test]
@@ -98,7 +105,8 @@ fn an_answer_can_be_stopped() {
     let server = Server::start(&[]);
     let look = Look { dark: true, ..DESKTOP };
     let Some(mut browser) = open(&server, "an_answer_can_be_stopped", look) else { return };
-    let ends = server.ask("/tokenize", &json!({"prompt": "<|im_end|><|endoftext|>"}))["tokens"].clone();
+    let ends =
+        server.ask("/tokenize", &json!({"prompt": "<|im_end|><|endoftext|>"}))["tokens"].clone();
     // The page's own request, but for end tokens, which are forbidden.
     browser.value(&format!(
         "const send = window.fetch; window.fetch = (url, options = {{}}) => {{
@@ -112,7 +120,9 @@ fn an_answer_can_be_stopped() {
     ));
     for (key, turn) in [("Escape", 0), (" ", 1)] {
         browser.say("Write Python quicksort");
-        browser.wait_for(&format!("document.querySelectorAll('.answer')[{turn}]?.textContent.length > 150"));
+        browser.wait_for(&format!(
+            "document.querySelectorAll('.answer')[{turn}]?.textContent.length > 150"
+        ));
         assert_eq!(browser.value("document.getElementById('stop').hidden"), false);
         if key == " " {
             browser.value("document.getElementById('stop').focus()");
@@ -170,7 +180,10 @@ fn questions_are_edited_and_answers_tried_again() {
     browser.type_text("another question");
     browser.reload();
     browser.value("stub.say('another answer')");
-    assert_eq!(browser.value("document.querySelector('.editor textarea').value"), "another question");
+    assert_eq!(
+        browser.value("document.querySelector('.editor textarea').value"),
+        "another question"
+    );
     browser.value("document.querySelector('.editor textarea').focus()");
     browser.press("Enter");
     browser.wait_for("document.querySelector('.answer')?.textContent.includes('another answer')");
@@ -180,7 +193,10 @@ fn questions_are_edited_and_answers_tried_again() {
     browser.click(".mine [aria-label='Earlier branch']");
     browser.wait_for("document.querySelectorAll('.turn').length === 4");
     browser.reload();
-    assert_eq!((browser.count(".turn"), browser.text(".answer .branches span")), (4, "2/3".to_owned()));
+    assert_eq!(
+        (browser.count(".turn"), browser.text(".answer .branches span")),
+        (4, "2/3".to_owned())
+    );
 }
 
 #[test]
@@ -209,7 +225,10 @@ fn settings_reach_the_request() {
     }
     // What cannot be is not taken.
     set(&mut browser, "top_p", "7");
-    assert_eq!(browser.value("document.getElementById('set-top_p').getAttribute('aria-invalid')"), "true");
+    assert_eq!(
+        browser.value("document.getElementById('set-top_p').getAttribute('aria-invalid')"),
+        "true"
+    );
     browser.click("#settings-close");
     // The server understands all of it.
     browser.say("Write Python quicksort");
@@ -244,7 +263,10 @@ fn settings_reach_the_request() {
 
     // A reload keeps them.
     browser.reload();
-    assert_eq!(browser.value("document.getElementById('thinking').getAttribute('aria-pressed')"), "false");
+    assert_eq!(
+        browser.value("document.getElementById('thinking').getAttribute('aria-pressed')"),
+        "false"
+    );
     browser.click("#list li:last-child a");
     browser.wait_for("document.getElementById('title').textContent === 'Write Python quicksort'");
     browser.click("#settings-open");
@@ -269,15 +291,22 @@ fn reading_a_prompt_shows_how_far_it_is() {
             chunks.iter().map(|c| &c["forerun"]["prefill"]).filter(|p| !p.is_null()).collect();
         assert!(told.len() >= 2, "{told:?}");
         assert_eq!(told[0]["read"], 0);
-        assert!(told.windows(2).all(|two| two[0]["read"].as_u64() < two[1]["read"].as_u64()), "{told:?}");
+        assert!(
+            told.windows(2).all(|two| two[0]["read"].as_u64() < two[1]["read"].as_u64()),
+            "{told:?}"
+        );
         assert!(told.iter().all(|p| p["of"] == *prompt && p["read"].as_u64() < prompt.as_u64()));
         let same = chunks.iter().find(|c| !c["prompt_progress"].is_null()).unwrap();
         assert_eq!(same["prompt_progress"]["total"], *prompt);
     }
     let untold = server.stream("/v1/chat/completions", &body(json!({})));
-    assert!(untold.iter().all(|c| c["forerun"]["prefill"].is_null() && c["prompt_progress"].is_null()));
+    assert!(
+        untold.iter().all(|c| c["forerun"]["prefill"].is_null() && c["prompt_progress"].is_null())
+    );
 
-    let Some(mut browser) = open(&server, "reading_a_prompt_shows_how_far_it_is", DESKTOP) else { return };
+    let Some(mut browser) = open(&server, "reading_a_prompt_shows_how_far_it_is", DESKTOP) else {
+        return;
+    };
     browser.value("stub.say('', { prefill: { read: 2048, of: 8100, cached: 512 }, hold: 0 })");
     browser.say("a long text");
     browser.wait_for("document.querySelector('.reading span')?.textContent.includes('2,048')");

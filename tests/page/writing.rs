@@ -79,8 +79,7 @@ fn markdown_is_drawn() {
     }
     let math = "[...document.querySelectorAll('.answer span.math')].map(e => e.textContent)";
     assert_eq!(browser.value(math), json!(["$a_1 * b_2 * c$", "\\(x_1 * y_2\\)"]));
-    let links =
-        "[...document.querySelectorAll('.answer a')].map(a => [a.getAttribute('href'), a.rel, a.target])";
+    let links = "[...document.querySelectorAll('.answer a')].map(a => [a.getAttribute('href'), a.rel, a.target])";
     let link = |href: &str| json!([href, "noopener noreferrer nofollow", "_blank"]);
     assert_eq!(
         browser.value(links),
@@ -103,17 +102,25 @@ fn markdown_is_drawn() {
         "fn main() {\n    println!(\"<b>&amp;</b>\");\n}"
     );
     browser.click(".answer [aria-label='Copy the answer']");
-    browser.wait_for(&format!("navigator.clipboard.readText().then(text => text === {})", json!(MARKDOWN)));
+    browser.wait_for(&format!(
+        "navigator.clipboard.readText().then(text => text === {})",
+        json!(MARKDOWN)
+    ));
 
     // Drawn piece by piece while it came, it looks as it does when it is drawn at once.
     browser.reload();
-    assert_eq!(browser.value("document.querySelector('.answer .prose:not(details *)').innerHTML"), drawn);
+    assert_eq!(
+        browser.value("document.querySelector('.answer .prose:not(details *)').innerHTML"),
+        drawn
+    );
 }
 
 #[test]
 fn what_a_model_writes_cannot_act() {
     let server = Server::start(&[]);
-    let Some(mut browser) = open(&server, "what_a_model_writes_cannot_act", DESKTOP) else { return };
+    let Some(mut browser) = open(&server, "what_a_model_writes_cannot_act", DESKTOP) else {
+        return;
+    };
     let hostile = [
         "<img src=x onerror=\"window.hurt = 1\">",
         "<script>window.hurt = 1</script>",
@@ -144,8 +151,7 @@ fn what_a_model_writes_cannot_act() {
     // Give what would act the time to do so.
     browser.value("new Promise(resolve => setTimeout(resolve, 300))");
     assert_eq!(browser.value("window.hurt ?? null"), json!(null));
-    let strange =
-        ".turn :is(img, script, iframe, style, input, object, embed, link, meta, svg:not(.icon, .strip))";
+    let strange = ".turn :is(img, script, iframe, style, input, object, embed, link, meta, svg:not(.icon, .strip))";
     assert_eq!(browser.count(strange), 0);
     let handlers = "[...document.querySelectorAll('.turn *')].flatMap(e => e.getAttributeNames())\
         .filter(name => name.startsWith('on') || name === 'style')";
@@ -165,9 +171,12 @@ fn what_a_model_writes_cannot_act() {
 #[test]
 fn long_and_awkward_answers_stay_smooth() {
     let server = Server::start(&[]);
-    let Some(mut browser) = open(&server, "long_and_awkward_answers_stay_smooth", DESKTOP) else { return };
+    let Some(mut browser) = open(&server, "long_and_awkward_answers_stay_smooth", DESKTOP) else {
+        return;
+    };
     // 60 KB in many blocks: what has settled is not touched again.
-    let paragraph = "Words of a paragraph with `code`, **weight** and [a link](https://example.org).\n\n";
+    let paragraph =
+        "Words of a paragraph with `code`, **weight** and [a link](https://example.org).\n\n";
     let code = "```python\nfor i in range(10):\n    print(i)\n```\n\n";
     let text = format!("{}{}", "The first block.\n\n", format!("{paragraph}{code}").repeat(450));
     browser.value(
@@ -179,7 +188,8 @@ fn long_and_awkward_answers_stay_smooth() {
     answer(&mut browser, &text);
     assert_eq!(browser.count(".answer .prose > p, .answer .prose > figure"), 901);
     let (drawn, removed) = (901, browser.value("removed").as_u64().unwrap());
-    // A drawing takes away at most the blocks that came with the last one and two that had not settled.
+    // A drawing takes away at most the blocks that came with the last one and two that had not
+    // settled.
     assert!(removed < 4 * drawn, "{removed}");
 
     // Texts that are a trap for some parsers.

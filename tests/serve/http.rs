@@ -32,11 +32,15 @@ impl Server {
     pub(crate) fn start_on(port: &str, args: &[&str]) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_forerun"));
         command.args(["serve", "--port", port, "--threads", "1"]).args(args);
-        let mut child =
-            command.stdout(Stdio::piped()).env("RUST_LOG", "warn").spawn().expect("the program starts");
+        let mut child = command
+            .stdout(Stdio::piped())
+            .env("RUST_LOG", "warn")
+            .spawn()
+            .expect("the program starts");
         let mut line = String::new();
         BufReader::new(child.stdout.take().expect("a pipe")).read_line(&mut line).expect("a line");
-        let address = line.trim().strip_prefix("listening on http://").expect("an address").to_owned();
+        let address =
+            line.trim().strip_prefix("listening on http://").expect("an address").to_owned();
         assert!(address.starts_with("127.0.0.1:"), "{address}");
         Self { child, address }
     }
@@ -129,9 +133,12 @@ pub(crate) fn read(mut stream: TcpStream) -> Response {
 
 /// That a call names a tool on offer and its arguments fit the tool's schema.
 pub(crate) fn assert_fits(function: &Value, tools: &Value) {
-    let tool = tools.as_array().unwrap().iter().find(|tool| tool["function"]["name"] == function["name"]);
-    let schema = &tool.unwrap_or_else(|| panic!("{function} is not on offer"))["function"]["parameters"];
-    let arguments: Value = serde_json::from_str(function["arguments"].as_str().unwrap()).expect("JSON");
+    let tool =
+        tools.as_array().unwrap().iter().find(|tool| tool["function"]["name"] == function["name"]);
+    let schema =
+        &tool.unwrap_or_else(|| panic!("{function} is not on offer"))["function"]["parameters"];
+    let arguments: Value =
+        serde_json::from_str(function["arguments"].as_str().unwrap()).expect("JSON");
     for name in schema["required"].as_array().unwrap() {
         assert!(arguments.get(name.as_str().unwrap()).is_some(), "{function} lacks {name}");
     }

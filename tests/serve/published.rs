@@ -38,7 +38,8 @@ pub(crate) fn api(name: &str) -> Api {
             ("completions", "/v1/completions", known::COMPLETIONS, body)
         }
         "responses" => {
-            let tools = json!([{"type": "function", "name": "f", "parameters": {"type": "object"}}]);
+            let tools =
+                json!([{"type": "function", "name": "f", "parameters": {"type": "object"}}]);
             let body = json!({"input": said, "max_output_tokens": 1, "tools": tools});
             ("responses", "/v1/responses", known::RESPONSES, body)
         }
@@ -58,9 +59,12 @@ pub(crate) fn api(name: &str) -> Api {
 pub(crate) fn fields(api: &Api) -> Vec<Published> {
     let listed = fixture(include_str!("../fixtures/api-fields.json"));
     let types = listed[api.name].as_object().expect("an API's fields");
-    let field = |path: &str, telling: Value| Published { api: api.clone(), path: path.to_owned(), telling };
-    let mut fields: Vec<Published> =
-        types.iter().map(|(path, kind)| field(path, telling(kind.as_str().unwrap_or_default()))).collect();
+    let field =
+        |path: &str, telling: Value| Published { api: api.clone(), path: path.to_owned(), telling };
+    let mut fields: Vec<Published> = types
+        .iter()
+        .map(|(path, kind)| field(path, telling(kind.as_str().unwrap_or_default())))
+        .collect();
     if api.name == "chat" {
         let peers = listed["peers"].as_object().expect("other servers");
         let names = peers.values().flat_map(|peer| peer.as_object().expect("names and values"));
@@ -95,7 +99,8 @@ fn telling(kind: &str) -> Value {
     }
 }
 
-/// `tools[function].strict` as a name and, where the path goes on, what is within it: `("tools", '[', "function")`.
+/// `tools[function].strict` as a name and, where the path goes on, what is within it: `("tools",
+/// '[', "function")`.
 fn steps(path: &str) -> Vec<(&str, Option<(char, &str)>)> {
     // llama.cpp has names with a point inside.
     if path.starts_with("speculative.") {
@@ -114,7 +119,8 @@ fn steps(path: &str) -> Vec<(&str, Option<(char, &str)>)> {
 }
 
 impl Published {
-    /// Anthropic's package has one type of message for both sides: what the other side says stays a note.
+    /// Anthropic's package has one type of message for both sides: what the other side says stays a
+    /// note.
     fn is_out_of_place(&self) -> bool {
         let user = ["thinking", "redacted_thinking", "tool_use"];
         let places = user.map(|kind| format!("messages[user].content[{kind}]"));
@@ -140,7 +146,8 @@ impl Published {
 
     /// What the tables say of it; nothing where they judge what it is in as a whole.
     pub(crate) fn fate(&self) -> Result<Option<Fate>, String> {
-        let mut table: Vec<&Field> = self.api.tables.iter().flat_map(|table| table.iter()).collect();
+        let mut table: Vec<&Field> =
+            self.api.tables.iter().flat_map(|table| table.iter()).collect();
         for (name, within) in steps(&self.path) {
             let field = table.iter().find(|field| field.name == name);
             let fate = field.ok_or_else(|| format!("`{name}` is in no table"))?.fate;

@@ -1,6 +1,8 @@
-//! `convert` on a drafter of the Qwen3.6-27B shape, 3.46 GB of random bf16: source megabytes a second and peak memory.
+//! `convert` on a drafter of the Qwen3.6-27B shape, 3.46 GB of random bf16: source megabytes a
+//! second and peak memory.
 //!
-//! `cargo bench -p checkpoint --bench convert [-- MIX... --run NAME]`, with 6 GB of disk free in the temporary folder.
+//! `cargo bench -p checkpoint --bench convert [-- MIX... --run NAME]`, with 6 GB of disk free in
+//! the temporary folder.
 
 #[path = "../tests/support/mod.rs"]
 mod support;
@@ -20,9 +22,17 @@ const TIMES: usize = 3;
 
 fn main() -> runs::Result<()> {
     let bench = Bench::new("cargo bench -p checkpoint --bench convert")?;
-    let size =
-        Size { hidden: 5120, layers: 5, q_heads: 32, kv_heads: 8, head_dim: 128, ffn: 17_408, taps: 5 };
-    let folder = support::folder(&size.nested(&[1, 16, 31, 46, 61], 248_070, 2048), &size.tensors());
+    let size = Size {
+        hidden: 5120,
+        layers: 5,
+        q_heads: 32,
+        kv_heads: 8,
+        head_dim: 128,
+        ffn: 17_408,
+        taps: 5,
+    };
+    let folder =
+        support::folder(&size.nested(&[1, 16, 31, 46, 61], 248_070, 2048), &size.tensors());
     fill(&folder.path().join("model.safetensors"));
     let drafter = Drafter::open(folder.path(), &Overrides::default(), None)?;
     let (mut rows, mut bytes) = (Vec::new(), 0);
@@ -34,13 +44,19 @@ fn main() -> runs::Result<()> {
         let mut times = Vec::new();
         for _ in 0..TIMES {
             let start = Instant::now();
-            let summary = convert(&drafter, "", mix, None, &out, Overwrite::Replace, &Progress::default())?;
+            let summary =
+                convert(&drafter, "", mix, None, &out, Overwrite::Replace, &Progress::default())?;
             times.push(start.elapsed().as_secs_f64());
             bytes = summary.source_bytes;
             println!("{name}: {:.1} s", start.elapsed().as_secs_f64());
         }
         let (seconds, peak) = (median(times), machine::peak_memory() as f64 / f64::from(1 << 20));
-        rows.push(vec![name.into(), seconds.into(), (bytes as f64 / 1e6 / seconds).into(), peak.into()]);
+        rows.push(vec![
+            name.into(),
+            seconds.into(),
+            (bytes as f64 / 1e6 / seconds).into(),
+            peak.into(),
+        ]);
     }
     let table = Table::new(&["to", "seconds", "source MB/s", "peak MiB"], rows);
     let shapes = format!(
@@ -50,7 +66,8 @@ fn main() -> runs::Result<()> {
     bench.finish(&shapes, [("convert", table)])
 }
 
-/// Small random bf16 numbers after the header: sign and mantissa random, exponents near those of real weights.
+/// Small random bf16 numbers after the header: sign and mantissa random, exponents near those of
+/// real weights.
 fn fill(path: &Path) {
     let header = std::fs::File::open(path).map(|mut f| {
         let mut len = [0; 8];

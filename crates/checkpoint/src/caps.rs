@@ -1,5 +1,5 @@
-//! Bounds on configuration numbers, so that products of a few of them cannot overflow and a hostile file cannot
-//! ask for absurd work. Real values stay far below.
+//! Bounds on configuration numbers, so that products of a few of them cannot overflow and a hostile
+//! file cannot ask for absurd work. Real values stay far below.
 
 use crate::Error;
 use crate::report::Claim;

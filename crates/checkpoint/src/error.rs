@@ -1,5 +1,6 @@
-//! Why a checkpoint was refused. Messages name the thing, both values, and what its owner can do. A message holds its
-//! whole sentence, so what it wraps is called `cause`: as a `source` it would be printed twice.
+//! Why a checkpoint was refused. Messages name the thing, both values, and what its owner can do. A
+//! message holds its whole sentence, so what it wraps is called `cause`: as a `source` it would be
+//! printed twice.
 
 use std::path::PathBuf;
 use thiserror::Error;
@@ -43,7 +44,13 @@ pub enum Error {
     #[error("{what} is {value} by {from}; {expected} expected")]
     Invalid { what: &'static str, value: String, from: String, expected: String },
     #[error("{what} is {first} by {first_from}, but {second} by {second_from}")]
-    Disagree { what: String, first: String, first_from: String, second: String, second_from: String },
+    Disagree {
+        what: String,
+        first: String,
+        first_from: String,
+        second: String,
+        second_from: String,
+    },
     #[error("{}", needs(.0))]
     NeedsFlags(Vec<Need>),
     #[error(

@@ -22,8 +22,8 @@ impl Json {
             return Err(Error::ConfigTooLong { path: path.to_owned(), len, cap: CAP });
         }
         let bytes = std::fs::read(path).map_err(io)?;
-        let value =
-            serde_json::from_slice(&bytes).map_err(|cause| Error::Json { path: path.to_owned(), cause })?;
+        let value = serde_json::from_slice(&bytes)
+            .map_err(|cause| Error::Json { path: path.to_owned(), cause })?;
         Self::from_value(value)
     }
 
@@ -61,7 +61,10 @@ impl Json {
     pub fn integer(&self, path: &str) -> Result<Option<usize>, Error> {
         self.typed(path, "a non-negative integer", |v| {
             // Some exporters write whole numbers as floats.
-            let float = v.as_f64().filter(|f| f.fract() == 0.0 && (0.0..9e15).contains(f)).map(|f| f as u64);
+            let float = v
+                .as_f64()
+                .filter(|f| f.fract() == 0.0 && (0.0..9e15).contains(f))
+                .map(|f| f as u64);
             v.as_u64().or(float).map(|n| n as usize)
         })
     }
@@ -83,7 +86,9 @@ impl Json {
 
     /// A list of integers at a dotted path.
     pub fn integers(&self, path: &str) -> Result<Option<Vec<i64>>, Error> {
-        self.typed(path, "a list of integers", |v| v.as_array()?.iter().map(Value::as_i64).collect())
+        self.typed(path, "a list of integers", |v| {
+            v.as_array()?.iter().map(Value::as_i64).collect()
+        })
     }
 
     /// A list of strings at a dotted path.

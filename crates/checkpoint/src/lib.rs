@@ -1,6 +1,7 @@
-//! Tensors to models: one configuration and one naming for every Qwen3.5/3.6 target and every DFlash drafter,
-//! whatever container and dialect they come in. Metadata is read, cross-checked against tensor shapes and against
-//! the other model, and refused with both values named where it disagrees.
+//! Tensors to models: one configuration and one naming for every Qwen3.5/3.6 target and every
+//! DFlash drafter, whatever container and dialect they come in. Metadata is read, cross-checked
+//! against tensor shapes and against the other model, and refused with both values named where it
+//! disagrees.
 //!
 //! ```no_run
 //! use checkpoint::{Drafter, Overrides, Target};
@@ -44,13 +45,22 @@ pub enum Checkpoint {
 }
 
 impl Checkpoint {
-    /// Opens a file or folder and reads it as what it is. `target` is what a drafter is checked against.
-    pub fn open(path: &Path, overrides: &Overrides, target: Option<&TargetConfig>) -> Result<Self, Error> {
+    /// Opens a file or folder and reads it as what it is. `target` is what a drafter is checked
+    /// against.
+    pub fn open(
+        path: &Path,
+        overrides: &Overrides,
+        target: Option<&TargetConfig>,
+    ) -> Result<Self, Error> {
         Self::read(Source::open(path)?, overrides, target)
     }
 
     /// Reads an open source as what it is.
-    pub fn read(source: Source, overrides: &Overrides, target: Option<&TargetConfig>) -> Result<Self, Error> {
+    pub fn read(
+        source: Source,
+        overrides: &Overrides,
+        target: Option<&TargetConfig>,
+    ) -> Result<Self, Error> {
         if drafter::is_drafter(&source)? {
             Ok(Self::Drafter(Drafter::read(source, overrides, target)?))
         } else {

@@ -1,4 +1,5 @@
-//! How a configuration came to be: which key or shape gave each value, and what looked odd on the way.
+//! How a configuration came to be: which key or shape gave each value, and what looked odd on the
+//! way.
 
 use serde::Serialize;
 
@@ -25,8 +26,14 @@ pub struct Report {
 }
 
 impl Report {
-    pub(crate) fn note<T: Serialize>(&mut self, field: &'static str, value: &T, from: impl Into<String>) {
-        // By way of text, so that a 32-bit float is shown as short as it is: 1e-6, not 9.999999974752427e-7.
+    pub(crate) fn note<T: Serialize>(
+        &mut self,
+        field: &'static str,
+        value: &T,
+        from: impl Into<String>,
+    ) {
+        // By way of text, so that a 32-bit float is shown as short as it is: 1e-6, not
+        // 9.999999974752427e-7.
         let text = serde_json::to_string(value).expect("configuration values are plain data");
         let value = serde_json::from_str(&text).expect("just written");
         self.resolved.push(Resolution { field, value, from: from.into() });

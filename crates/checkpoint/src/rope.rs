@@ -32,7 +32,9 @@ impl Rope {
     pub fn inverse_frequencies(&self, dims: usize) -> Vec<f32> {
         let theta = f64::from(self.theta);
         let plain = |i: usize| theta.powf(-2.0 * i as f64 / dims as f64);
-        let Some(yarn) = self.scaling else { return (0..dims / 2).map(|i| plain(i) as f32).collect() };
+        let Some(yarn) = self.scaling else {
+            return (0..dims / 2).map(|i| plain(i) as f32).collect();
+        };
         let turns = |r: f32| {
             let length = yarn.original_context as f64 / (2.0 * std::f64::consts::PI * f64::from(r));
             dims as f64 * length.ln() / (2.0 * theta.ln())
@@ -66,13 +68,21 @@ pub(crate) fn scaling_from_gguf(gguf: &Gguf, prefix: &str) -> Result<Claim<Optio
             Ok(Claim::new(None, format!("no `{}`", key("type"))))
         }
         Some("yarn") => {
-            let need = |name: &str, value: Option<f32>| value.ok_or_else(|| Error::MissingKey(key(name)));
+            let need =
+                |name: &str, value: Option<f32>| value.ok_or_else(|| Error::MissingKey(key(name)));
             let length = gguf.integer(&key("original_context_length"))?;
             let yarn = Yarn {
                 factor: need("factor", gguf.float(&key("factor"))?)?,
-                beta_fast: need("yarn_beta_fast", gguf.float(&key("yarn_beta_fast"))?.or(Some(32.0)))?,
-                beta_slow: need("yarn_beta_slow", gguf.float(&key("yarn_beta_slow"))?.or(Some(1.0)))?,
-                original_context: length.ok_or_else(|| Error::MissingKey(key("original_context_length")))?,
+                beta_fast: need(
+                    "yarn_beta_fast",
+                    gguf.float(&key("yarn_beta_fast"))?.or(Some(32.0)),
+                )?,
+                beta_slow: need(
+                    "yarn_beta_slow",
+                    gguf.float(&key("yarn_beta_slow"))?.or(Some(1.0)),
+                )?,
+                original_context: length
+                    .ok_or_else(|| Error::MissingKey(key("original_context_length")))?,
             };
             for name in ["attn_factor", "yarn_attn_factor", "yarn_ext_factor"] {
                 if let Some(value) = gguf.float(&key(name))?.filter(|&v| v != 1.0) {
@@ -80,9 +90,14 @@ pub(crate) fn scaling_from_gguf(gguf: &Gguf, prefix: &str) -> Result<Claim<Optio
                     return Err(Error::Unsupported { what, from: format!("`{}`", key(name)) });
                 }
             }
-            if let Some(value) = gguf.float(&key("yarn_log_multiplier"))?.filter(|&v| v != 0.0 && v != 0.1) {
+            if let Some(value) =
+                gguf.float(&key("yarn_log_multiplier"))?.filter(|&v| v != 0.0 && v != 0.1)
+            {
                 let what = format!("a YaRN log multiplier of {value}");
-                return Err(Error::Unsupported { what, from: format!("`{}`", key("yarn_log_multiplier")) });
+                return Err(Error::Unsupported {
+                    what,
+                    from: format!("`{}`", key("yarn_log_multiplier")),
+                });
             }
             Ok(Claim::key(Some(yarn.checked(&key("type"))?), &key("type")))
         }
@@ -93,7 +108,8 @@ pub(crate) fn scaling_from_gguf(gguf: &Gguf, prefix: &str) -> Result<Claim<Optio
     }
 }
 
-/// Theta and scaling of a Hugging Face configuration: `rope_parameters`, then the top level, then `rope_scaling`.
+/// Theta and scaling of a Hugging Face configuration: `rope_parameters`, then the top level, then
+/// `rope_scaling`.
 pub(crate) struct HfRope {
     pub(crate) theta: Option<Claim<f32>>,
     /// A second key with another theta, for a warning.
@@ -103,7 +119,8 @@ pub(crate) struct HfRope {
 
 pub(crate) fn from_hf(config: &Json) -> Result<HfRope, Error> {
     if let Some(parameters) = config.object("rope_parameters")? {
-        // Transformers 5 can keep one set per layer type; one set for all layers is what these models use.
+        // Transformers 5 can keep one set per layer type; one set for all layers is what these
+        // models use.
         if let Some((name, _)) = parameters.iter().find(|(_, v)| v.is_object()) {
             let what = format!("a set of rope parameters for `{name}` layers alone");
             return Err(Error::Unsupported { what, from: "`rope_parameters`".into() });
@@ -135,8 +152,10 @@ pub(crate) fn from_hf(config: &Json) -> Result<HfRope, Error> {
             None => {}
             Some(("default", key)) => scaling = Claim::new(None, format!("`{key}` = default")),
             Some(("yarn", key)) => {
-                scaling =
-                    Claim::new(Some(yarn_from_hf(config, object)?.checked(key)?), format!("`{key}` = yarn"));
+                scaling = Claim::new(
+                    Some(yarn_from_hf(config, object)?.checked(key)?),
+                    format!("`{key}` = yarn"),
+                );
                 break;
             }
             Some((other, key)) => {
@@ -173,7 +192,13 @@ fn yarn_from_hf(config: &Json, object: &str) -> Result<Yarn, Error> {
         let own = Rope { theta: 1.0, scaling: Some(yarn) }.attention_factor();
         if (factor - own).abs() > 1e-4 * own.abs() {
             let from = format!("`{}`", key("attention_factor"));
-            return Err(Error::disagree("YaRN attention factor", factor, from, own, "0.1 ln(factor) + 1"));
+            return Err(Error::disagree(
+                "YaRN attention factor",
+                factor,
+                from,
+                own,
+                "0.1 ln(factor) + 1",
+            ));
         }
     }
     Ok(yarn)
@@ -190,7 +215,8 @@ impl Yarn {
         if !(self.factor.is_finite() && self.factor >= 1.0) {
             return Err(invalid(format!("factor {}", self.factor), "a factor of at least 1"));
         }
-        if !(self.beta_slow > 0.0 && self.beta_fast.is_finite() && self.beta_fast >= self.beta_slow) {
+        if !(self.beta_slow > 0.0 && self.beta_fast.is_finite() && self.beta_fast >= self.beta_slow)
+        {
             return Err(invalid(
                 format!("beta {} to {}", self.beta_slow, self.beta_fast),
                 "0 < beta_slow <= beta_fast",
@@ -209,5 +235,10 @@ pub(crate) fn check_theta(theta: &Claim<f32>) -> Result<f32, Error> {
         return Ok(theta.value);
     }
     let (value, from) = (theta.value.to_string(), theta.from.clone());
-    Err(Error::Invalid { what: "rope theta", value, from, expected: "a finite number above 1".into() })
+    Err(Error::Invalid {
+        what: "rope theta",
+        value,
+        from,
+        expected: "a finite number above 1".into(),
+    })
 }

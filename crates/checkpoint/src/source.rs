@@ -1,5 +1,5 @@
-//! What a path leads to: a GGUF file, a Hugging Face folder, or a bare safetensors file with or without a
-//! `config.json` beside it.
+//! What a path leads to: a GGUF file, a Hugging Face folder, or a bare safetensors file with or
+//! without a `config.json` beside it.
 
 use crate::{Error, Json};
 use formats::gguf::Gguf;
@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 /// An open checkpoint whose meaning has not been read yet.
 #[derive(Debug)]
 pub enum Source {
-    /// GGUF carries its configuration. `beside` is a `config.json` in the same folder, which some dialects need.
+    /// GGUF carries its configuration. `beside` is a `config.json` in the same folder, which some
+    /// dialects need.
     Gguf {
         /// The open file.
         gguf: Box<Gguf>,
@@ -39,7 +40,8 @@ impl Source {
         let mut magic = Vec::new();
         std::fs::File::open(path).and_then(|f| f.take(8).read_to_end(&mut magic)).map_err(io)?;
         if magic.starts_with(b"GGUF") {
-            // Consulted by one dialect only, so a file that is no configuration is not an error here.
+            // Consulted by one dialect only, so a file that is no configuration is not an error
+            // here.
             let beside = sibling(path, "config.json").and_then(|p| Json::open(&p).ok());
             return Ok(Self::Gguf { gguf: Box::new(Gguf::open(path)?), beside });
         }
@@ -55,8 +57,8 @@ impl Source {
         Ok(Self::Safetensors { config, tensors })
     }
 
-    /// A checkpoint in memory: a GGUF, or a `config.json` and a safetensors file joined by a NUL byte. For fuzzing,
-    /// so anything else is simply nothing.
+    /// A checkpoint in memory: a GGUF, or a `config.json` and a safetensors file joined by a NUL
+    /// byte. For fuzzing, so anything else is simply nothing.
     #[doc(hidden)]
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         if bytes.starts_with(b"GGUF") {
@@ -64,7 +66,8 @@ impl Source {
             return Some(Self::Gguf { gguf, beside: None });
         }
         let nul = bytes.iter().position(|&b| b == 0)?;
-        let config = serde_json::from_slice(&bytes[..nul]).ok().and_then(|v| Json::from_value(v).ok());
+        let config =
+            serde_json::from_slice(&bytes[..nul]).ok().and_then(|v| Json::from_value(v).ok());
         let tensors = safetensors::parse(bytes[nul + 1..].to_vec()).ok()?;
         Some(Self::Safetensors { config, tensors })
     }
@@ -88,6 +91,7 @@ impl Source {
 
 /// A file of that name in the same folder, where there is one.
 pub(crate) fn sibling(path: &Path, name: &str) -> Option<PathBuf> {
-    // A bare file name has the parent "", and `with_file_name` keeps it relative to the working folder.
+    // A bare file name has the parent "", and `with_file_name` keeps it relative to the working
+    // folder.
     Some(path.with_file_name(name)).filter(|p| p.is_file())
 }

@@ -1,8 +1,10 @@
-//! The weights of a model under one naming, one value-head order and plain norms, whatever file they come from.
+//! The weights of a model under one naming, one value-head order and plain norms, whatever file
+//! they come from.
 //!
-//! Names and order are those of llama.cpp's GGUF files, because quantised columns cannot be reordered; float
-//! tensors of Hugging Face checkpoints are rearranged when they are read. A [`Slot`] says what a model needs and
-//! where each container keeps it; a [`Weight`] is a slot that was found.
+//! Names and order are those of llama.cpp's GGUF files, because quantised columns cannot be
+//! reordered; float tensors of Hugging Face checkpoints are rearranged when they are read. A
+//! [`Slot`] says what a model needs and where each container keeps it; a [`Weight`] is a slot that
+//! was found.
 
 use crate::Error;
 use formats::{BlockType, TensorInfo, Tensors, blocks};
@@ -29,7 +31,8 @@ impl Slot {
     }
 }
 
-/// Where a slot's numbers lie: whole tensors joined along a new first axis, or one half of each matrix in a tensor.
+/// Where a slot's numbers lie: whole tensors joined along a new first axis, or one half of each
+/// matrix in a tensor.
 #[derive(Clone, Debug)]
 pub(crate) struct Place {
     pub(crate) tensors: Vec<String>,
@@ -57,8 +60,9 @@ pub(crate) enum Half {
     Second,
 }
 
-/// How value heads lie in a tensor. Canonical head `j` belongs to key head `j % key_heads`; Hugging Face groups
-/// value heads by key head, so canonical head `j` is its head `(j % key_heads) * per_key + j / key_heads`.
+/// How value heads lie in a tensor. Canonical head `j` belongs to key head `j % key_heads`; Hugging
+/// Face groups value heads by key head, so canonical head `j` is its head `(j % key_heads) *
+/// per_key + j / key_heads`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Order {
     AsStored,
@@ -116,7 +120,8 @@ impl Weight {
 
     /// The file's tensor this weight equals byte for byte, where it does.
     pub(crate) fn stored<'a>(&self, tensors: &'a Tensors) -> Option<&'a TensorInfo> {
-        let plain = self.half.is_none() && self.order == Order::AsStored && self.map == Map::AsStored;
+        let plain =
+            self.half.is_none() && self.order == Order::AsStored && self.map == Map::AsStored;
         (plain && self.sources.len() == 1).then(|| tensors.get(&self.sources[0])).flatten()
     }
 }
@@ -130,8 +135,8 @@ pub struct Weights {
 }
 
 impl Weights {
-    /// Finds every slot in the file. Tensors that no slot asks for and `skip` does not claim are an error; the
-    /// skipped ones are returned.
+    /// Finds every slot in the file. Tensors that no slot asks for and `skip` does not claim are an
+    /// error; the skipped ones are returned.
     pub(crate) fn find(
         tensors: Tensors,
         slots: Vec<Slot>,
@@ -140,14 +145,20 @@ impl Weights {
         let mut used = BTreeSet::new();
         let mut list = Vec::new();
         for slot in slots {
-            let found = slot.places.iter().find(|p| p.tensors.iter().any(|name| tensors.get(name).is_some()));
+            let found = slot
+                .places
+                .iter()
+                .find(|p| p.tensors.iter().any(|name| tensors.get(name).is_some()));
             let missing = || Error::MissingTensor(slot.places[0].tensors[0].clone());
             let place = found.ok_or_else(missing)?;
             used.extend(place.tensors.iter().cloned());
             list.push(fit(&tensors, &slot, place)?);
         }
-        let (skipped, unknown): (Vec<_>, Vec<_>) =
-            tensors.iter().map(|t| t.name.clone()).filter(|n| !used.contains(n)).partition(|n| skip(n));
+        let (skipped, unknown): (Vec<_>, Vec<_>) = tensors
+            .iter()
+            .map(|t| t.name.clone())
+            .filter(|n| !used.contains(n))
+            .partition(|n| skip(n));
         if !unknown.is_empty() {
             return Err(Error::unknown_tensors(unknown));
         }
@@ -185,8 +196,11 @@ impl Weights {
         if let Some(tensor) = weight.stored(&self.tensors) {
             return Cow::Borrowed(self.tensors.data(tensor));
         }
-        let parts: Vec<&TensorInfo> =
-            weight.sources.iter().map(|name| self.tensors.get(name).expect("found at opening")).collect();
+        let parts: Vec<&TensorInfo> = weight
+            .sources
+            .iter()
+            .map(|name| self.tensors.get(name).expect("found at opening"))
+            .collect();
         let stored = parts[0].ty;
         let mut bytes = Vec::with_capacity(weight.byte_len());
         for part in parts {
@@ -231,13 +245,18 @@ fn fit(tensors: &Tensors, slot: &Slot, place: &Place) -> Result<Weight, Error> {
     if place.half.is_some() {
         expected[1] *= 2;
     }
-    // Axes of length 1 are how a container spells a vector or a depthwise kernel; they carry no layout.
+    // Axes of length 1 are how a container spells a vector or a depthwise kernel; they carry no
+    // layout.
     let squeeze = |shape: &[usize]| shape.iter().copied().filter(|&d| d != 1).collect::<Vec<_>>();
     let mut first: Option<&TensorInfo> = None;
     for name in &place.tensors {
         let tensor = tensors.get(name).ok_or_else(|| Error::MissingTensor(name.clone()))?;
         if squeeze(&tensor.shape) != squeeze(&expected) {
-            return Err(Error::Shape { tensor: name.clone(), found: tensor.shape.clone(), expected });
+            return Err(Error::Shape {
+                tensor: name.clone(),
+                found: tensor.shape.clone(),
+                expected,
+            });
         }
         let first = *first.get_or_insert(tensor);
         if first.ty != tensor.ty {

@@ -1,4 +1,5 @@
-//! Conversion: the configuration survives, the weights are as good as they can be, and nothing is lost on the way.
+//! Conversion: the configuration survives, the weights are as good as they can be, and nothing is
+//! lost on the way.
 
 mod support;
 
@@ -41,15 +42,19 @@ fn as_folder(gguf: &Path, config: &serde_json::Value) -> tempfile::TempDir {
         ];
         pairs.iter().fold(name.to_owned(), |name, (from, to)| name.replace(from, to))
     };
-    let tensors: Vec<_> =
-        drafter.weights.iter().map(|w| (hf(&w.name), w.shape.clone(), drafter.weights.decode(w))).collect();
+    let tensors: Vec<_> = drafter
+        .weights
+        .iter()
+        .map(|w| (hf(&w.name), w.shape.clone(), drafter.weights.decode(w)))
+        .collect();
     std::fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
     write_safetensors(&folder.path().join("model.safetensors"), &tensors);
     folder
 }
 
 fn dense_json() -> serde_json::Value {
-    let size = Size { hidden: 256, layers: 4, q_heads: 4, kv_heads: 2, head_dim: 128, ffn: 768, taps: 4 };
+    let size =
+        Size { hidden: 256, layers: 4, q_heads: 4, kv_heads: 2, head_dim: 128, ffn: 768, taps: 4 };
     let mut config = size.nested(&[1, 3, 5, 6], 4090, 128);
     config["max_position_embeddings"] = 32768.into();
     config["is_causal"] = false.into();
@@ -57,7 +62,8 @@ fn dense_json() -> serde_json::Value {
 }
 
 fn moe_json() -> serde_json::Value {
-    let size = Size { hidden: 256, layers: 3, q_heads: 4, kv_heads: 2, head_dim: 128, ffn: 768, taps: 3 };
+    let size =
+        Size { hidden: 256, layers: 3, q_heads: 4, kv_heads: 2, head_dim: 128, ffn: 768, taps: 3 };
     let mut config = size.flat(&[0, 1, 2], 4090);
     config["max_position_embeddings"] = 32768.into();
     config["rope_parameters"] = serde_json::json!({"rope_type": "yarn", "rope_theta": 1e7, "factor": 64.0,
@@ -112,7 +118,12 @@ fn every_mix_keeps_its_promises() {
             let found = back.weights.get(&weight.name).unwrap();
             let (a, b) = (source.weights.decode(weight), back.weights.decode(found));
             if weight.shape.len() == 1 {
-                assert_eq!((found.ty, &a), (BlockType::F32, &b), "{name} {}: norms are exact", weight.name);
+                assert_eq!(
+                    (found.ty, &a),
+                    (BlockType::F32, &b),
+                    "{name} {}: norms are exact",
+                    weight.name
+                );
                 continue;
             }
             let (mut error, mut power) = (0.0f64, 0.0f64);
@@ -140,7 +151,8 @@ fn every_mix_keeps_its_promises() {
 
 #[test]
 fn rows_too_short_for_a_block_fall_back() {
-    let size = Size { hidden: 64, layers: 1, q_heads: 2, kv_heads: 1, head_dim: 24, ffn: 96, taps: 2 };
+    let size =
+        Size { hidden: 64, layers: 1, q_heads: 2, kv_heads: 1, head_dim: 24, ffn: 96, taps: 2 };
     let folder = folder(&size.flat(&[1, 2], 9), &size.tensors());
     let source = Drafter::open(folder.path(), &Overrides::default(), None).unwrap();
     let out = folder.path().join("out.gguf");
@@ -161,7 +173,8 @@ fn a_gguf_of_another_dialect_keeps_its_blocks_and_tokenizer() {
     assert_eq!(Gguf::open(&out).unwrap().string("general.name").unwrap(), Some("Draft"));
     let q4 = temp.path().join("q4.gguf");
     let summary =
-        convert(&source, "", Mix::Q4KM, None, &q4, Overwrite::Refuse, &Progress::default()).unwrap();
+        convert(&source, "", Mix::Q4KM, None, &q4, Overwrite::Refuse, &Progress::default())
+            .unwrap();
     assert_eq!(summary.requantised, 28, "every matrix but `fc` was quantised twice");
 }
 
@@ -192,17 +205,23 @@ fn a_failure_or_a_stop_leaves_nothing() {
     assert!(matches!(stopped, Err(Error::Stopped)));
 
     // A weight that is not a number cannot be quantised; the tensor is named.
-    let mut tensors: Vec<_> =
-        SMALL.tensors().into_iter().map(|(n, s)| (n, s.clone(), vec![0.5; s.iter().product()])).collect();
+    let mut tensors: Vec<_> = SMALL
+        .tensors()
+        .into_iter()
+        .map(|(n, s)| (n, s.clone(), vec![0.5; s.iter().product()]))
+        .collect();
     tensors.iter_mut().find(|(n, ..)| n == "layers.1.mlp.up_proj.weight").unwrap().2[70] = f32::NAN;
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("config.json"), SMALL.flat(&[1, 5], 9).to_string()).unwrap();
     write_safetensors(&folder.path().join("model.safetensors"), &tensors);
     let source = Drafter::open(folder.path(), &Overrides::default(), None).unwrap();
     let failed =
-        convert(&source, "", Mix::Q8_0, None, &out, Overwrite::Refuse, &Progress::default()).unwrap_err();
+        convert(&source, "", Mix::Q8_0, None, &out, Overwrite::Refuse, &Progress::default())
+            .unwrap_err();
     assert!(
-        failed.to_string().starts_with("tensor `layers.1.mlp.up_proj.weight` cannot be written as Q8_0: "),
+        failed
+            .to_string()
+            .starts_with("tensor `layers.1.mlp.up_proj.weight` cannot be written as Q8_0: "),
         "{failed}"
     );
     assert_eq!(std::fs::read_dir(temp.path()).unwrap().count(), 0);

@@ -1,4 +1,5 @@
-//! One drafter in every form it is found in: the configuration and the weights must come out the same.
+//! One drafter in every form it is found in: the configuration and the weights must come out the
+//! same.
 
 mod support;
 
@@ -38,7 +39,8 @@ fn hf_name(name: &str) -> String {
 
 /// The tiny dense drafter's `config.json`, as it was trained.
 fn dense_config() -> Value {
-    let size = Size { hidden: 256, layers: 4, q_heads: 4, kv_heads: 2, head_dim: 128, ffn: 768, taps: 4 };
+    let size =
+        Size { hidden: 256, layers: 4, q_heads: 4, kv_heads: 2, head_dim: 128, ffn: 768, taps: 4 };
     let mut config = size.nested(&[1, 3, 5, 6], 4090, 128);
     config["max_position_embeddings"] = json!(32768);
     config["is_causal"] = json!(false);
@@ -103,8 +105,9 @@ fn write_lucebox(out: &Path, with_window: bool) {
         } else {
             // What its converter writes: no windows at all.
             for (key, value) in gguf.metadata() {
-                if let Some(name) =
-                    key.strip_prefix("dflash.").filter(|n| !n.contains("sliding") && !n.contains("causal"))
+                if let Some(name) = key
+                    .strip_prefix("dflash.")
+                    .filter(|n| !n.contains("sliding") && !n.contains("causal"))
                 {
                     header.entries.copy(&format!("{arch}.{name}"), value);
                 }
@@ -210,7 +213,12 @@ fn lucebox_without_windows_asks_or_looks_beside_itself() {
         r#"{"partial_rotary_factor": 0.25, "num_hidden_layers": 4}"#,
     )
     .unwrap();
-    assert!(open(&file, &Overrides::default(), None).unwrap_err().to_string().contains("`--draft-window`"));
+    assert!(
+        open(&file, &Overrides::default(), None)
+            .unwrap_err()
+            .to_string()
+            .contains("`--draft-window`")
+    );
     assert!(open(&file, &windowed, None).is_ok());
     let mut other = dense_config();
     other["num_hidden_layers"] = json!(5);
@@ -226,7 +234,9 @@ fn lucebox_files_with_the_old_theta_are_stopped() {
     let keys = |gguf: &Gguf, header: &mut Header| {
         for (key, value) in gguf.metadata() {
             match key.strip_prefix("dflash.") {
-                Some("rope.freq_base") => header.entries.f32(&format!("{arch}.rope.freq_base"), 1e6),
+                Some("rope.freq_base") => {
+                    header.entries.f32(&format!("{arch}.rope.freq_base"), 1e6)
+                }
                 Some(name) => header.entries.copy(&format!("{arch}.{name}"), value),
                 None if key == "tokenizer.ggml.mask_token_id" => header.entries.copy(key, value),
                 None => {}
@@ -243,7 +253,10 @@ fn lucebox_files_with_the_old_theta_are_stopped() {
     );
     for theta in [1e6, 1e7] {
         let said = Overrides { rope_theta: Some(theta), ..Overrides::default() };
-        assert_eq!(open(&file, &said, Some(&dense_target_config())).unwrap().config.rope.theta, theta);
+        assert_eq!(
+            open(&file, &said, Some(&dense_target_config())).unwrap().config.rope.theta,
+            theta
+        );
     }
 }
 
@@ -260,8 +273,14 @@ fn a_bare_file_asks_for_all_it_cannot_tell_at_once() {
     let mut target = target.clone();
     target.hidden = 64;
     let sentence = open(&file, &Overrides::default(), Some(&target)).unwrap_err().to_string();
-    assert!(sentence.contains("give `--draft-taps` (`1,5` for a target of 8 layers)"), "{sentence}");
-    assert!(sentence.contains("give `--draft-rope-theta` (10000000 is the target's)"), "{sentence}");
+    assert!(
+        sentence.contains("give `--draft-taps` (`1,5` for a target of 8 layers)"),
+        "{sentence}"
+    );
+    assert!(
+        sentence.contains("give `--draft-rope-theta` (10000000 is the target's)"),
+        "{sentence}"
+    );
     let said = Overrides {
         rope_theta: Some(1e7),
         mask_token: Some(4090),
@@ -274,13 +293,19 @@ fn a_bare_file_asks_for_all_it_cannot_tell_at_once() {
     let drafter = open(&file, &said, Some(&target)).unwrap();
     assert_eq!(drafter.dialect, Dialect::Bare);
     assert_eq!(drafter.config.layer_summary(), "sliding 2 of 3, window 32, causal where sliding");
-    assert_eq!((drafter.config.q_heads, drafter.config.kv_heads, drafter.config.head_dim), (4, 2, 16));
+    assert_eq!(
+        (drafter.config.q_heads, drafter.config.kv_heads, drafter.config.head_dim),
+        (4, 2, 16)
+    );
     assert!(from_of(&drafter, "norm_eps").contains("no key says it"));
 
     // The same file with its configuration beside it needs no flags.
     let config = SMALL.nested(&[1, 5], 4090, 32);
     std::fs::write(temp.path().join("config.json"), config.to_string()).unwrap();
-    assert_eq!(open(&file, &Overrides::default(), Some(&target)).unwrap().dialect, Dialect::HuggingFace);
+    assert_eq!(
+        open(&file, &Overrides::default(), Some(&target)).unwrap().dialect,
+        Dialect::HuggingFace
+    );
 }
 
 #[test]
@@ -288,8 +313,9 @@ fn flat_and_nested_configurations_say_the_same() {
     let flat = SMALL.flat(&[1, 5], 9);
     let mut nested = SMALL.nested(&[1, 5], 9, 32);
     nested["layer_types"] = flat["layer_types"].clone();
-    let open =
-        |config: &Value| support::open(folder(config, &SMALL.tensors()).path(), &Overrides::default(), None);
+    let open = |config: &Value| {
+        support::open(folder(config, &SMALL.tensors()).path(), &Overrides::default(), None)
+    };
     let (flat, nested) = (open(&flat).unwrap(), open(&nested).unwrap());
     assert_eq!(flat.config, nested.config);
     assert_eq!(from_of(&flat, "rope_theta"), "`rope_theta`");
@@ -302,7 +328,8 @@ fn speculators_count_taps_from_one() {
     let mut config = SMALL.flat(&[1, 5], 9);
     config["dflash_config"].as_object_mut().unwrap().remove("target_layer_ids");
     config["aux_hidden_state_layer_ids"] = json!([2, 6]);
-    let drafter = open(folder(&config, &SMALL.tensors()).path(), &Overrides::default(), None).unwrap();
+    let drafter =
+        open(folder(&config, &SMALL.tensors()).path(), &Overrides::default(), None).unwrap();
     assert_eq!(drafter.config.taps, [1, 5]);
 }
 
@@ -315,8 +342,9 @@ fn speculators_nest_their_layer_settings() {
     layers.as_object_mut().unwrap().remove("dflash_config");
     layers.as_object_mut().unwrap().remove("architectures");
     nested["transformer_layer_config"] = layers;
-    let open =
-        |config: &Value| support::open(folder(config, &SMALL.tensors()).path(), &Overrides::default(), None);
+    let open = |config: &Value| {
+        support::open(folder(config, &SMALL.tensors()).path(), &Overrides::default(), None)
+    };
     assert_eq!(open(&nested).unwrap().config, open(&flat).unwrap().config);
 }
 
@@ -324,12 +352,16 @@ fn speculators_nest_their_layer_settings() {
 fn yarn_is_read_from_both_containers() {
     let gguf = open(&moe_drafter(), &Overrides::default(), None).unwrap();
     let yarn = gguf.config.rope.scaling.unwrap();
-    assert_eq!((yarn.factor, yarn.beta_fast, yarn.beta_slow, yarn.original_context), (64.0, 32.0, 1.0, 512));
+    assert_eq!(
+        (yarn.factor, yarn.beta_fast, yarn.beta_slow, yarn.original_context),
+        (64.0, 32.0, 1.0, 512)
+    );
     for key in ["rope_parameters", "rope_scaling"] {
         let mut config = SMALL.flat(&[1, 5], 9);
         config[key] = json!({"rope_type": "yarn", "rope_theta": 1e7, "factor": 64.0, "beta_fast": 32.0,
             "beta_slow": 1.0, "original_max_position_embeddings": 512});
-        let hf = open(folder(&config, &SMALL.tensors()).path(), &Overrides::default(), None).unwrap();
+        let hf =
+            open(folder(&config, &SMALL.tensors()).path(), &Overrides::default(), None).unwrap();
         assert_eq!(hf.config.rope, gguf.config.rope, "{key}");
     }
 }
@@ -338,8 +370,8 @@ fn yarn_is_read_from_both_containers() {
 fn yarn_frequencies_follow_the_formula() {
     let rope = open(&moe_drafter(), &Overrides::default(), None).unwrap().config.rope;
     let frequencies = rope.inverse_frequencies(128);
-    // Pair 3 turns more than 32 times over the original 512 positions and stays; pair 18 less than once and is
-    // divided by 64; pair 10 lies 7/15 of the way between.
+    // Pair 3 turns more than 32 times over the original 512 positions and stays; pair 18 less than
+    // once and is divided by 64; pair 10 lies 7/15 of the way between.
     let plain = |i: i32| 1e7f64.powf(-2.0 * f64::from(i) / 128.0);
     let expect = |i: usize, value: f64| {
         let found = f64::from(frequencies[i]);

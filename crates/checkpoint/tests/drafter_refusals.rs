@@ -1,4 +1,5 @@
-//! Drafters that disagree with themselves or with their target, each with the exact sentence its owner reads.
+//! Drafters that disagree with themselves or with their target, each with the exact sentence its
+//! owner reads.
 
 mod support;
 
@@ -49,7 +50,11 @@ fn the_base_is_accepted() {
 #[test]
 fn configurations_that_disagree_with_the_tensors() {
     let cases = [
-        ("hidden_size", json!(128), "hidden is 128 by `hidden_size`, but 64 by shape of `fc.weight`"),
+        (
+            "hidden_size",
+            json!(128),
+            "hidden is 128 by `hidden_size`, but 64 by shape of `fc.weight`",
+        ),
         (
             "num_hidden_layers",
             json!(4),
@@ -116,7 +121,11 @@ fn configurations_that_disagree_with_the_tensors() {
             json!(1u64 << 40),
             "mask token is 1099511627776 by `dflash_config.mask_token_id`; a token id expected",
         ),
-        ("rms_norm_eps", json!(0.0), "norm epsilon is 0 by `rms_norm_eps`; a small positive number expected"),
+        (
+            "rms_norm_eps",
+            json!(0.0),
+            "norm epsilon is 0 by `rms_norm_eps`; a small positive number expected",
+        ),
         (
             "rope_parameters.rope_theta",
             json!(0),
@@ -168,7 +177,11 @@ fn configurations_that_disagree_with_the_tensors() {
             json!(1u64 << 33),
             "context length is 8589934592 by `max_position_embeddings`; 1 to 16777216 expected",
         ),
-        ("attention_bias", json!(true), "attention with biases is not supported (`attention_bias`)"),
+        (
+            "attention_bias",
+            json!(true),
+            "attention with biases is not supported (`attention_bias`)",
+        ),
         ("hidden_act", json!("gelu"), "activation `gelu` is not supported (`hidden_act`)"),
         (
             "partial_rotary_factor",
@@ -213,7 +226,10 @@ fn what_nothing_says_is_asked_for() {
         ask("sliding_window"),
         format!("nothing in the file says how far its sliding layers look: {window}")
     );
-    assert_eq!(ask("layer_types"), format!("nothing in the file says which of its layers slide: {window}"));
+    assert_eq!(
+        ask("layer_types"),
+        format!("nothing in the file says which of its layers slide: {window}")
+    );
     let off = sentence("use_sliding_window", json!(false));
     assert_eq!(off, format!("nothing in the file says how far its sliding layers look: {window}"));
 }
@@ -224,7 +240,10 @@ fn tensors_that_disagree_with_each_other() {
         reshaped("fc.weight", &[64, 100]),
         "fc.weight's columns is 100 by shape of `fc.weight`; a multiple of 64 expected"
     );
-    assert_eq!(reshaped("fc.weight", &[128]), "tensor `fc.weight` has shape [128], a matrix expected");
+    assert_eq!(
+        reshaped("fc.weight", &[128]),
+        "tensor `fc.weight` has shape [128], a matrix expected"
+    );
     assert_eq!(
         reshaped("layers.0.self_attn.q_proj.weight", &[60, 64]),
         "query rows is 60 by shape of `layers.0.self_attn.q_proj.weight`; a multiple of 16 expected"
@@ -236,14 +255,23 @@ fn tensors_that_disagree_with_each_other() {
     );
     let shape = "tensor `layers.2.mlp.down_proj.weight` has shape [64, 95], [64, 96] expected";
     assert_eq!(reshaped("layers.2.mlp.down_proj.weight", &[64, 95]), shape);
-    assert_eq!(reshaped("norm.weight", &[63]), "tensor `norm.weight` has shape [63], [64] expected");
+    assert_eq!(
+        reshaped("norm.weight", &[63]),
+        "tensor `norm.weight` has shape [63], [64] expected"
+    );
     let mut tensors = SMALL.tensors();
     tensors.retain(|(name, _)| name != "layers.1.self_attn.k_norm.weight");
     let missing = refusal(&base(), &tensors, &Overrides::default(), None);
     assert_eq!(missing, "tensor `layers.1.self_attn.k_norm.weight` is missing");
     tensors.retain(|(name, _)| name != "fc.weight");
-    assert_eq!(refusal(&base(), &tensors, &Overrides::default(), None), "tensor `fc.weight` is missing");
-    assert_eq!(extra("embed_tokens.weight"), "1 tensors are not part of the model: `embed_tokens.weight`");
+    assert_eq!(
+        refusal(&base(), &tensors, &Overrides::default(), None),
+        "tensor `fc.weight` is missing"
+    );
+    assert_eq!(
+        extra("embed_tokens.weight"),
+        "1 tensors are not part of the model: `embed_tokens.weight`"
+    );
 }
 
 #[test]
@@ -258,7 +286,10 @@ fn relatives_are_refused_by_name() {
         ("layers.0.self_attn.attention_sink_bias", "MiMo DFlash"),
     ];
     for (name, variant) in cases {
-        assert_eq!(extra(name), format!("{variant} drafters are not supported yet (tensor `{name}`)"));
+        assert_eq!(
+            extra(name),
+            format!("{variant} drafters are not supported yet (tensor `{name}`)")
+        );
     }
     let by_name = sentence("architectures", json!(["DSparkDraftModel"]));
     assert_eq!(by_name, "DSpark drafters are not supported yet (architecture `DSparkDraftModel`)");
@@ -275,7 +306,10 @@ fn relatives_are_refused_by_name() {
         rewrite_gguf(&dense_drafter(), &path, architecture, keys, str::to_owned);
         Drafter::open(&path, &Overrides::default(), None).unwrap_err().to_string()
     };
-    assert_eq!(gguf("dflash", true), "DFlash 2 drafters are not supported yet (`dflash.selector_top_k`)");
+    assert_eq!(
+        gguf("dflash", true),
+        "DFlash 2 drafters are not supported yet (`dflash.selector_top_k`)"
+    );
     assert_eq!(
         gguf("jetspec_qwen3_draft_head", false),
         "JetSpec drafters are not supported yet (architecture `jetspec_qwen3_draft_head`)"
@@ -288,7 +322,8 @@ fn relatives_are_refused_by_name() {
 
 #[test]
 fn a_target_in_a_drafters_place_is_refused() {
-    let sentence = Drafter::open(&dense_target(), &Overrides::default(), None).unwrap_err().to_string();
+    let sentence =
+        Drafter::open(&dense_target(), &Overrides::default(), None).unwrap_err().to_string();
     assert_eq!(sentence, "this is a target, a drafter was expected");
     let sentence = checkpoint::Target::open(&dense_drafter()).unwrap_err().to_string();
     assert_eq!(sentence, "this is a drafter, a target was expected");
@@ -298,13 +333,22 @@ fn a_target_in_a_drafters_place_is_refused() {
 fn drafters_that_do_not_fit_their_target() {
     let mut target = dense_target_config();
     let config = || {
-        let size = Size { hidden: 256, layers: 2, q_heads: 4, kv_heads: 2, head_dim: 128, ffn: 768, taps: 2 };
+        let size = Size {
+            hidden: 256,
+            layers: 2,
+            q_heads: 4,
+            kv_heads: 2,
+            head_dim: 128,
+            ffn: 768,
+            taps: 2,
+        };
         (size.nested(&[1, 5], 4090, 32), size.tensors())
     };
-    let pair = |path: &str, value: Value, target: &checkpoint::TargetConfig, overrides: &Overrides| {
-        let (base, tensors) = config();
-        refusal(&with(base, path, value), &tensors, overrides, Some(target))
-    };
+    let pair =
+        |path: &str, value: Value, target: &checkpoint::TargetConfig, overrides: &Overrides| {
+            let (base, tensors) = config();
+            refusal(&with(base, path, value), &tensors, overrides, Some(target))
+        };
     let plain = Overrides::default();
     assert_eq!(pair("is_causal", Value::Null, &target, &plain), "accepted");
     // A padding row may be the mask; a row beyond the embedding may not.
@@ -340,7 +384,8 @@ fn drafters_that_do_not_fit_their_target() {
 
 #[test]
 fn taps_of_the_other_counting_draw_a_warning() {
-    let size = Size { hidden: 256, layers: 2, q_heads: 4, kv_heads: 2, head_dim: 128, ffn: 768, taps: 3 };
+    let size =
+        Size { hidden: 256, layers: 2, q_heads: 4, kv_heads: 2, head_dim: 128, ffn: 768, taps: 3 };
     let mut target = dense_target_config();
     target.layers = vec![checkpoint::target::Mixer::Gdn; 64];
     let warnings = |taps: &[usize]| {
@@ -371,7 +416,10 @@ fn conflicting_keys_draw_a_warning_and_the_nested_one_wins() {
     let mut target = dense_target_config();
     target.hidden = 64;
     let drafter = Drafter::open(folder.path(), &Overrides::default(), Some(&target)).unwrap();
-    assert_eq!((drafter.config.block, drafter.config.mask_token, drafter.config.rope.theta), (16, 9, 1e7));
+    assert_eq!(
+        (drafter.config.block, drafter.config.mask_token, drafter.config.rope.theta),
+        (16, 9, 1e7)
+    );
     assert_eq!(
         drafter.report.warnings,
         [
@@ -392,18 +440,28 @@ fn the_places_a_path_can_lead_to() {
             .to_string()
             .replace(&temp.path().display().to_string(), "T")
     };
-    assert_eq!(sentence(&temp.path().join("absent")), "T/absent: No such file or directory (os error 2)");
+    assert_eq!(
+        sentence(&temp.path().join("absent")),
+        "T/absent: No such file or directory (os error 2)"
+    );
     assert_eq!(sentence(temp.path()), "no `config.json` in T");
     std::fs::write(temp.path().join("config.json"), "[1]").unwrap();
-    assert_eq!(sentence(temp.path()), "no `model.safetensors` and no `model.safetensors.index.json` in T");
+    assert_eq!(
+        sentence(temp.path()),
+        "no `model.safetensors` and no `model.safetensors.index.json` in T"
+    );
     sparse_safetensors(&temp.path().join("model.safetensors"), "BF16", &SMALL.tensors());
     assert_eq!(sentence(temp.path()), "configuration is not a JSON object");
     std::fs::write(temp.path().join("config.json"), "{").unwrap();
-    assert_eq!(sentence(temp.path()), "T/config.json: EOF while parsing an object at line 1 column 1");
+    assert_eq!(
+        sentence(temp.path()),
+        "T/config.json: EOF while parsing an object at line 1 column 1"
+    );
     std::fs::write(temp.path().join("model.bin"), "PK\x03\x04").unwrap();
     let zip = "neither GGUF nor safetensors: the file starts with `PK\\x03\\x04`";
     assert_eq!(sentence(&temp.path().join("model.bin")), zip);
-    std::fs::write(temp.path().join("config.json"), r#"{"architectures":["LlamaForCausalLM"]}"#).unwrap();
+    std::fs::write(temp.path().join("config.json"), r#"{"architectures":["LlamaForCausalLM"]}"#)
+        .unwrap();
     sparse_safetensors(&temp.path().join("model.safetensors"), "BF16", &[("x".into(), vec![1])]);
     assert_eq!(
         sentence(temp.path()),

@@ -1,6 +1,6 @@
-//! Checks against the full-precision tiny models, which are too large for the repository; `training/` makes them.
-//! `FORERUN_FULL_MODELS=DIR cargo test -p checkpoint --test full_models -- --nocapture`, where DIR has `dense/` and
-//! `moe/`. Without it each test says that it was skipped.
+//! Checks against the full-precision tiny models, which are too large for the repository;
+//! `training/` makes them. `FORERUN_FULL_MODELS=DIR cargo test -p checkpoint --test full_models --
+//! --nocapture`, where DIR has `dense/` and `moe/`. Without it each test says that it was skipped.
 
 use checkpoint::convert::{Mix, Progress, convert, tokenizer_of};
 use checkpoint::{Causality, Drafter, Overrides, Target};
@@ -19,8 +19,9 @@ fn models(test: &str) -> Option<PathBuf> {
 
 /// Root mean square of the difference, relative to the first.
 fn distance(a: &[f32], b: &[f32]) -> f64 {
-    let sum =
-        |f: &dyn Fn(f64, f64) -> f64| a.iter().zip(b).map(|(&x, &y)| f(x.into(), y.into())).sum::<f64>();
+    let sum = |f: &dyn Fn(f64, f64) -> f64| {
+        a.iter().zip(b).map(|(&x, &y)| f(x.into(), y.into())).sum::<f64>()
+    };
     (sum(&|x, y| (x - y) * (x - y)) / sum(&|x, _| x * x)).sqrt()
 }
 
@@ -34,8 +35,10 @@ fn folders_and_ggufs_hold_the_same_targets() {
         ("moe/hf", "moe/target-Q4_K_M.gguf", 0.1),
     ];
     for (folder, gguf, limit) in pairs {
-        let (hf, gguf) =
-            (Target::open(&models.join(folder)).unwrap(), Target::open(&models.join(gguf)).unwrap());
+        let (hf, gguf) = (
+            Target::open(&models.join(folder)).unwrap(),
+            Target::open(&models.join(gguf)).unwrap(),
+        );
         assert_eq!(hf.config, gguf.config);
         assert_eq!(hf.weights.len(), gguf.weights.len());
         for weight in hf.weights.iter() {
@@ -89,12 +92,24 @@ fn conversions_equal_those_of_ggml() {
     ];
     for (kind, target, mix, theirs) in cases {
         let config = Target::open(&models.join(target)).unwrap().config;
-        let drafter =
-            Drafter::open(&models.join(kind).join("draft-hf"), &Overrides::default(), Some(&config)).unwrap();
+        let drafter = Drafter::open(
+            &models.join(kind).join("draft-hf"),
+            &Overrides::default(),
+            Some(&config),
+        )
+        .unwrap();
         let tokenizer = tokenizer_of(&models.join(target), &config).unwrap();
         let out = temp.path().join("out.gguf");
-        convert(&drafter, "Draft", mix, Some(&tokenizer), &out, Overwrite::Replace, &Progress::default())
-            .unwrap();
+        convert(
+            &drafter,
+            "Draft",
+            mix,
+            Some(&tokenizer),
+            &out,
+            Overwrite::Replace,
+            &Progress::default(),
+        )
+        .unwrap();
         assert_eq!(everything(&out), everything(&models.join(kind).join(theirs)), "{kind} {mix}");
     }
 }
@@ -111,8 +126,11 @@ fn everything(path: &Path) -> (Vec<String>, Vec<Stored>) {
     };
     let mut metadata: Vec<String> =
         gguf.metadata().map(|(key, value)| format!("{key} = {}", text(value))).collect();
-    let mut tensors: Vec<_> =
-        gguf.tensors().iter().map(|t| (t.name.clone(), t.ty, gguf.tensors().data(t).to_vec())).collect();
+    let mut tensors: Vec<_> = gguf
+        .tensors()
+        .iter()
+        .map(|t| (t.name.clone(), t.ty, gguf.tensors().data(t).to_vec()))
+        .collect();
     metadata.sort();
     tensors.sort_by(|a, b| a.0.cmp(&b.0));
     (metadata, tensors)
@@ -131,7 +149,8 @@ fn quantised_targets_are_as_good_as_those_of_ggml() {
             quantize::encode(weight.ty, &source, &mut bytes).unwrap();
             let mut ours = vec![f32::NAN; source.len()];
             blocks::decode(weight.ty, &bytes, &mut ours);
-            let ratio = distance(&source, &ours) / distance(&source, &theirs.weights.decode(weight));
+            let ratio =
+                distance(&source, &ours) / distance(&source, &theirs.weights.decode(weight));
             let entry = worst.entry(weight.ty).or_default();
             *entry = entry.max(ratio);
         }

@@ -1,5 +1,5 @@
-//! Header-only checkpoints of the published shapes. The tiny pairs share head counts and widths with their targets;
-//! these do not, so a dimension taken from the wrong model shows here.
+//! Header-only checkpoints of the published shapes. The tiny pairs share head counts and widths
+//! with their targets; these do not, so a dimension taken from the wrong model shows here.
 
 mod support;
 
@@ -20,7 +20,9 @@ fn config(
     TargetConfig {
         hidden,
         vocab: 248_320,
-        layers: (1..=layers).map(|n| if n % 4 == 0 { Mixer::Attention } else { Mixer::Gdn }).collect(),
+        layers: (1..=layers)
+            .map(|n| if n % 4 == 0 { Mixer::Attention } else { Mixer::Gdn })
+            .collect(),
         attention: Attention {
             q_heads,
             kv_heads,
@@ -80,7 +82,11 @@ fn write_target(path: &std::path::Path, config: &TargetConfig) {
     e.f32(&format!("{arch}.attention.layer_norm_rms_epsilon"), 1e-6);
     for slot in checkpoint::target::slots(config) {
         let quantised = slot.shape.len() > 1 && slot.shape.last().unwrap().is_multiple_of(256);
-        header.tensor(&slot.name, if quantised { BlockType::Q4_K } else { BlockType::F32 }, &slot.shape);
+        header.tensor(
+            &slot.name,
+            if quantised { BlockType::Q4_K } else { BlockType::F32 },
+            &slot.shape,
+        );
     }
     sparse_gguf(path, &header);
 }
@@ -201,7 +207,11 @@ fn the_published_drafters_load_with_their_targets() {
         let mut expected = vec![p.window; p.size.layers];
         expected[p.size.layers - 1] = None;
         assert_eq!(windows, expected, "{}", p.name);
-        assert!(config.layers.iter().all(|l| l.causal == l.window.is_some()), "{}: the rule", p.name);
+        assert!(
+            config.layers.iter().all(|l| l.causal == l.window.is_some()),
+            "{}: the rule",
+            p.name
+        );
         assert_eq!(drafter.report.warnings, [""; 0], "{}", p.name);
         assert_eq!(drafter::slots(config).len(), p.tensors);
     }
@@ -211,7 +221,8 @@ fn the_published_drafters_load_with_their_targets() {
 fn the_wrong_target_is_noticed() {
     let [april, _, _, small, _] = published();
     let folder = folder(&april.size.flat(april.taps, april.mask), &april.size.tensors());
-    let sentence = open(folder.path(), &Overrides::default(), Some(&small.target)).unwrap_err().to_string();
+    let sentence =
+        open(folder.path(), &Overrides::default(), Some(&small.target)).unwrap_err().to_string();
     assert_eq!(
         sentence,
         "a tap is 46 of [1, 16, 31, 46, 61] by the drafter; 0 to 39, for the 40 layers of the target, expected"
@@ -220,8 +231,10 @@ fn the_wrong_target_is_noticed() {
     let june = &published()[2];
     let mut trimmed = dense_27b();
     trimmed.vocab = 248_077;
-    let folder = support::folder(&june.size.nested(june.taps, june.mask, 4096), &june.size.tensors());
-    let sentence = open(folder.path(), &Overrides::default(), Some(&trimmed)).unwrap_err().to_string();
+    let folder =
+        support::folder(&june.size.nested(june.taps, june.mask, 4096), &june.size.tensors());
+    let sentence =
+        open(folder.path(), &Overrides::default(), Some(&trimmed)).unwrap_err().to_string();
     assert_eq!(
         sentence,
         "mask token is 248077 by the drafter; a row of the target's embedding, below 248077, expected"

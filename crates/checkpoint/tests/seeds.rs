@@ -7,7 +7,9 @@ fn seeds(target: &str) -> Vec<(String, Vec<u8>)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds").join(target);
     let files = std::fs::read_dir(folder).unwrap().map(|f| f.unwrap().path());
     files
-        .map(|f| (f.file_name().unwrap().to_string_lossy().into_owned(), std::fs::read(&f).unwrap()))
+        .map(|f| {
+            (f.file_name().unwrap().to_string_lossy().into_owned(), std::fs::read(&f).unwrap())
+        })
         .collect()
 }
 

@@ -1,5 +1,5 @@
-//! One target in every form: the tiny GGUFs rewritten as Hugging Face checkpoints must read as the same model,
-//! number for number.
+//! One target in every form: the tiny GGUFs rewritten as Hugging Face checkpoints must read as the
+//! same model, number for number.
 
 mod support;
 
@@ -12,7 +12,8 @@ use support::*;
 
 type Tensor = (String, Vec<usize>, Vec<f32>);
 
-/// Puts canonical value heads back into Hugging Face's groups: head `k * per_key + i` is canonical `i * key_heads + k`.
+/// Puts canonical value heads back into Hugging Face's groups: head `k * per_key + i` is canonical
+/// `i * key_heads + k`.
 fn group(values: &[f32], unit: usize, key_heads: usize, per_key: usize) -> Vec<f32> {
     let mut out = Vec::new();
     for set in values.chunks_exact(unit * key_heads * per_key) {
@@ -53,23 +54,33 @@ fn to_hf(gguf: &Gguf, prefix: &str, layers: usize, experts_apart: bool) -> Vec<T
         };
         let (index, part) = rest.split_once('.').unwrap();
         let index: usize = index.parse().unwrap();
-        let block =
-            if index < layers { format!("{prefix}layers.{index}") } else { "mtp.layers.0".to_owned() };
+        let block = if index < layers {
+            format!("{prefix}layers.{index}")
+        } else {
+            "mtp.layers.0".to_owned()
+        };
         let hidden = 256;
         let (hf, values) = match part {
             "attn_norm.weight" => (format!("{block}.input_layernorm.weight"), less_one()),
-            "post_attention_norm.weight" => (format!("{block}.post_attention_layernorm.weight"), less_one()),
+            "post_attention_norm.weight" => {
+                (format!("{block}.post_attention_layernorm.weight"), less_one())
+            }
             "attn_q_norm.weight" => (format!("{block}.self_attn.q_norm.weight"), less_one()),
             "attn_k_norm.weight" => (format!("{block}.self_attn.k_norm.weight"), less_one()),
             "attn_q.weight" => (format!("{block}.self_attn.q_proj.weight"), values.clone()),
             "attn_k.weight" => (format!("{block}.self_attn.k_proj.weight"), values.clone()),
             "attn_v.weight" => (format!("{block}.self_attn.v_proj.weight"), values.clone()),
             "attn_output.weight" => (format!("{block}.self_attn.o_proj.weight"), values.clone()),
-            "attn_qkv.weight" => {
-                (format!("{block}.linear_attn.in_proj_qkv.weight"), grouped_from(512 * hidden, DIM * hidden))
+            "attn_qkv.weight" => (
+                format!("{block}.linear_attn.in_proj_qkv.weight"),
+                grouped_from(512 * hidden, DIM * hidden),
+            ),
+            "attn_gate.weight" => {
+                (format!("{block}.linear_attn.in_proj_z.weight"), grouped(DIM * hidden))
             }
-            "attn_gate.weight" => (format!("{block}.linear_attn.in_proj_z.weight"), grouped(DIM * hidden)),
-            "ssm_alpha.weight" => (format!("{block}.linear_attn.in_proj_a.weight"), grouped(hidden)),
+            "ssm_alpha.weight" => {
+                (format!("{block}.linear_attn.in_proj_a.weight"), grouped(hidden))
+            }
             "ssm_beta.weight" => (format!("{block}.linear_attn.in_proj_b.weight"), grouped(hidden)),
             "ssm_conv1d.weight" => {
                 shape = vec![1280, 1, 4];
@@ -97,7 +108,9 @@ fn to_hf(gguf: &Gguf, prefix: &str, layers: usize, experts_apart: bool) -> Vec<T
             "ffn_gate_shexp.weight" => {
                 (format!("{block}.mlp.shared_expert.gate_proj.weight"), values.clone())
             }
-            "ffn_up_shexp.weight" => (format!("{block}.mlp.shared_expert.up_proj.weight"), values.clone()),
+            "ffn_up_shexp.weight" => {
+                (format!("{block}.mlp.shared_expert.up_proj.weight"), values.clone())
+            }
             "ffn_down_shexp.weight" => {
                 (format!("{block}.mlp.shared_expert.down_proj.weight"), values.clone())
             }
@@ -123,7 +136,8 @@ fn to_hf(gguf: &Gguf, prefix: &str, layers: usize, experts_apart: bool) -> Vec<T
         let block = name.strip_suffix(" gate").unwrap();
         let up = &gate_up.iter().find(|(n, ..)| *n == format!("{block} up")).unwrap().2;
         let size = shape[1] * shape[2];
-        let fused = gate.chunks(size).zip(up.chunks(size)).flat_map(|(g, u)| [g, u].concat()).collect();
+        let fused =
+            gate.chunks(size).zip(up.chunks(size)).flat_map(|(g, u)| [g, u].concat()).collect();
         out.push((
             format!("{block}.mlp.experts.gate_up_proj"),
             vec![shape[0], 2 * shape[1], shape[2]],
@@ -135,8 +149,9 @@ fn to_hf(gguf: &Gguf, prefix: &str, layers: usize, experts_apart: bool) -> Vec<T
 
 fn config(moe: bool) -> Value {
     let layers = if moe { 4 } else { 8 };
-    let types: Vec<&str> =
-        (1..=layers).map(|n| if n % 4 == 0 { "full_attention" } else { "linear_attention" }).collect();
+    let types: Vec<&str> = (1..=layers)
+        .map(|n| if n % 4 == 0 { "full_attention" } else { "linear_attention" })
+        .collect();
     let mut config = json!({
         "architectures": ["Qwen3_5ForCausalLM"], "hidden_act": "silu", "vocab_size": 4096, "hidden_size": 256,
         "intermediate_size": 768, "num_hidden_layers": layers, "num_attention_heads": 4, "num_key_value_heads": 2,
@@ -154,19 +169,21 @@ fn config(moe: bool) -> Value {
     config
 }
 
-/// Every weight decodes to the same numbers. Norms went through `x - 1` and `A_log` through a logarithm, which
-/// round; everything else must be equal to the last bit.
+/// Every weight decodes to the same numbers. Norms went through `x - 1` and `A_log` through a
+/// logarithm, which round; everything else must be equal to the last bit.
 fn assert_same(left: &Target, right: &Target) {
     assert_eq!(left.config, right.config);
     assert_eq!(left.weights.len(), right.weights.len());
     for weight in left.weights.iter() {
-        let same = right.weights.get(&weight.name).unwrap_or_else(|| panic!("{} is missing", weight.name));
+        let same =
+            right.weights.get(&weight.name).unwrap_or_else(|| panic!("{} is missing", weight.name));
         let (a, b) = (left.weights.decode(weight), right.weights.decode(same));
         let rounds = (weight.name.contains("norm") && !weight.name.contains("ssm_norm"))
             || weight.name.contains("ssm_a");
         let tolerance = if rounds && !weight.name.contains("alpha") { 1e-6 } else { 0.0 };
         assert_eq!(a.len(), b.len());
-        let worst = a.iter().zip(&b).map(|(x, y)| (x - y).abs() / x.abs().max(1.0)).fold(0.0, f32::max);
+        let worst =
+            a.iter().zip(&b).map(|(x, y)| (x - y).abs() / x.abs().max(1.0)).fold(0.0, f32::max);
         assert!(worst <= tolerance, "{}: {worst}", weight.name);
     }
 }
@@ -238,16 +255,24 @@ fn a_gguf_with_fused_experts_is_split() {
             let up = source.tensors().get(&tensor.name.replace("gate_exps", "up_exps")).unwrap();
             let up = source.tensors().data(up);
             let expert = bytes.len() / 16;
-            let fused =
-                bytes.chunks(expert).zip(up.chunks(expert)).flat_map(|(g, u)| [g, u].concat()).collect();
-            header.tensor(&tensor.name.replace("gate_exps", "gate_up_exps"), tensor.ty, &[16, 512, 256]);
+            let fused = bytes
+                .chunks(expert)
+                .zip(up.chunks(expert))
+                .flat_map(|(g, u)| [g, u].concat())
+                .collect();
+            header.tensor(
+                &tensor.name.replace("gate_exps", "gate_up_exps"),
+                tensor.ty,
+                &[16, 512, 256],
+            );
             data.push(fused);
         } else {
             header.tensor(&tensor.name, tensor.ty, &tensor.shape);
             data.push(bytes.to_vec());
         }
     }
-    let writer = formats::gguf::Writer::create(&path, &header, formats::gguf::Overwrite::Refuse).unwrap();
+    let writer =
+        formats::gguf::Writer::create(&path, &header, formats::gguf::Overwrite::Refuse).unwrap();
     data.iter().enumerate().for_each(|(i, bytes)| writer.write_at(i, 0, bytes).unwrap());
     writer.finish().unwrap();
     assert_same(&Target::open(&moe_target()).unwrap(), &Target::open(&path).unwrap());
@@ -328,7 +353,11 @@ fn a_gguf_that_contradicts_itself_is_refused() {
     let changed = |change: &'static str, value: u32| {
         move |gguf: &Gguf, header: &mut Header| {
             for (key, old) in gguf.metadata().skip(1) {
-                if key == change { header.entries.u32(key, value) } else { header.entries.copy(key, old) }
+                if key == change {
+                    header.entries.u32(key, value)
+                } else {
+                    header.entries.copy(key, old)
+                }
             }
         }
     };
@@ -409,7 +438,8 @@ fn a_gguf_that_contradicts_itself_is_refused() {
     };
     assert_eq!(gguf_refusal("qwen35", all, dropped), "tensor `blk.2.ssm_a` is missing");
     let renamed = |name: &str, shape: &[usize]| {
-        (name == "blk.2.ssm_norm.weight").then(|| ("blk.2.ssm_norm.scale".into(), shape.to_vec(), vec![]))
+        (name == "blk.2.ssm_norm.weight")
+            .then(|| ("blk.2.ssm_norm.scale".into(), shape.to_vec(), vec![]))
     };
     assert_eq!(gguf_refusal("qwen35", all, renamed), "tensor `blk.2.ssm_norm.weight` is missing");
     // An addition, such as NVFP4's scales, is not ignored.
@@ -453,7 +483,11 @@ fn a_folder_that_contradicts_itself_is_refused() {
             json!(["LlamaForCausalLM"]),
             "`LlamaForCausalLM` is not a model Forerun runs: Qwen3.5/3.6 targets and DFlash drafters are",
         ),
-        (&["hidden_size"], json!("256"), "`hidden_size` is \"256\", a non-negative integer expected"),
+        (
+            &["hidden_size"],
+            json!("256"),
+            "`hidden_size` is \"256\", a non-negative integer expected",
+        ),
         (&["hidden_size"], Value::Null, "`hidden_size` is missing from the configuration"),
         (
             &["vocab_size"],

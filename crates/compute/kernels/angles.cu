@@ -1,10 +1,10 @@
-// angles: out[r] = [cos(p f_0), cos(p f_1), ..., sin(p f_0), ...] * magnitude for the row's position p.
+// angles: out[r] = [cos(p f_0), cos(p f_1), ..., sin(p f_0), ...] * magnitude for the row's
+// position p.
 //
-// The frequencies travel with the launch, so nothing has to be uploaded for them. The angle is rounded to f32 as in the
-// models' own code; its sine and cosine are taken in double, because positions reach 262144. A row is 256 bytes: the
-// launch is the cost.
-// Launch: grid [rows], block ceil(pairs / 32) * 32, no shared memory.
-// budget: angles 48
+// The frequencies travel with the launch, so nothing has to be uploaded for them. The angle is
+// rounded to f32 as in the models' own code; its sine and cosine are taken in double, because
+// positions reach 262144. A row is 256 bytes: the launch is the cost. Launch: grid [rows], block
+// ceil(pairs / 32) * 32, no shared memory. budget: angles 48
 #include "forerun.cuh"
 
 constexpr int MAX_PAIRS = 128;

@@ -1,26 +1,30 @@
 // Attention of decode passes: up to 64 rows in chains and trees of several sequences.
 //
-// A row at position p reads the keys below b(p) in chunks and the rest, its tail of 64 to 127 keys, on its own: all
-// keys below b(p) are committed in any company, since a pass is at most 64 deep. A chunk is t(p) tiles of 64 keys, so
-// many that there are at most `parts` of them, and chunks lie at multiples of their length: what is added in which
-// order follows from p alone.
+// A row at position p reads the keys below b(p) in chunks and the rest, its tail of 64 to 127 keys,
+// on its own: all keys below b(p) are committed in any company, since a pass is at most 64 deep. A
+// chunk is t(p) tiles of 64 keys, so many that there are at most `parts` of them, and chunks lie at
+// multiples of their length: what is added in which order follows from p alone.
 //
-// attention_chunks_DIM (DIM 128 or 256, the next one to head_dim) works through items that its blocks find for
-// themselves, so that a captured graph serves any context:
+// attention_chunks_DIM (DIM 128 or 256, the next one to head_dim) works through items that its
+// blocks find for themselves, so that a captured graph serves any context:
 //   (sequence and t, chunk, kv head, as many of the rows as the block's queries take), and
-//   (row, kv head): a tail, from pages and from the rows of the pass.
-// The matrix instructions' rows are (row, query head) pairs, 16 a warp. It writes, for every row, head and part,
-//   partial [rows][heads][parts + 2][head_dim + 4]: sum of weighted values, then highest score and sum of weights;
+//   (row, kv head): a tail, from pages and from the rows of the pass. The matrix instructions' rows
+//   are (row, query head) pairs, 16 a warp. It writes, for every row, head and part,
+//   partial [rows][heads][parts + 2][head_dim + 4]: sum of weighted values, then highest score and
+//   sum of weights;
 //   part 0 is the tail, then come the chunks from the first that the row sees.
 // attention_join adds the parts in that order, applies the gate and writes the activation.
 //
-// Floor: every committed key and value once a pass; at the 27B 4 KB a token and layer in f16, 30 us at 32768 tokens.
-// Keys and values of the next tiles are on their way while one is worked on, the first of them before the inputs are
-// there. What limits: short contexts the latency of one item; at 16 rows and 32768 tokens the work on a tile (three
-// fifths of the time: scores and weights a quarter, asking for tiles a tenth) and what an item begins and ends with.
+// Floor: every committed key and value once a pass; at the 27B 4 KB a token and layer in f16, 30 us
+// at 32768 tokens. Keys and values of the next tiles are on their way while one is worked on, the
+// first of them before the inputs are there. What limits: short contexts the latency of one item;
+// at 16 rows and 32768 tokens the work on a tile (three fifths of the time: scores and weights a
+// quarter, asking for tiles a tenth) and what an item begins and ends with.
 //
-// Launch: attention_chunks_DIM: grid multiprocessors, block 128 or 256 (64 or 128 queries), dynamic shared
-//         (threads / 2 + 64 slots) * 2 DIM. attention_join: grid rows x heads, block 256. parts and slots: see
+// Launch: attention_chunks_DIM: grid multiprocessors, block 128 or 256 (64 or 128 queries), dynamic
+// shared
+//         (threads / 2 + 64 slots) * 2 DIM. attention_join: grid rows x heads, block 256. parts and
+//         slots: see
 //         src/cuda/ops/attention.rs.
 // budget: attention_chunks_128 255
 // budget: attention_chunks_256 255
@@ -40,8 +44,8 @@ __device__ __forceinline__ int chunk_tiles(int p, const AttentionArgs& a) {
   return max(1, (tiles + a.parts - 1) / a.parts);
 }
 
-// The pass, sorted: what the blocks find their items by. Stream 2 s has the rows of sequence s whose chunks are short,
-// 2 s + 1 those whose chunks are a tile longer.
+// The pass, sorted: what the blocks find their items by. Stream 2 s has the rows of sequence s
+// whose chunks are short, 2 s + 1 those whose chunks are a tile longer.
 struct Directory {
   int position[DECODE_ROWS];
   short tiles[DECODE_ROWS];  // of a chunk
@@ -107,8 +111,8 @@ __device__ __forceinline__ void survey(Directory& d, const AttentionArgs& a) {
   __syncthreads();
 }
 
-// Lists the keys of a tail in order: committed ones by position, then those of the pass, by position along the row's
-// path or, not causal, in order of rows.
+// Lists the keys of a tail in order: committed ones by position, then those of the pass, by
+// position along the row's path or, not causal, in order of rows.
 __device__ __forceinline__ void list_tail(Directory& d, const AttentionArgs& a, int row, int committed) {
   const int p = d.position[row], b = bound(p), start = max(lowest(p, a.window), b);
   if (a.causal) {
@@ -142,8 +146,8 @@ struct Item {
   const u8* const* pages;  // pages[0] has the sweep's first tile
 };
 
-// Threads of a block. Hopper always has room for two tiles of queries (src/cuda/ops/attention.rs), so there the steps
-// from one copy to the next are known.
+// Threads of a block. Hopper always has room for two tiles of queries (src/cuda/ops/attention.rs),
+// so there the steps from one copy to the next are known.
 __device__ __forceinline__ int threads() {
 #ifdef WGMMA
   return 256;
@@ -168,8 +172,8 @@ template <int DIM> __device__ __forceinline__ void load_page(__half* tile, const
   copies_commit();
 }
 
-// The item's queries, scaled so that scores are in powers of two, 64 a tile and up to the last group of 16 that has
-// any. What comes from L2 comes for several at once.
+// The item's queries, scaled so that scores are in powers of two, 64 a tile and up to the last
+// group of 16 that has any. What comes from L2 comes for several at once.
 template <int DIM>
 __device__ __forceinline__ void load_queries(__half* queries, const AttentionArgs& a, const Directory& d,
                                              const Item& item) {
@@ -198,9 +202,10 @@ __device__ __forceinline__ void load_queries(__half* queries, const AttentionArg
   stores_done();
 }
 
-// Runs the block's rows over its tiles, in order. load(i, to) loads keys (of tile i / 2, i even) or values into slot
-// i % slots of the ring and commits the copies; the first slots - 1 have been asked for already. The lane's rows see
-// keys from[h] to to[h]. Warps without queries (of `used`) only load.
+// Runs the block's rows over its tiles, in order. load(i, to) loads keys (of tile i / 2, i even) or
+// values into slot i % slots of the ring and commits the copies; the first slots - 1 have been
+// asked for already. The lane's rows see keys from[h] to to[h]. Warps without queries (of `used`)
+// only load.
 template <int DIM, class Load>
 __device__ __forceinline__ void sweep_ring(Rows<DIM>& rows, int slots, const __half* queries, __half* ring, int used,
                                            const Sweep& w, const int (&from)[2], const int (&to)[2],
@@ -213,7 +218,8 @@ __device__ __forceinline__ void sweep_ring(Rows<DIM>& rows, int slots, const __h
 #endif
   rows.clear();
   int slot = 0;  // i % slots
-  // Number i, which is there when all have come here. Number i - 1 is done with then: its slot is for what comes last.
+  // Number i, which is there when all have come here. Number i - 1 is done with then: its slot is
+  // for what comes last.
   auto next = [&](int i) {
     copies_left(slots - 2);
     __syncthreads();
@@ -308,7 +314,8 @@ template <int DIM> __device__ __forceinline__ void attend(const AttentionArgs& a
     const u32 in_layer = (u32)(a.layer * 2 * kv_heads + item.head) * KEYS * row_bytes;
     const u32 to_values = (u32)kv_heads * KEYS * row_bytes;
     const int tiles = item.sweep.end - item.sweep.first;
-    // Whole pages of f16, most of a long text, have a loop of their own: little code, and addresses a tile ahead.
+    // Whole pages of f16, most of a long text, have a loop of their own: little code, and addresses
+    // a tile ahead.
     const bool whole = !item.tail && a.layout.kind == KV_F16;
     const u8 *page = nullptr, *next_page = whole ? item.pages[0] : nullptr;
     auto load_whole = [&](int i, __half* to) {

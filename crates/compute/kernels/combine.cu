@@ -1,10 +1,10 @@
-// combine: out[r] = sum over ranks k, in order, of weights[r][k] * experts[r * top_k + k], and, where there is a shared
-// expert, + sigmoid(shared_gate[r]) * shared[r].
+// combine: out[r] = sum over ranks k, in order, of weights[r][k] * experts[r * top_k + k], and,
+// where there is a shared expert, + sigmoid(shared_gate[r]) * shared[r].
 //
-// Floor: 4 (top_k + 2) bytes a number; 16 rows of 2048 with 8 experts: 1.3 MB, all in L2. Latency limits it: a thread
-// takes 4 columns and has the loads of 8 experts in flight.
-// Launch: grid [ceil(cols / 512), rows], block 128, no shared memory. cols is a multiple of 4.
-// budget: combine 72
+// Floor: 4 (top_k + 2) bytes a number; 16 rows of 2048 with 8 experts: 1.3 MB, all in L2. Latency
+// limits it: a thread takes 4 columns and has the loads of 8 experts in flight. Launch: grid
+// [ceil(cols / 512), rows], block 128, no shared memory. cols is a multiple of 4. budget: combine
+// 72
 #include "forerun.cuh"
 
 __device__ __forceinline__ void add_scaled(float4& sum, float weight, const float4& v) {

@@ -1,14 +1,20 @@
-// Commit: rows of a pass become part of a sequence. `path` is [count, position, rows...] in device memory: the rows of
-// the path in order of position, and the number of tokens committed before. All of these move bytes; only
-// commit_anchors computes. Launch it before commit_tape: it reads the tape as it was.
+// Commit: rows of a pass become part of a sequence. `path` is [count, position, rows...] in device
+// memory: the rows of the path in order of position, and the number of tokens committed before. All
+// of these move bytes; only commit_anchors computes. Launch it before commit_tape: it reads the
+// tape as it was.
 //
-// commit_kv       encoded keys and values to pages [layers][key, value][heads][PAGE_TOKENS][row_bytes]; pages[0] has
-//                 `position`. Grid (rows at most, layers), 128 threads.
-// commit_tape     keys, deltas and gates of the newest 64 rows and the convolution's inputs of the newest `kernel`.
-//                 Grid (min(rows at most, 64), layers), 256 threads.
-// commit_anchors  the states after positions at[0..anchors], folded from `base` (the state after position / 32 * 32
-//                 tokens, or null). Grid (dim / 32, value_heads, layers), 256 threads, dynamic shared memory 20624
-//                 bytes (sizeof FoldShared rounded up to 16). Floor: a state read and written, 302 MB at 27B: 80 us.
+// commit_kv       encoded keys and values to pages [layers][key,
+// value][heads][PAGE_TOKENS][row_bytes]; pages[0] has
+//                 `position`. Grid (rows at most, layers), 128 threads. commit_tape     keys,
+//                 deltas and gates of the newest 64 rows and the convolution's inputs of the newest
+//                 `kernel`.
+//                 Grid (min(rows at most, 64), layers), 256 threads. commit_anchors  the states
+//                 after positions at[0..anchors], folded from `base` (the state after position / 32
+//                 * 32
+//                 tokens, or null). Grid (dim / 32, value_heads, layers), 256 threads, dynamic
+//                 shared memory 20624
+//                 bytes (sizeof FoldShared rounded up to 16). Floor: a state read and written, 302
+//                 MB at 27B: 80 us.
 //
 // A grid may be larger than what the path needs; where it is smaller, blocks take more rows.
 // budget: commit_kv 40

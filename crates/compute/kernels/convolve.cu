@@ -1,14 +1,15 @@
-// Causal depthwise convolution of four taps along each row's path, SiLU, and the L2 norm of query and key heads:
-// inputs [rows][channels] to q and keys [rows][key_heads][dim] and v [rows][value_heads][dim]. The weight is
-// [4][channels], oldest tap first.
+// Causal depthwise convolution of four taps along each row's path, SiLU, and the L2 norm of query
+// and key heads: inputs [rows][channels] to q and keys [rows][key_heads][dim] and v
+// [rows][value_heads][dim]. The weight is [4][channels], oldest tap first.
 //
-// Grid: (heads / 8 rounded up, blocks of rows), heads = 2 key_heads + value_heads; block y takes rows_per = rows /
-// gridDim.y (rounded up) rows from y rows_per on, so that the weight is read once for them. Block: 288 threads: eight
-// warps with a head each, and one that brings the states and the tape that deltanet reads to the L2. No shared memory.
+// Grid: (heads / 8 rounded up, blocks of rows), heads = 2 key_heads + value_heads; block y takes
+// rows_per = rows / gridDim.y (rounded up) rows from y rows_per on, so that the weight is read once
+// for them. Block: 288 threads: eight warps with a head each, and one that brings the states and
+// the tape that deltanet reads to the L2. No shared memory.
 //
-// Floor: channels x 4 bytes x (2 rows + taps on the tape + 4 of weight): 1.5 MB at 16 rows of the 27B, 0.4 us; limited
-// by the latency of three dependent loads (taps, tape, inputs).
-// budget: convolve 64
+// Floor: channels x 4 bytes x (2 rows + taps on the tape + 4 of weight): 1.5 MB at 16 rows of the
+// 27B, 0.4 us; limited by the latency of three dependent loads (taps, tape, inputs). budget:
+// convolve 64
 #include "convolve.cuh"
 
 constexpr int HEADS = 8;  // of a block

@@ -1,12 +1,12 @@
-// Deltas and outputs of Gated DeltaNet (deltanet.cuh has the whole) for any rows: deltas, and o into out.numbers.
+// Deltas and outputs of Gated DeltaNet (deltanet.cuh has the whole) for any rows: deltas, and o
+// into out.numbers.
 //
-// Grid (dim / 32, value_heads, sequences), 256 threads, dynamic shared memory 78080 bytes (sizeof Shared). `states` is
-// scratch for folded anchors, [slots][dim][32] a block in order of the grid. After deltanet_products; deltanet_gate
-// comes behind.
+// Grid (dim / 32, value_heads, sequences), 256 threads, dynamic shared memory 78080 bytes (sizeof
+// Shared). `states` is scratch for folded anchors, [slots][dim][32] a block in order of the grid.
+// After deltanet_products; deltanet_gate comes behind.
 //
-// Floor: a state of a head is 64 KB: 3.1 MB a layer of the 27B, 0.7 us; limited by FFMA (2 dim^2 rows a head: 0.9 us at
-// 16 rows) and the latency of the phases of a group.
-// budget: deltanet 128
+// Floor: a state of a head is 64 KB: 3.1 MB a layer of the 27B, 0.7 us; limited by FFMA (2 dim^2
+// rows a head: 0.9 us at 16 rows) and the latency of the phases of a group. budget: deltanet 128
 #include "deltanet.cuh"
 
 struct Shared {
@@ -90,8 +90,8 @@ __device__ __forceinline__ void fetch(GroupRow& r, const DeltaNetArgs& a, const 
   }
 }
 
-// Weighs the rows on the list of row n of the group. `lane_row` is the group's row of the lane's number; `half` is
-// where the weights go.
+// Weighs the rows on the list of row n of the group. `lane_row` is the group's row of the lane's
+// number; `half` is where the weights go.
 __device__ __forceinline__ void weigh(GroupRow& r, Shared& shared, int n, int half, int lane_row) {
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
   u32 ancestors = 0;
@@ -144,8 +144,8 @@ __device__ __forceinline__ void run_group(const DeltaNetArgs& a, Block b, Shared
   const int lane_row = lane < rows ? a.pass.step_rows[step.first_row + begin + lane] : -1;
   const bool multiplies = state.at && warp * WARP_KEYS < l.dim;
 
-  // Loads first: the warp's keys of the state and columns of the vectors, deltas of the rows since the first row's
-  // anchor, and what the warp's two rows are weighed with.
+  // Loads first: the warp's keys of the state and columns of the vectors, deltas of the rows since
+  // the first row's anchor, and what the warp's two rows are weighed with.
   const int first = __shfl_sync(ALL_LANES, lane_row, 0);
   if (multiplies) {
     copy_state(shared.partial[warp], state);
@@ -164,7 +164,8 @@ __device__ __forceinline__ void run_group(const DeltaNetArgs& a, Block b, Shared
   wait_for_copies();
   __syncwarp();
   if (multiplies) {
-    // Eight rows at a time: sixteen do not fit the registers. The last ones first: the others go where the state lies.
+    // Eight rows at a time: sixteen do not fit the registers. The last ones first: the others go
+    // where the state lies.
     for (int begin = rows > GROUP / 2 ? GROUP : 0; begin >= 0; begin -= GROUP)
       through_state<4, 2>(shared.partial[warp] + begin, shared.partial[warp], shared.x[warp][begin + lane / 8],
                           4 * X_STRIDE);

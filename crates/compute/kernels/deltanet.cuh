@@ -1,24 +1,31 @@
-// What the forms of Gated DeltaNet share. From the anchor's state S [dim key][dim value] and the rows i since then on
-// the path of row n, in order of position, with G the log decay summed from the anchor:
+// What the forms of Gated DeltaNet share. From the anchor's state S [dim key][dim value] and the
+// rows i since then on the path of row n, in order of position, with G the log decay summed from
+// the anchor:
 //
 //   d_n = sigmoid(beta_n) (v_n - e^{G_n} S^T k_n - sum_i e^{G_n - G_i} (k_i . k_n) d_i)
-//   o_n =                        e^{G_n} S^T q_n + sum_i e^{G_n - G_i} (k_i . q_n) d_i + (k_n . q_n) d_n
+//   o_n =                        e^{G_n} S^T q_n + sum_i e^{G_n - G_i} (k_i . q_n) d_i + (k_n .
+//   q_n) d_n
 //   out = rms(o) * norm * silu(z), per head
 //
-// No state is written; keys, d and the gates stay for the commit. Value head h uses key head h % key_heads.
+// No state is written; keys, d and the gates stay for the commit. Value head h uses key head h %
+// key_heads.
 //
-// A decode pass that folds no states, on a device with clusters, is one launch of deltanet_decode, the convolution
-// included. Others are convolve, deltanet_products, deltanet (deltanet_prompt in prompts) and deltanet_gate.
+// A decode pass that folds no states, on a device with clusters, is one launch of deltanet_decode,
+// the convolution included. Others are convolve, deltanet_products, deltanet (deltanet_prompt in
+// prompts) and deltanet_gate.
 //
-// A block of FOLD_THREADS owns SLICE value columns of one head, which depend on no others, and takes rows that start
-// from the same anchor in groups of GROUP: warp w has rows w and w + 8, a column a lane. dim is a multiple of 32 up to
-// 128. Sums over keys go by warps of 16 keys, sums over rows by list index: neither knows of the company.
+// A block of FOLD_THREADS owns SLICE value columns of one head, which depend on no others, and
+// takes rows that start from the same anchor in groups of GROUP: warp w has rows w and w + 8, a
+// column a lane. dim is a multiple of 32 up to
+// 128. Sums over keys go by warps of 16 keys, sums over rows by list index: neither knows of the
+//      company.
 //
-// Every form has a struct of shared memory with these members, which the functions below use (deltanet_decode has only
-// some, and sums and solves for itself, in the same orders):
+// Every form has a struct of shared memory with these members, which the functions below use
+// (deltanet_decode has only some, and sums and solves for itself, in the same orders):
 //   partial[WARPS][VECTORS][SLICE]   products with the state, over the keys of each warp
 //   earlier[][SLICE]                 deltas of rows since the anchor
-//   weights[WARPS][]                 float4: of rows outside the group, for the key and the query of rows w, w + 8
+//   weights[WARPS][]                 float4: of rows outside the group, for the key and the query
+//   of rows w, w + 8
 //   key_weights, query_weights       [GROUP][GROUP]: of rows inside the group
 //   sums[GROUP][SLICE]               float2: what is known of the sum for d, and v
 //   beta, decay, own                 [GROUP]: sigmoid(beta_n), e^{G_n}, k_n . q_n
@@ -60,7 +67,8 @@ struct Block {
   int head, key_head, column;
   const float* tape;  // of this layer
 
-  // Addresses are worked out anew for each group: kept from one to the next they would not fit the registers.
+  // Addresses are worked out anew for each group: kept from one to the next they would not fit the
+  // registers.
   __device__ __forceinline__ void renew() {
     keep_here(head);
     keep_here(key_head);
@@ -143,7 +151,8 @@ __device__ __forceinline__ void sum_list(float (&sums)[2], const float (&values)
   sums[1] = __fadd_rn(__shfl_sync(ALL_LANES, sums[0], 31), sum_to_lane(values[1]));
 }
 
-// An entry's products with a row's key and query, decayed from the entry, whose gates sum up to `sum`, to the row.
+// An entry's products with a row's key and query, decayed from the entry, whose gates sum up to
+// `sum`, to the row.
 __device__ __forceinline__ float2 decayed(float to_key, float to_query, float sum, float total) {
   const float decay = expf(__fsub_rn(total, sum));
   return make_float2(__fmul_rn(to_key, decay), __fmul_rn(to_query, decay));
@@ -159,8 +168,8 @@ __device__ __forceinline__ void copy_state(float (*to)[SLICE], const StateView& 
     copy16(&to[k][tile_column()], state.at + (size_t)(warp * WARP_KEYS + k) * state.stride + tile_column());
 }
 
-// The warp's columns of the keys and queries of a group. row(n) is the pass's row, or less than 0 where the group has
-// no row n: what lies there gives what nobody reads.
+// The warp's columns of the keys and queries of a group. row(n) is the pass's row, or less than 0
+// where the group has no row n: what lies there gives what nobody reads.
 template <class Row>
 __device__ __forceinline__ void copy_vectors(float (*to)[X_STRIDE], const DeltaNetArgs& a, const Block& b,
                                              const Row& row) {
@@ -174,9 +183,10 @@ __device__ __forceinline__ void copy_vectors(float (*to)[X_STRIDE], const DeltaN
   }
 }
 
-// Products of 4 COUNT vectors with the warp's keys of the state. Lane group g (of 8 lanes) has vectors g, g + 4, ...,
-// which begin at `x` and lie `stride` floats apart. `partial` may be where the state lies, so that `done` comes before
-// anything is stored. Of the vectors those are stored that `wanted` says.
+// Products of 4 COUNT vectors with the warp's keys of the state. Lane group g (of 8 lanes) has
+// vectors g, g + 4, ..., which begin at `x` and lie `stride` floats apart. `partial` may be where
+// the state lies, so that `done` comes before anything is stored. Of the vectors those are stored
+// that `wanted` says.
 struct AllVectors {
   __device__ __forceinline__ bool operator()(int) const { return true; }
 };
@@ -213,7 +223,8 @@ __device__ __forceinline__ void through_state(float (*partial)[SLICE], const flo
 
 // ------------------------------------------------------------------ deltas and outputs
 
-// What the state gives to the warp's rows of a group of `count`, from row `first` on: sums [row][key, query].
+// What the state gives to the warp's rows of a group of `count`, from row `first` on: sums
+// [row][key, query].
 template <class S>
 __device__ __forceinline__ void add_state(float (&sums)[2][2], const S& shared, int count, int dim, int first = 0) {
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, parts = dim / WARP_KEYS;
@@ -232,8 +243,8 @@ __device__ __forceinline__ void add_state(float (&sums)[2][2], const S& shared, 
   }
 }
 
-// What `entries` rows from earlier[first] on give, which are the same for both rows of the warp. A second row that is
-// not there gets anything, and is not used.
+// What `entries` rows from earlier[first] on give, which are the same for both rows of the warp. A
+// second row that is not there gets anything, and is not used.
 template <class S>
 __device__ __forceinline__ void add_earlier(float (&sums)[2][2], const S& shared, int entries, int first = 0) {
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;

@@ -1,5 +1,5 @@
-// What a block of deltanet_decode.cu holds in shared memory, which rows it works on at a time, and how it asks for few
-// bytes.
+// What a block of deltanet_decode.cu holds in shared memory, which rows it works on at a time, and
+// how it asks for few bytes.
 #pragma once
 #include "convolve.cuh"
 #include "deltanet.cuh"
@@ -17,15 +17,18 @@ struct DecodeArgs {
 };
 static_assert(sizeof(DecodeArgs) == 320, "as in src/cuda/ops/deltanet.rs");
 
-// What blocks of a cluster wait for: a group's heads, its products, its sums of squares. Of the last there are two, for
-// every other group: a block may send those of a group while another still waits for those of the one before.
+// What blocks of a cluster wait for: a group's heads, its products, its sums of squares. Of the
+// last there are two, for every other group: a block may send those of a group while another still
+// waits for those of the one before.
 enum Signals { HEADS, PRODUCTS, SQUARES, SIGNALS = SQUARES + 2 };
 
 // Rows of the sequence are numbered in the order of step_rows: parents come before their children.
 struct __align__(16) DecodeShared {
-  // Behind the keys of the sequence, of which a group reads 16 rows though it has fewer: what is read beyond lies still.
+  // Behind the keys of the sequence, of which a group reads 16 rows though it has fewer: what is
+  // read beyond lies still.
   float queries[GROUP][KEY_STRIDE];
-  // First the keys of the state of each warp and of the tape (see tape_key), then products with the state.
+  // First the keys of the state of each warp and of the tape (see tape_key), then products with the
+  // state.
   union {
     float partial[WARPS][VECTORS][SLICE];
     struct {
@@ -57,8 +60,8 @@ struct __align__(16) DecodeShared {
 };
 static_assert(sizeof(DecodeShared) == 92352, "as launched");
 
-// The key of entry i of the tape. Its 16-byte pieces are turned by i, so that eight entries side by side lie in
-// different banks: piece c lies where c ^ (i & 7) would.
+// The key of entry i of the tape. Its 16-byte pieces are turned by i, so that eight entries side by
+// side lie in different banks: piece c lies where c ^ (i & 7) would.
 __device__ __forceinline__ float* tape_key(DecodeShared& shared, int i) {
   return i < 32 ? shared.loaded[i / 4].tape_keys[i % 4] : shared.more_tape_keys[i - 32];
 }

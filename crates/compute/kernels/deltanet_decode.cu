@@ -1,24 +1,28 @@
-// Gated DeltaNet in one launch (deltanet.cuh has the whole): convolution, products, deltas, outputs, norm and gate of
-// passes of up to DECODE_ROWS rows that fold no states. What a block holds: deltanet_block.cuh; what it does with a
-// group of rows: deltanet_gather.cuh, then deltanet_solve.cuh.
+// Gated DeltaNet in one launch (deltanet.cuh has the whole): convolution, products, deltas,
+// outputs, norm and gate of passes of up to DECODE_ROWS rows that fold no states. What a block
+// holds: deltanet_block.cuh; what it does with a group of rows: deltanet_gather.cuh, then
+// deltanet_solve.cuh.
 //
-// Grid (dim / 32, value_heads, sequences), 256 threads, clusters of dim / 32: the slices of a head. Dynamic shared
-// memory 656 most_rows + 92352: keys [most_rows][KEY_STRIDE] and deltas [most_rows][SLICE] of the sequence's rows, then
-// DecodeShared; keys are read beyond the last row, so something must follow. The blocks of a cluster share, row by row,
-// the convolution of query and key (of few rows each takes all) and the products of keys, and each other's sums of
-// squares. What they send counts down a signal of the block it goes to, so that nobody waits for more than that: a
-// barrier of the cluster that orders memory would wait for the block's stores to reach the device's.
-// Numbers and orders are those of the other forms.
+// Grid (dim / 32, value_heads, sequences), 256 threads, clusters of dim / 32: the slices of a head.
+// Dynamic shared memory 656 most_rows + 92352: keys [most_rows][KEY_STRIDE] and deltas
+// [most_rows][SLICE] of the sequence's rows, then DecodeShared; keys are read beyond the last row,
+// so something must follow. The blocks of a cluster share, row by row, the convolution of query and
+// key (of few rows each takes all) and the products of keys, and each other's sums of squares. What
+// they send counts down a signal of the block it goes to, so that nobody waits for more than that:
+// a barrier of the cluster that orders memory would wait for the block's stores to reach the
+// device's. Numbers and orders are those of the other forms.
 //
-// Without folded states a sequence has at most two steps: rows that start from an anchor, and rows that start from the
-// next one, 32 tokens on. A group may have rows of both; the tape is numbered from the first anchor on.
+// Without folded states a sequence has at most two steps: rows that start from an anchor, and rows
+// that start from the next one, 32 tokens on. A group may have rows of both; the tape is numbered
+// from the first anchor on.
 //
-// Floor: states, 0.7 us a layer of the 27B, and 0.5 us of FFMA a block of sixteen rows. Limited by latency, one after
-// the other: the launch; the pass, then what was committed (both before the wait for the inputs); the inputs; heads;
-// products and states; sums; the rows of a group, which need each other's deltas; outputs; the norm, which needs all of
-// the cluster. So nothing in between may load, wait for a store, or branch from one load to the next.
-// Two blocks share a multiprocessor, with 128 registers a thread; on cards with 100 KB of shared memory there is one.
-// budget: deltanet_decode 232
+// Floor: states, 0.7 us a layer of the 27B, and 0.5 us of FFMA a block of sixteen rows. Limited by
+// latency, one after the other: the launch; the pass, then what was committed (both before the wait
+// for the inputs); the inputs; heads; products and states; sums; the rows of a group, which need
+// each other's deltas; outputs; the norm, which needs all of the cluster. So nothing in between may
+// load, wait for a store, or branch from one load to the next. Two blocks share a multiprocessor,
+// with 128 registers a thread; on cards with 100 KB of shared memory there is one. budget:
+// deltanet_decode 232
 #include "deltanet_gather.cuh"
 #include "deltanet_solve.cuh"
 
@@ -51,8 +55,8 @@ extern "C" __global__ void __launch_bounds__(FOLD_THREADS, RESIDENT) deltanet_de
   if (threadIdx.x == 0) make_signals(shared.signals, SIGNALS);
   cluster_arrive();
 
-  // The pass, what was committed, and weights were there before the first kernel began: a copy, for which a kernel
-  // waits however it is launched, lies between the last commit and the pass.
+  // The pass, what was committed, and weights were there before the first kernel began: a copy, for
+  // which a kernel waits however it is launched, lies between the last commit and the pass.
   Group g;
   g.tape = rows ? max(0, committed - position) : 0;
   g.local = 0;

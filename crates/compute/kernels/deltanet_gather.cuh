@@ -1,5 +1,5 @@
-// deltanet_decode.cu, a group of rows from what is in memory to products: of its keys and queries with each other, with
-// the tape's keys and with the states its rows start from.
+// deltanet_decode.cu, a group of rows from what is in memory to products: of its keys and queries
+// with each other, with the tape's keys and with the states its rows start from.
 #pragma once
 #include "deltanet_block.cuh"
 
@@ -14,7 +14,8 @@ __device__ __forceinline__ float2 add2(const float2& x, const float2& y) {
   return make_float2(__fadd_rn(x.x, y.x), __fadd_rn(x.y, y.y));
 }
 
-// Asks for what was committed: states, and of the tape deltas, gates and, for the block's share of the products, keys.
+// Asks for what was committed: states, and of the tape deltas, gates and, for the block's share of
+// the products, keys.
 __device__ __forceinline__ void load_committed(DecodeShared& shared, const RecurrentLayout& l, const Block& b,
                                                const Group& g) {
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, position = shared.position;
@@ -38,8 +39,8 @@ __device__ __forceinline__ void load_committed(DecodeShared& shared, const Recur
   if (i < g.tape) copy4(&shared.tape_gates[i], b.tape + l.tape_gates + slot(i) * l.value_heads + b.head);
 }
 
-// Queries (even warps) or keys (odd ones), given their weights: of few rows all, else the block's share to all blocks
-// of the cluster.
+// Queries (even warps) or keys (odd ones), given their weights: of few rows all, else the block's
+// share to all blocks of the cluster.
 __device__ __forceinline__ void convolve_heads(const DecodeArgs& args, DecodeShared& shared, float* keys,
                                                const Block& b, const Group& g, const float4 (&weight)[TAPS]) {
   const RecurrentLayout& l = args.net.layout;
@@ -74,8 +75,8 @@ __device__ __forceinline__ void convolve_heads(const DecodeArgs& args, DecodeSha
   }
 }
 
-// Products of the block's share of the group's rows with the keys on their lists, to all blocks of the cluster. A lane
-// has an entry of a row's list, and sums by piece of 16 bytes modulo eight.
+// Products of the block's share of the group's rows with the keys on their lists, to all blocks of
+// the cluster. A lane has an entry of a row's list, and sums by piece of 16 bytes modulo eight.
 __device__ __forceinline__ void share_products(const DeltaNetArgs& a, DecodeShared& shared, const float* keys,
                                                const Group& g) {
   const int slices = gridDim.x;
@@ -119,9 +120,10 @@ __device__ __forceinline__ void share_products(const DeltaNetArgs& a, DecodeShar
   }
 }
 
-// Products of the group's keys and queries with the states their rows start from, which lie where the results go and
-// behind. A state that is not there gives what nobody reads. All of the block come here: before the first result is
-// stored they are done with the tape's keys, which lie there too.
+// Products of the group's keys and queries with the states their rows start from, which lie where
+// the results go and behind. A state that is not there gives what nobody reads. All of the block
+// come here: before the first result is stored they are done with the tape's keys, which lie there
+// too.
 __device__ __forceinline__ void through_states(DecodeShared& shared, const float* keys, const Group& g, int dim) {
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
   float (*const partial)[SLICE] = shared.partial[warp];
@@ -134,7 +136,8 @@ __device__ __forceinline__ void through_states(DecodeShared& shared, const float
     all_done();
   } else if (g.split > 0 && g.split < g.count) {
     all_done();
-    // Eight rows at a time, the last ones first, and those of the first step before others: they go where its state is.
+    // Eight rows at a time, the last ones first, and those of the first step before others: they go
+    // where its state is.
 #pragma unroll 1
     for (int i = g.count > GROUP / 2 ? 3 : 1; i >= 0; i--) {
       const int begin = i / 2 * GROUP / 2;

@@ -1,12 +1,14 @@
 // What comes before and after deltanet and deltanet_prompt (deltanet.cuh has the whole):
 //
-// deltanet_products  gates [rows][value_heads], and products [rows][key_heads][key, query][TAPE_TOKENS] of each row's
+// deltanet_products  gates [rows][value_heads], and products [rows][key_heads][key,
+// query][TAPE_TOKENS] of each row's
 //                    key and query with the keys since its anchor, its own last.
-//                    Grid (key_heads, blocks of rows), 128 threads, no shared memory; block y takes rows / gridDim.y
-//                    (rounded up) rows. Floor: a row's keys, 16 KB a head; limited by three dependent loads.
-// deltanet_gate      norm and gate of out. Grid (value_heads / 8 rounded up, rows), 128 threads.
-// budget: deltanet_products 128
-// budget: deltanet_gate 64
+//                    Grid (key_heads, blocks of rows), 128 threads, no shared memory; block y takes
+//                    rows / gridDim.y
+//                    (rounded up) rows. Floor: a row's keys, 16 KB a head; limited by three
+//                    dependent loads. deltanet_gate      norm and gate of out. Grid (value_heads /
+//                    8 rounded up, rows), 128 threads. budget: deltanet_products 128 budget:
+//                    deltanet_gate 64
 #include "deltanet.cuh"
 
 extern "C" __global__ void __launch_bounds__(128) deltanet_products(const __grid_constant__ DeltaNetArgs a) {

@@ -1,10 +1,10 @@
-// Gated DeltaNet in prompts (deltanet.cuh has the whole): as deltanet, for passes whose sequences are chains. Row
-// first_row + i has position committed + i, so that lists need not be read, and the anchors follow each other, so that
-// state, deltas and gates since the anchor stay in shared memory.
+// Gated DeltaNet in prompts (deltanet.cuh has the whole): as deltanet, for passes whose sequences
+// are chains. Row first_row + i has position committed + i, so that lists need not be read, and the
+// anchors follow each other, so that state, deltas and gates since the anchor stay in shared
+// memory.
 //
-// Grid (dim / 32, value_heads, sequences), 256 threads, dynamic shared memory 88448 bytes (sizeof PromptShared). After
-// deltanet_products; deltanet_gate comes behind.
-// budget: deltanet_prompt 128
+// Grid (dim / 32, value_heads, sequences), 256 threads, dynamic shared memory 88448 bytes (sizeof
+// PromptShared). After deltanet_products; deltanet_gate comes behind. budget: deltanet_prompt 128
 #include "deltanet.cuh"
 
 struct PromptShared {

@@ -1,9 +1,10 @@
-// deltanet_decode.cu, a group of rows from products to deltas and outputs: products become weights, what came before
-// the group is added up, then the rows follow each other.
+// deltanet_decode.cu, a group of rows from products to deltas and outputs: products become weights,
+// what came before the group is added up, then the rows follow each other.
 #pragma once
 #include "deltanet_block.cuh"
 
-// What the warp's two rows of the group (w and w + 8) are weighed with. Of a row that is not there nothing is used.
+// What the warp's two rows of the group (w and w + 8) are weighed with. Of a row that is not there
+// nothing is used.
 struct Weigher {
   int listed[2];       // of each row
   int outside[2];      // entries of its list outside the group
@@ -91,7 +92,8 @@ __device__ __forceinline__ void add_states(float (&sums)[2][2], const DecodeShar
   }
 }
 
-// What the tape gives to one or both of the warp's rows: `entries` rows from earlier[first] on. [row][key, query].
+// What the tape gives to one or both of the warp's rows: `entries` rows from earlier[first] on.
+// [row][key, query].
 template <bool FIRST, bool SECOND>
 __device__ __forceinline__ void add_tape(float (&sums)[2][2], const DecodeShared& shared, int entries, int first) {
   constexpr int STEP = 8;  // loads go beyond the end, sums do not
@@ -120,7 +122,8 @@ __device__ __forceinline__ void add_tape(float (&sums)[2][2], const DecodeShared
   }
 }
 
-// What rows of earlier groups give to the warp's r-th row, n of the group: those between the tape and the group.
+// What rows of earlier groups give to the warp's r-th row, n of the group: those between the tape
+// and the group.
 __device__ __forceinline__ void add_groups(float (&sums)[2], const DecodeShared& shared, const float* deltas,
                                            const Weigher& weigher, int n, int r, int begin) {
   constexpr int STEP = 4;
@@ -145,8 +148,9 @@ __device__ __forceinline__ void add_groups(float (&sums)[2], const DecodeShared&
   }
 }
 
-// d of rows BEGIN to BEGIN + HALF of the group, a column a lane, to deltas [count][SLICE]. Once a d is known it is
-// added to the sums of all rows behind it: for each the order is that of the list, and they do not wait for each other.
+// d of rows BEGIN to BEGIN + HALF of the group, a column a lane, to deltas [count][SLICE]. Once a d
+// is known it is added to the sums of all rows behind it: for each the order is that of the list,
+// and they do not wait for each other.
 constexpr int HALF = GROUP / 2;
 template <int BEGIN>
 __device__ __forceinline__ void solve_half(float (&d)[HALF], const DecodeShared& shared, float* deltas, int count,
@@ -194,8 +198,8 @@ __device__ __forceinline__ void solve_group(float* deltas, const DecodeShared& s
   if (count > HALF) solve_half<HALF>(d, shared, deltas, count, ancestors);
 }
 
-// o of row n of the group, a column a lane: `sum` and what the row itself and the rows before it in the group give, of
-// which there are at most BEFORE.
+// o of row n of the group, a column a lane: `sum` and what the row itself and the rows before it in
+// the group give, of which there are at most BEFORE.
 template <int BEFORE>
 __device__ __forceinline__ float output_of(const DecodeShared& shared, const float* deltas, int n, float sum) {
   const int lane = threadIdx.x & 31;

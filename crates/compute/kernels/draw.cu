@@ -1,28 +1,33 @@
-// draw: one token per row of logits [rows][vocab], by the row's own settings. The check for NaN and infinity comes
-// before everything: bad[r] is the lowest index of one, else -1; the token of such a row is 0.
+// draw: one token per row of logits [rows][vocab], by the row's own settings. The check for NaN and
+// infinity comes before everything: bad[r] is the lowest index of one, else -1; the token of such a
+// row is 0.
 //
-// Temperature 0 (or less): the highest logit, of equals the lowest id. Else: the top_k best (0: all); of those the
-// fewest best whose share reaches top_p, and only those at least min_p times as probable as the best; then, in order of
-// ids, the token where the sum of masses passes uniform(seed, choice, position) of the whole (Philox 4x32-10, 53 bits).
+// Temperature 0 (or less): the highest logit, of equals the lowest id. Else: the top_k best (0:
+// all); of those the fewest best whose share reaches top_p, and only those at least min_p times as
+// probable as the best; then, in order of ids, the token where the sum of masses passes
+// uniform(seed, choice, position) of the whole (Philox 4x32-10, 53 bits).
 //
-// A mass is exp((logit - highest) / temperature) * 2^44 rounded down to an integer. So sums are exact in any order and
-// the token depends on the row alone, not on how it is split over blocks and threads. What is lost is at most 2^-26 of
-// the whole, a token below 2^-44 of the best has no mass and is never drawn.
+// A mass is exp((logit - highest) / temperature) * 2^44 rounded down to an integer. So sums are
+// exact in any order and the token depends on the row alone, not on how it is split over blocks and
+// threads. What is lost is at most 2^-26 of the whole, a token below 2^-44 of the best has no mass
+// and is never drawn.
 //
-// Nothing is sorted but a short list. A token is a 64-bit word, the logit as an integer that compares like it above the
-// complement of the id, so that words all differ. A set "the best so many" is the words from a lowest one, `floor`, on.
-// It is found by a histogram over 2048 bins, first by distance from the highest logit in temperatures, 64 bins to one,
-// then, as long as the bin that holds the end is too full, by the bits of the words in that bin. The words of the last
+// Nothing is sorted but a short list. A token is a 64-bit word, the logit as an integer that
+// compares like it above the complement of the id, so that words all differ. A set "the best so
+// many" is the words from a lowest one, `floor`, on. It is found by a histogram over 2048 bins,
+// first by distance from the highest logit in temperatures, 64 bins to one, then, as long as the
+// bin that holds the end is too full, by the bits of the words in that bin. The words of the last
 // bin are listed, sorted, and counted or summed up to the end.
 //
-// The blocks of a cluster share a row, each with a range of ids; histograms and lists are read from each other's shared
-// memory. Devices without clusters take one block a row. Every pass over the row reads it again, from L2 or L1.
+// The blocks of a cluster share a row, each with a range of ids; histograms and lists are read from
+// each other's shared memory. Devices without clusters take one block a row. Every pass over the
+// row reads it again, from L2 or L1.
 //
-// Floor: 16 rows of 248320: 16 MB a pass from L2, about 3 us; greedy is one pass, top-k and top-p together are six.
-// What limits it is the instructions for every number in every pass, and a dozen cluster barriers.
-// Launch: grid [rows * split], block 512, cluster `split`: 8 from compute capability 9.0 on, else 1. No dynamic shared
-// memory. vocab <= 262144. An image for older devices that runs on a newer one leaves all but one block of a row idle.
-// budget: draw 64
+// Floor: 16 rows of 248320: 16 MB a pass from L2, about 3 us; greedy is one pass, top-k and top-p
+// together are six. What limits it is the instructions for every number in every pass, and a dozen
+// cluster barriers. Launch: grid [rows * split], block 512, cluster `split`: 8 from compute
+// capability 9.0 on, else 1. No dynamic shared memory. vocab <= 262144. An image for older devices
+// that runs on a newer one leaves all but one block of a row idle. budget: draw 64
 #include "forerun.cuh"
 
 constexpr int THREADS = 512;
@@ -148,7 +153,8 @@ struct Row {
       for (int i = begin + lane; i < end; i += 32) f(i, logits[i]);
       return;
     }
-    // Three loads in flight, but the code for one number: a longer body would cost more registers than it saves time.
+    // Three loads in flight, but the code for one number: a longer body would cost more registers
+    // than it saves time.
     const auto load = [&](int id) {
       return id < end ? *(const float4*)(logits + id) : make_float4(0.f, 0.f, 0.f, 0.f);
     };
@@ -190,9 +196,9 @@ __device__ __forceinline__ u64 sum_before(u64 v, u64& total, Shared& s) {
   return before + upto - v;
 }
 
-// Finds the bin where the sum over the cluster's bins reaches `wanted` (mass, or number of tokens), and how many
-// members it has; BINS where none does. With a `share` of 0 or more, wanted is set to that share of all. Ends with a
-// cluster barrier.
+// Finds the bin where the sum over the cluster's bins reaches `wanted` (mass, or number of tokens),
+// and how many members it has; BINS where none does. With a `share` of 0 or more, wanted is set to
+// that share of all. Ends with a cluster barrier.
 template <bool MASS> __device__ __forceinline__ void find_bin(u64& wanted, float share, Shared& s) {
   const int blocks = cluster_blocks(), mine = threadIdx.x * PER_THREAD;
   const auto value = [&](int bin, int r) -> u64 {
@@ -250,8 +256,8 @@ __device__ __forceinline__ void sort_list(u32 n, Shared& s) {
   }
 }
 
-// The lowest word of the fewest best tokens from `floor` on that are `wanted` in number or, with MASS, make up `share`
-// of their mass.
+// The lowest word of the fewest best tokens from `floor` on that are `wanted` in number or, with
+// MASS, make up `share` of their mass.
 template <bool MASS> __device__ u64 narrow(const Row& row, u64 floor, u64 wanted, float share, Shared& s) {
   const int rank = cluster_rank(), blocks = cluster_blocks();
   bool first = true;       // bins by distance; afterwards by bits of the words from `low` to `high`
@@ -324,7 +330,8 @@ template <bool MASS> __device__ u64 narrow(const Row& row, u64 floor, u64 wanted
   if (rank == 0) {
     const u32 n = s.listed;
     sort_list(n, s);
-    // A thread has neighbours of the sorted list; the one where the sum reaches `wanted` is the last to stay.
+    // A thread has neighbours of the sorted list; the one where the sum reaches `wanted` is the
+    // last to stay.
     constexpr int MINE = LISTED / THREADS;
     u64 value[MINE], sum = 0, total;
 #pragma unroll

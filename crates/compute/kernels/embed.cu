@@ -1,10 +1,9 @@
-// embed: out[r] = the decoded row of the table for the row's token. The table stays in the file's block order; `type`
-// is the type's number in a GGUF file (BlockType::ggml_id).
+// embed: out[r] = the decoded row of the table for the row's token. The table stays in the file's
+// block order; `type` is the type's number in a GGUF file (BlockType::ggml_id).
 //
-// Floor: a row of 5120 columns is 2.9 to 10 KB of the table from memory and 20 KB written: one memory latency. A thread
-// decodes 4 columns, which share their scales.
-// Launch: grid [rows, ceil(cols / 1024)], block 256, no shared memory. cols is a multiple of 32.
-// budget: embed 48
+// Floor: a row of 5120 columns is 2.9 to 10 KB of the table from memory and 20 KB written: one
+// memory latency. A thread decodes 4 columns, which share their scales. Launch: grid [rows,
+// ceil(cols / 1024)], block 256, no shared memory. cols is a multiple of 32. budget: embed 48
 #include "forerun.cuh"
 
 enum TableType {

@@ -1,13 +1,16 @@
-// The experts of a decoding pass, from a block's second norm to the sum of its experts' outputs, in three launches:
+// The experts of a decoding pass, from a block's second norm to the sum of its experts' outputs, in
+// three launches:
 //   experts_route  n = rms(x + add) * norm, and the router's logits of n;
-//   experts_up     the choice of experts; act = silu(gate n) * (up n) of every visit and of the shared expert;
-//   experts_down   x += add; out = sum over ranks of weight * down act + sigmoid(shared logit) * shared down act.
-// Here is what they share. A visit is a row at one of its experts, row * top_k + rank. Visits of an expert are
-// multiplied in groups of up to 8; the shared expert is visited by all rows, in groups of their own. See tiles.cuh for
-// the weights.
+//   experts_up     the choice of experts; act = silu(gate n) * (up n) of every visit and of the
+//   shared expert;
+//   experts_down   x += add; out = sum over ranks of weight * down act + sigmoid(shared logit) *
+//   shared down act. Here is what they share. A visit is a row at one of its experts, row * top_k +
+//   rank. Visits of an expert are multiplied in groups of up to 8; the shared expert is visited by
+//   all rows, in groups of their own. See tiles.cuh for the weights.
 //
-// A row's bits: every tile of 16 x 256 weights is multiplied from zero, and an output is the sum of its tiles in order
-// of the columns; ranks are added in order. Which warp or block does what changes no sum.
+// A row's bits: every tile of 16 x 256 weights is multiplied from zero, and an output is the sum of
+// its tiles in order of the columns; ranks are added in order. Which warp or block does what
+// changes no sum.
 //
 // Limits: rows <= 64, experts <= 512, top_k <= 16, all columns whole tiles, at most 4096 of x.
 #pragma once
@@ -30,7 +33,8 @@ __device__ __forceinline__ u8* shared_memory() {
   extern __shared__ __align__(128) u8 memory[];
   return memory;
 }
-// One tile, or two rows of tiles one behind the other, into shared memory; lanes of a warp call this together.
+// One tile, or two rows of tiles one behind the other, into shared memory; lanes of a warp call
+// this together.
 __device__ __forceinline__ void copy_tile(u8* to, const u8* from, int bytes, u64* barrier, int lane) {
 #if __CUDA_ARCH__ >= 900
   if (lane == 0) {
@@ -66,9 +70,10 @@ constexpr int ARRIVALS = 32, PAIR_ARRIVALS = 64;
 #endif
 #endif
 
-// What a lane multiplies tiles with: of activation row lane / 4 the columns 8 t .. 8 t + 7 of each of 8 groups of 32,
-// and for groups 2 t and 2 t + 1 the high and the low halves of their sums; or the high halves of the sums of their
-// first and of their last 16 columns, then the low ones (BY_16).
+// What a lane multiplies tiles with: of activation row lane / 4 the columns 8 t .. 8 t + 7 of each
+// of 8 groups of 32, and for groups 2 t and 2 t + 1 the high and the low halves of their sums; or
+// the high halves of the sums of their first and of their last 16 columns, then the low ones
+// (BY_16).
 struct Operand {
   uint4 x[8], sums;
 
@@ -81,9 +86,10 @@ struct Operand {
 struct Nothing {  // is done with an operand that has been read
   __device__ __forceinline__ void operator()(int) const {}
 };
-// TILES tiles, `stride` bytes apart, times one operand: elements 0, 1 of a result are row g of the tile and activation
-// rows 2 t, + 1; 2, 3 row g + 8. used(c) is called when b.x[2 c] and b.x[2 c + 1] have been read for the last time,
-// used(4) when b.sums have: the next operand may come in their place.
+// TILES tiles, `stride` bytes apart, times one operand: elements 0, 1 of a result are row g of the
+// tile and activation rows 2 t, + 1; 2, 3 row g + 8. used(c) is called when b.x[2 c] and b.x[2 c +
+// 1] have been read for the last time, used(4) when b.sums have: the next operand may come in their
+// place.
 template <int FORMAT, int TILES, bool BY_16, class Used = Nothing>
 __device__ __forceinline__ void multiply(const u8* tile, int stride, const Operand& b, float (&out)[TILES][4],
                                          int lane, const Used& used = Used()) {
@@ -205,9 +211,9 @@ __device__ __forceinline__ void add_visit(Visits& s, int row, int visit, u32 exp
   atomicOr(&s.masks[expert][row >> 5], 1u << (row & 31));
 }
 
-// Sorts the visits into groups; which visits these are stands in `order` after list_order. All threads of the block
-// (256 at least) call both, a barrier before the first; a barrier comes last in each that has something to do (for one
-// row the first does it all).
+// Sorts the visits into groups; which visits these are stands in `order` after list_order. All
+// threads of the block (256 at least) call both, a barrier before the first; a barrier comes last
+// in each that has something to do (for one row the first does it all).
 __device__ __forceinline__ void list_groups(Visits& s, int rows, int experts, int top_k) {
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
   if (rows == 1) {

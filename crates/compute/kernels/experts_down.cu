@@ -1,16 +1,18 @@
-// experts_down: the last launch of a block's experts, see experts.cuh. x += add; out = sum over ranks, in order, of
-// weight * (down act) + sigmoid(shared logit) * (down act of the shared expert).
+// experts_down: the last launch of a block's experts, see experts.cuh. x += add; out = sum over
+// ranks, in order, of weight * (down act) + sigmoid(shared logit) * (down act of the shared
+// expert).
 //
-// A block has 16 outputs and all groups; a warp multiplies the row tile of one group after the other, tiles streaming
-// through a ring of its own, and leaves the results in shared memory, where they are weighted and added. The choice of
-// experts is there before experts_up has ended, so the first tiles are asked for while it runs; and so are x, add and
-// the shared expert's logits, which nobody else uses any more.
+// A block has 16 outputs and all groups; a warp multiplies the row tile of one group after the
+// other, tiles streaming through a ring of its own, and leaves the results in shared memory, where
+// they are weighted and added. The choice of experts is there before experts_up has ended, so the
+// first tiles are asked for while it runs; and so are x, add and the shared expert's logits, which
+// nobody else uses any more.
 //
-// Floor: the tiles of down of the experts that are visited: at 16 rows of 35B-A3B about 102 experts, 74 MB (half Q4_K,
-// half Q6_K), 16 us on an H200. What limits: instructions (245 to multiply a Q4_K tile, 350 Q6_K).
-// Launch: grid [row tiles], block 32 * warps, 8 to 16 warps. Dynamic shared memory warps * slots * (slot_bytes + 8) +
-// rows * (top_k + 1) * 4 * (LD + 1) + DOWN_FIXED.
-// budget: experts_down 128
+// Floor: the tiles of down of the experts that are visited: at 16 rows of 35B-A3B about 102
+// experts, 74 MB (half Q4_K, half Q6_K), 16 us on an H200. What limits: instructions (245 to
+// multiply a Q4_K tile, 350 Q6_K). Launch: grid [row tiles], block 32 * warps, 8 to 16 warps.
+// Dynamic shared memory warps * slots * (slot_bytes + 8) + rows * (top_k + 1) * 4 * (LD + 1) +
+// DOWN_FIXED. budget: experts_down 128
 #include "experts.cuh"
 
 struct ExpertsDownArgs {
@@ -79,8 +81,8 @@ extern "C" __global__ void __launch_bounds__(512) experts_down(const __grid_cons
   float* weights = results + (visit_count + a.rows) * LD;  // of each
   Ring ring{slots + warp * a.slots * a.slot_bytes, barriers + warp * a.slots, a.slots, a.slot_bytes, 0, 0, 0, a.slots};
   ring.init(lane);
-  // experts_up has let this kernel begin, so experts_route has ended and the choice is there. Everything is asked for
-  // at once, a thread's first number of x too.
+  // experts_up has let this kernel begin, so experts_route has ended and the choice is there.
+  // Everything is asked for at once, a thread's first number of x too.
   const auto place = [&](int i) { return (size_t)(i >> 4) * a.down.rows + blockIdx.x * 16 + (i & 15); };
   const int own = __ldcg(&a.list->count), numbers = a.add ? a.rows * 16 : 0;
   float x0 = 0.f, add0 = 0.f;
@@ -138,7 +140,8 @@ extern "C" __global__ void __launch_bounds__(512) experts_down(const __grid_cons
   const auto visit_of = [&](const Unit& u, int n) {
     return u.is_shared ? u.first + n : (int)visits.order[u.first + n];
   };
-  // Where an operand is read from, a tile ahead: while one is multiplied the next takes its place, piece by piece.
+  // Where an operand is read from, a tile ahead: while one is multiplied the next takes its place,
+  // piece by piece.
   const __half* x = nullptr;
   const float* sums = nullptr;
   const auto begin = [&](const Unit& u) {

@@ -1,11 +1,12 @@
-// experts_route: the first launch of a block's experts, see experts.cuh. n = rms(x + add) * norm; the logits of the
-// router and of the shared expert's gate. x is not written: blocks of this launch read it.
+// experts_route: the first launch of a block's experts, see experts.cuh. n = rms(x + add) * norm;
+// the logits of the router and of the shared expert's gate. x is not written: blocks of this launch
+// read it.
 //
-// Floor: the router's tiles, 1 MB for 256 experts of 2048 columns, which are asked for before the inputs are there.
-// Latency limits it: x, one reduction, one product, one sum. Every block of some rows makes their norm again.
-// Launch: grid [row tiles of the router and of the shared gate, ceil(rows / block_rows)], block cols / 8: warp k has
-// the columns of tile k. Dynamic shared memory cols / 256 * (tile_bytes + ROUTE_WARP).
-// budget: experts_route 128
+// Floor: the router's tiles, 1 MB for 256 experts of 2048 columns, which are asked for before the
+// inputs are there. Latency limits it: x, one reduction, one product, one sum. Every block of some
+// rows makes their norm again. Launch: grid [row tiles of the router and of the shared gate,
+// ceil(rows / block_rows)], block cols / 8: warp k has the columns of tile k. Dynamic shared memory
+// cols / 256 * (tile_bytes + ROUTE_WARP). budget: experts_route 128
 #include "experts.cuh"
 
 constexpr int X_ROW = 264;  // halves from one activation row to the next in shared memory
@@ -47,8 +48,8 @@ extern "C" __global__ void __launch_bounds__(512) experts_route(const __grid_con
   const float norm[8] = {n0.x, n0.y, n0.z, n0.w, n1.x, n1.y, n1.z, n1.w};
   const int first = blockIdx.y * a.block_rows, count = min(a.rows - first, a.block_rows), cols = a.out.cols;
 
-  // Rows that are not there are left out by a jump behind the last one, not row by row: instructions are cold, and each
-  // line of them costs more than what it does.
+  // Rows that are not there are left out by a jump behind the last one, not row by row:
+  // instructions are cold, and each line of them costs more than what it does.
   wait_for_inputs();
   const auto eight = [&](float (&to)[8], const float* from, int r) {
     const float4* at = (const float4*)(from + (size_t)(first + r) * cols + col);

@@ -1,20 +1,22 @@
-// experts_up: the second launch of a block's experts, see experts.cuh. The experts of every row and their weights, see
-// route.cuh; act = silu(gate n) * (up n) of every visit and of the shared expert.
+// experts_up: the second launch of a block's experts, see experts.cuh. The experts of every row and
+// their weights, see route.cuh; act = silu(gate n) * (up n) of every visit and of the shared
+// expert.
 //
-// Every block makes the whole choice for itself, which takes less than to wait for another's (at 16 rows as much); the
-// first one also writes it down, for experts_down and for whoever asks later.
+// Every block makes the whole choice for itself, which takes less than to wait for another's (at 16
+// rows as much); the first one also writes it down, for experts_down and for whoever asks later.
 //
-// A block's items are 16 rows of gate and up for one group each, first some of the shared expert, whose weights are
-// asked for before the inputs are there, then its share of all others, one expert after the other. The tiles of an
-// item, all columns, are a stage of shared memory: two copies. Warp k multiplies tiles k, k + 8, .. of it with
-// activations that stay in its registers while the group is the same; in turns, warps add up what all have left in
-// `parts`. While the last item of a block is worked on, the first tiles of `down` are brought into L2.
+// A block's items are 16 rows of gate and up for one group each, first some of the shared expert,
+// whose weights are asked for before the inputs are there, then its share of all others, one expert
+// after the other. The tiles of an item, all columns, are a stage of shared memory: two copies.
+// Warp k multiplies tiles k, k + 8, .. of it with activations that stay in its registers while the
+// group is the same; in turns, warps add up what all have left in `parts`. While the last item of a
+// block is worked on, the first tiles of `down` are brought into L2.
 //
-// Floor: the tiles of gate and up of the experts that are visited: at 16 rows of 35B-A3B about 102 experts, 120 MB, 27
-// us on an H200; at 1 row 10.6 MB, 2.3 us. What limits: instructions (490 to multiply two Q4_K tiles), at few rows the
-// chain choice, groups, first weights, product, sum.
-// Launch: grid any, block 256, two of them a multiprocessor. Dynamic shared memory stages * stage_bytes + UP_FIXED.
-// budget: experts_up 128
+// Floor: the tiles of gate and up of the experts that are visited: at 16 rows of 35B-A3B about 102
+// experts, 120 MB, 27 us on an H200; at 1 row 10.6 MB, 2.3 us. What limits: instructions (490 to
+// multiply two Q4_K tiles), at few rows the chain choice, groups, first weights, product, sum.
+// Launch: grid any, block 256, two of them a multiprocessor. Dynamic shared memory stages *
+// stage_bytes + UP_FIXED. budget: experts_up 128
 #include "experts.cuh"
 
 constexpr int UP_WARPS = 8;
@@ -48,8 +50,8 @@ constexpr int MAX_STAGES = 4;
 constexpr int UP_FIXED = UP_PARTS + sizeof(Visits) + BUFFERS * 16 + MAX_STAGES * 16;
 static_assert(UP_FIXED == 33936, "as in src/cuda/ops/experts.rs");
 
-// A block's items, 16 rows of gate and up for one group each: first those of the shared expert, then its share of the
-// others, all of one expert before the next.
+// A block's items, 16 rows of gate and up for one group each: first those of the shared expert,
+// then its share of the others, all of one expert before the next.
 struct Share {
   int shared, all;          // items of the block
   int first;                // of all experts' items
@@ -77,8 +79,8 @@ struct Item {
   }
 };
 
-// Memory has nothing more to do for this block, and experts_down has not begun to ask: of each group it begins with,
-// this block's share of the tiles, a group a lane.
+// Memory has nothing more to do for this block, and experts_down has not begun to ask: of each
+// group it begins with, this block's share of the tiles, a group a lane.
 __device__ __forceinline__ void fetch_ahead(const ExpertsUpArgs& a, const VisitList& visits, int lane) {
 #if __CUDA_ARCH__ >= 900
   const int tiles = a.down.rows / 16 * (a.act.ld / 256), bytes = tile_bytes(a.down.format);
@@ -200,8 +202,8 @@ extern "C" __global__ void __launch_bounds__(32 * UP_WARPS, 2) experts_up(const 
   launch_dependents();  // experts_down reads what experts_route and the first block wrote before this kernel has ended
   if (warp >= working) return;
 
-  // The sum over the columns of an item, gate times up, and the sum of 16 columns beside it. A lane has four rows of a
-  // visit.
+  // The sum over the columns of an item, gate times up, and the sum of 16 columns beside it. A lane
+  // has four rows of a visit.
   const auto add_up = [&](int index) {
     const int n = lane >> 2, q = lane & 3, buffer = index % BUFFERS;
     const float* part = parts + buffer * 2 * UP_WARPS * PART + n * LD + 4 * q;
@@ -235,14 +237,16 @@ extern "C" __global__ void __launch_bounds__(32 * UP_WARPS, 2) experts_up(const 
     const Activation& act = is_shared ? a.shared_act : a.act;
     const size_t visit = is_shared ? item.group * GROUP + n : visits.order[group_first(group) + n];
     *(uint2*)(act.x + visit * act.ld + item.tile * 16 + 4 * q) = words;
-    // Of the tile's place among the 16 of a superblock: bit 0 the half of the group, bits 1-3 the group.
+    // Of the tile's place among the 16 of a superblock: bit 0 the half of the group, bits 1-3 the
+    // group.
     __half* places = (__half*)(act.numbers + (visit * (act.ld / 256) + (item.tile >> 4)) * 16);
     const int place = (item.tile >> 2 & 3) * 8 + (item.tile & 1) * 2 + (item.tile >> 1 & 1);
     if (q == 0) places[place] = __float2half_rn(clamp_half(of_16));
     if (q == 1) places[place + 4] = __float2half_rn(half_error(of_16));
   };
 
-  // Warps take turns in adding up, each an item later than it multiplied it: the others are done by then.
+  // Warps take turns in adding up, each an item later than it multiplied it: the others are done by
+  // then.
   Operand b;
   Item at{0, 0, 0};
   at.find(share);
@@ -292,8 +296,8 @@ extern "C" __global__ void __launch_bounds__(32 * UP_WARPS, 2) experts_up(const 
       put(part + UP_WARPS * PART, out[1], column > warp, lane);
     }
     barrier_arrive(full + buffer);
-    // Who comes last has the stage filled again. The count only says who that is; that all have read the stage is what
-    // the barrier says, which is complete by then.
+    // Who comes last has the stage filled again. The count only says who that is; that all have
+    // read the stage is what the barrier says, which is complete by then.
     __syncwarp();
     u32 before = 0;
     if (lane == 0) before = atomicInc(done + stage, working - 1);

@@ -1,10 +1,10 @@
-// Random weights made where they are needed, so that cost can be measured without a file: tiles of any format filled
-// with random bits whose scales give weights of mean about 0 and standard deviation `scale`. The same seed gives the
-// same tiles. Writes every byte once: limited by memory. Launch: any grid, block 256; a thread takes 16-byte pieces in
-// turn. Which bytes of a tile are scales: Q4_K and Q5_K d and dmin, the first 4 of every 16 in 2048..2304 (the other 12
-// are 6-bit scales and mins, any bits are valid); Q6_K d, 3328..3360 (3072..3328 are int8 scales, any are valid); Q8_0
-// d, 4096..4352; F16 has none, every half is a weight.
-// budget: fill_tiles 40
+// Random weights made where they are needed, so that cost can be measured without a file: tiles of
+// any format filled with random bits whose scales give weights of mean about 0 and standard
+// deviation `scale`. The same seed gives the same tiles. Writes every byte once: limited by memory.
+// Launch: any grid, block 256; a thread takes 16-byte pieces in turn. Which bytes of a tile are
+// scales: Q4_K and Q5_K d and dmin, the first 4 of every 16 in 2048..2304 (the other 12 are 6-bit
+// scales and mins, any bits are valid); Q6_K d, 3328..3360 (3072..3328 are int8 scales, any are
+// valid); Q8_0 d, 4096..4352; F16 has none, every half is a weight. budget: fill_tiles 40
 #include "tiles.cuh"
 
 struct FillTilesArgs {
@@ -31,8 +31,8 @@ extern "C" __global__ void __launch_bounds__(256) fill_tiles(const FillTilesArgs
     const u64 low = mix(a.seed * 0x100000001b3ull + 2 * i), high = mix(a.seed * 0x100000001b3ull + 2 * i + 1);
     u32 word[4] = {(u32)low, (u32)(low >> 32), (u32)high, (u32)(high >> 32)};
     const u32 piece = (u32)(i % in_tile);
-    // Standard deviations of d = 1: quants, 6-bit scales and mins uniform, dmin = d times the mean quant so that the
-    // mean is 0; Q6_K's scales uniform over int8.
+    // Standard deviations of d = 1: quants, 6-bit scales and mins uniform, dmin = d times the mean
+    // quant so that the mean is 0; Q6_K's scales uniform over int8.
     if (a.format == TILE_Q4_K || a.format == TILE_Q5_K) {
       const float d = a.scale / (a.format == TILE_Q4_K ? 258.3f : 526.9f), mean = a.format == TILE_Q4_K ? 7.5f : 15.5f;
       if (piece >= 128 && piece < 144) word[0] = half_bits(d) | half_bits(d * mean) << 16;

@@ -1,8 +1,10 @@
-// Folding 32 rows into a state: how a Gated DeltaNet anchor follows from the one before it. The pass and the commit use
-// this same function, so that a row gets the same bits from an anchor folded in its pass and from a committed one.
+// Folding 32 rows into a state: how a Gated DeltaNet anchor follows from the one before it. The
+// pass and the commit use this same function, so that a row gets the same bits from an anchor
+// folded in its pass and from a committed one.
 //
-// A block of FOLD_THREADS owns SLICE value columns of one head: a state [dim][SLICE], of which warp w holds keys 16w to
-// 16w + 15 and lane l four keys (16w + 4 (l / 8) on) times four columns (4 (l % 8) on).
+// A block of FOLD_THREADS owns SLICE value columns of one head: a state [dim][SLICE], of which warp
+// w holds keys 16w to 16w + 15 and lane l four keys (16w + 4 (l / 8) on) times four columns (4 (l %
+// 8) on).
 #pragma once
 #include "forerun.cuh"
 
@@ -66,8 +68,9 @@ __device__ __forceinline__ void store_tile(const float4 (&tile)[4], float* out, 
     if (tile_key() < dim) *(float4*)(out + (size_t)(tile_key() + j) * stride + tile_column()) = tile[j];
 }
 
-// tile = e^G tile + sum_i e^{G - G_i} k_i d_i^T over 32 rows. `rows.key(i)` is [dim], `rows.delta(i)` [SLICE],
-// `rows.gate(i)` the log decay. Begins with a barrier, so that `shared` may hold something else before.
+// tile = e^G tile + sum_i e^{G - G_i} k_i d_i^T over 32 rows. `rows.key(i)` is [dim],
+// `rows.delta(i)` [SLICE], `rows.gate(i)` the log decay. Begins with a barrier, so that `shared`
+// may hold something else before.
 template <class Rows>
 __device__ __forceinline__ void fold(float4 (&tile)[4], const Rows& rows, int dim, FoldShared& shared) {
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;

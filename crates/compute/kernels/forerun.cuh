@@ -1,9 +1,11 @@
-// What every kernel shares: the pass as the device sees it, activations, and the arguments of each op. The structs here
-// are mirrored field by field in src/cuda/args.rs; both sides assert their sizes.
+// What every kernel shares: the pass as the device sees it, activations, and the arguments of each
+// op. The structs here are mirrored field by field in src/cuda/args.rs; both sides assert their
+// sizes.
 //
-// Conventions. Rows of f32 numbers are [rows][cols] without padding. Matrices are multiplied with activations: f16 rows
-// padded to whole superblocks of 256 columns. Nothing here depends on how many rows a pass has: a row's bits are the
-// same in any company, so every sum runs in an order that follows from positions and columns alone.
+// Conventions. Rows of f32 numbers are [rows][cols] without padding. Matrices are multiplied with
+// activations: f16 rows padded to whole superblocks of 256 columns. Nothing here depends on how
+// many rows a pass has: a row's bits are the same in any company, so every sum runs in an order
+// that follows from positions and columns alone.
 #pragma once
 #include <cuda_fp16.h>
 
@@ -43,7 +45,8 @@ struct Step {
   int first_row, rows;  // in Pass::step_rows
 };
 
-// One pass. All arrays lie at fixed addresses, so that a captured graph stays valid; what they hold changes.
+// One pass. All arrays lie at fixed addresses, so that a captured graph stays valid; what they hold
+// changes.
 struct Pass {
   const int* tokens;       // [rows]
   const int* positions;    // [rows]
@@ -130,8 +133,8 @@ static_assert(sizeof(NormArgs) == 88 && sizeof(AttentionArgs) == 224 && sizeof(D
 // A NaN stays one.
 __device__ __forceinline__ float clamp_half(float v) { return v != v ? v : fminf(fmaxf(v, -65504.f), 65504.f); }
 
-// Writes eight columns of a row. Lanes 4i..4i+3 of a warp must call this together, with the four groups of eight of one
-// group of 32 columns in order; `col` is a multiple of 8. A NaN stays one.
+// Writes eight columns of a row. Lanes 4i..4i+3 of a warp must call this together, with the four
+// groups of eight of one group of 32 columns in order; `col` is a multiple of 8. A NaN stays one.
 __device__ __forceinline__ void store8(const Activation& a, int row, int col, const float (&v)[8]) {
   __half h[8];
   float sum = 0.f;

@@ -1,9 +1,11 @@
-// Keys and values: how one head of a token is rounded to the cache's type and read back, and the step attention takes
-// over 64 keys at a time with matrix instructions: wgmma on Hopper, where the four warps of 64 queries go together,
-// mma.sync elsewhere. Used by rotate.cu, attention.cu and prompt_attention.cu.
+// Keys and values: how one head of a token is rounded to the cache's type and read back, and the
+// step attention takes over 64 keys at a time with matrix instructions: wgmma on Hopper, where the
+// four warps of 64 queries go together, mma.sync elsewhere. Used by rotate.cu, attention.cu and
+// prompt_attention.cu.
 //
-// A stored row is f16 [dim], or blocks of 32 numbers: q8_0 {f16 d, int8 q[32]} = 34 bytes, q4_0 {f16 d, u8 q[16]} = 18
-// bytes, as src/kv.rs has them. A number read back is d * q rounded to f16 once, wherever the row lies.
+// A stored row is f16 [dim], or blocks of 32 numbers: q8_0 {f16 d, int8 q[32]} = 34 bytes, q4_0
+// {f16 d, u8 q[16]} = 18 bytes, as src/kv.rs has them. A number read back is d * q rounded to f16
+// once, wherever the row lies.
 #pragma once
 #include "forerun.cuh"
 
@@ -39,8 +41,8 @@ __device__ __forceinline__ void copies_left(int count) {
     default: copies_wait<4>();
   }
 }
-// What the thread has stored in shared memory is seen by wgmma of threads behind a barrier. Copies need it not, and it
-// would wait for all of them.
+// What the thread has stored in shared memory is seen by wgmma of threads behind a barrier. Copies
+// need it not, and it would wait for all of them.
 __device__ __forceinline__ void stores_done() {
 #ifdef WGMMA
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
@@ -74,8 +76,8 @@ __device__ __forceinline__ u32 pack(float low, float high) {
 
 // ------------------------------------------------------------------ a stored row
 
-// A warp rounds one head; x[j] of a lane is dimension 32 j + lane. A NaN makes the scale of its block one, so that it
-// is seen by whoever reads the block.
+// A warp rounds one head; x[j] of a lane is dimension 32 j + lane. A NaN makes the scale of its
+// block one, so that it is seen by whoever reads the block.
 __device__ __forceinline__ void encode_head(int kind, const float (&x)[8], int blocks, u8* out) {
   const int lane = threadIdx.x & 31;
 #pragma unroll
@@ -123,8 +125,8 @@ __device__ __forceinline__ u32 halves_of(u32 bytes, u32 select, u32 bias) {
   return *(const u32*)&y;
 }
 
-// The 32 numbers of a stored block, given to put(group, four words) as f16, eight at a time. Blocks lie at even
-// addresses: whole words are read and shifted.
+// The 32 numbers of a stored block, given to put(group, four words) as f16, eight at a time. Blocks
+// lie at even addresses: whole words are read and shifted.
 template <class Put> __device__ __forceinline__ void decode_block(int kind, const u8* block, Put put) {
   const bool odd = ((size_t)block & 2) != 0;
   const u32* words = (const u32*)(block - (odd ? 2 : 0));
@@ -161,15 +163,17 @@ template <class Put> __device__ __forceinline__ void decode_block(int kind, cons
 
 // ------------------------------------------------------------------ tiles in shared memory
 
-// A tile is [DIM / 64][64 rows][64] halves; DIM is 128 or 256, what lies beyond head_dim is zero. The groups of eight
-// columns of a row are exchanged by its number, so that eight rows read at one column lie in different banks: what
-// wgmma calls a swizzle of 128 bytes. Tiles begin at multiples of 1024 bytes.
+// A tile is [DIM / 64][64 rows][64] halves; DIM is 128 or 256, what lies beyond head_dim is zero.
+// The groups of eight columns of a row are exchanged by its number, so that eight rows read at one
+// column lie in different banks: what wgmma calls a swizzle of 128 bytes. Tiles begin at multiples
+// of 1024 bytes.
 constexpr int PANEL = KEYS * 128;  // bytes of 64 columns
 __device__ __forceinline__ u32 place(int row, int group) {
   return (u32)(group / 8 * PANEL + row * 128 + (((group ^ row) & 7) << 4));
 }
 
-// Loads 64 keys or values. row_of(i) is where row i is stored, null for a row of zeros; `any` is a readable address.
+// Loads 64 keys or values. row_of(i) is where row i is stored, null for a row of zeros; `any` is a
+// readable address.
 template <int DIM, class RowOf>
 __device__ __forceinline__ void load_tile(__half* tile, int kind, int head_dim, const u8* any, RowOf row_of) {
   if (kind == KV_F16) {
@@ -216,7 +220,8 @@ __device__ __forceinline__ void place_query(__half* tile, int row, int group, co
 
 // ------------------------------------------------------------------ attention of 16 rows of a warp
 
-// A lane 4g + t holds rows g and g + 8: o[n][0..1] are columns 8n + 2t, +1 of row g, o[n][2..3] of row g + 8.
+// A lane 4g + t holds rows g and g + 8: o[n][0..1] are columns 8n + 2t, +1 of row g, o[n][2..3] of
+// row g + 8.
 template <int DIM> struct Rows {
   float o[DIM / 8][4];
   float highest[2], total[2];  // total: the lane's own columns only
@@ -238,7 +243,8 @@ template <int DIM> struct Rows {
 };
 
 #ifdef WGMMA
-// What wgmma reads, 16 columns or rows at a time: swizzled by 128 bytes, eight rows 1024 bytes apart.
+// What wgmma reads, 16 columns or rows at a time: swizzled by 128 bytes, eight rows 1024 bytes
+// apart.
 __device__ __forceinline__ u64 matrix_of(u32 tile) {
   return 1ull << 62 | (u64)(1024 / 16) << 32 | (u64)(1024 / 16) << 16 | (tile & 0x3ffff) >> 4;
 }
@@ -271,7 +277,8 @@ __device__ __forceinline__ void products_end() {
 }
 #endif
 
-// s[n][e]: scores of the warp's 16 queries with keys 8n + 2t, +1 of the tile. `queries` is the tile of the four warps.
+// s[n][e]: scores of the warp's 16 queries with keys 8n + 2t, +1 of the tile. `queries` is the tile
+// of the four warps.
 template <int DIM> __device__ __forceinline__ void score(float (&s)[8][4], u32 queries, u32 keys) {
 #ifdef WGMMA
   const u64 q = matrix_of(queries), k = matrix_of(keys);
@@ -308,8 +315,8 @@ template <int DIM> __device__ __forceinline__ void score(float (&s)[8][4], u32 q
 #endif
 }
 
-// Scores to weights, rounded to f16 as the left side of the product with the values. With `masked`, row h sees the keys
-// from[h] to to[h] of the tile. A row that sees none stays as it is.
+// Scores to weights, rounded to f16 as the left side of the product with the values. With `masked`,
+// row h sees the keys from[h] to to[h] of the tile. A row that sees none stays as it is.
 template <int DIM>
 __device__ __forceinline__ void soften(Rows<DIM>& rows, float (&s)[8][4], u32 (&p)[4][4], bool masked,
                                        const int (&from)[2], const int (&to)[2]) {
@@ -396,8 +403,8 @@ __device__ __forceinline__ bool cleanse(u32& h) {
   return h != was;
 }
 
-// A weight of 0 times NaN is NaN: takes what is not finite out of a tile of values that some rows must not see. Bit i
-// of `bad` stands for key i.
+// A weight of 0 times NaN is NaN: takes what is not finite out of a tile of values that some rows
+// must not see. Bit i of `bad` stands for key i.
 template <int DIM> __device__ __forceinline__ bool cleanse_tile(__half* values, u64* bad) {
   bool found = false;
 #pragma unroll 1
@@ -418,16 +425,17 @@ __device__ __forceinline__ u64 bits_of(int low, int high) {
   return from < to ? ~0ull >> (KEYS - (to - from)) << from : 0;
 }
 
-// What a block sweeps over: tiles `first` up to `end`; keys from all_from to all_to are seen by all its rows, keys
-// outside by some or none. `alike`: by none.
+// What a block sweeps over: tiles `first` up to `end`; keys from all_from to all_to are seen by all
+// its rows, keys outside by some or none. `alike`: by none.
 struct Sweep {
   int first, end, all_from, all_to;
   bool alike;
 };
 
-// Runs the block's rows over its tiles, in order. load(tile, part, to) loads keys (0) or values (1) and commits the
-// copies; the first keys and values have been loaded already, values last, and queries stored. The lane's rows see keys
-// from[h] to to[h]. Warps without rows (`busy` false) only load. Ends with all of shared memory free.
+// Runs the block's rows over its tiles, in order. load(tile, part, to) loads keys (0) or values (1)
+// and commits the copies; the first keys and values have been loaded already, values last, and
+// queries stored. The lane's rows see keys from[h] to to[h]. Warps without rows (`busy` false) only
+// load. Ends with all of shared memory free.
 template <int DIM, class Load>
 __device__ __forceinline__ void sweep(Rows<DIM>& rows, __half* queries, __half* keys, __half* values, bool busy,
                                       const Sweep& w, const int (&from)[2], const int (&to)[2], Load load) {

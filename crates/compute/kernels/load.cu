@@ -1,8 +1,8 @@
 // load: out = x, as an activation.
 //
-// Floor: 4 bytes read and 6.1 written a number; 16 rows of 5120: 0.8 MB, all in L2. A launch costs more than the copy.
-// Launch: grid [ceil(cols / 1024), rows], block 128, no shared memory. A thread takes 8 columns.
-// budget: load 40
+// Floor: 4 bytes read and 6.1 written a number; 16 rows of 5120: 0.8 MB, all in L2. A launch costs
+// more than the copy. Launch: grid [ceil(cols / 1024), rows], block 128, no shared memory. A thread
+// takes 8 columns. budget: load 40
 #include "forerun.cuh"
 
 extern "C" __global__ void __launch_bounds__(128) load(const __grid_constant__ LoadArgs a) {

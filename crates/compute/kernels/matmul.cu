@@ -1,17 +1,11 @@
 // Products of weight matrices with up to 16 rows of a decoding pass. See matmul.cuh.
 //
-// Launch: matmul_8 / _16 for up to 8 / 16 rows, with the format's name or `mixed`; grid slices * shares, block 32 *
-// warps (see THREADS), cluster slices (1 if join), shared bytes as in matmul.cuh.
-// matmul_join: grid ceil(tiles * 4 * rows / 256), block 256.
-// budget: matmul_8_q4_k 255
-// budget: matmul_8_q6_k 255
-// budget: matmul_8_q8_0 255
-// budget: matmul_8_mixed 255
-// budget: matmul_16_q4_k 255
-// budget: matmul_16_q6_k 255
-// budget: matmul_16_q8_0 255
-// budget: matmul_16_mixed 255
-// budget: matmul_join 40
+// Launch: matmul_8 / _16 for up to 8 / 16 rows, with the format's name or `mixed`; grid slices *
+// shares, block 32 * warps (see THREADS), cluster slices (1 if join), shared bytes as in
+// matmul.cuh. matmul_join: grid ceil(tiles * 4 * rows / 256), block 256. budget: matmul_8_q4_k 255
+// budget: matmul_8_q6_k 255 budget: matmul_8_q8_0 255 budget: matmul_8_mixed 255 budget:
+// matmul_16_q4_k 255 budget: matmul_16_q6_k 255 budget: matmul_16_q8_0 255 budget: matmul_16_mixed
+// 255 budget: matmul_join 40
 #include "matmul.cuh"
 
 MATMUL(matmul_8_q4_k, 1, TILE_Q4_K)

@@ -1,34 +1,41 @@
-// Products of weight matrices with the rows of a decoding pass: out[n][m] = sum_k W[m][k] x[n][k]. Matrices that share
-// their activations go in one launch; their row tiles are numbered through. See tiles.cuh for the weights.
+// Products of weight matrices with the rows of a decoding pass: out[n][m] = sum_k W[m][k] x[n][k].
+// Matrices that share their activations go in one launch; their row tiles are numbered through. See
+// tiles.cuh for the weights.
 //
-// Grid: slices x shares blocks of `warps` warps. Block (slice, share) multiplies the share's row tiles with its slice
-// of the columns; its slice of all activation rows stays in shared memory while weights stream through a ring of
-// `stages` tiles per warp, see stream.cuh. A share's tiles are cut over the warps by cost, in the middle of a row tile
-// too: the later warp leaves its part in shared memory, where the earlier one, which ends on that tile, adds it. With
-// one format a block works out where the cuts fall; with several it reads that from `cuts`: until it knows, it cannot
-// ask for weights. The slices of a share are a cluster: a finished (tile, slice) is sent into the shared memory of the
-// tile's owner in the cluster, which counts the bytes that come, or, where that has no room, into `workspace`, behind
-// which there is a barrier of the cluster; after the last tile a sum in order of slices remains. Without clusters
-// (before sm_90, or above 8 slices) `join` is set and matmul_join adds the workspace.
+// Grid: slices x shares blocks of `warps` warps. Block (slice, share) multiplies the share's row
+// tiles with its slice of the columns; its slice of all activation rows stays in shared memory
+// while weights stream through a ring of `stages` tiles per warp, see stream.cuh. A share's tiles
+// are cut over the warps by cost, in the middle of a row tile too: the later warp leaves its part
+// in shared memory, where the earlier one, which ends on that tile, adds it. With one format a
+// block works out where the cuts fall; with several it reads that from `cuts`: until it knows, it
+// cannot ask for weights. The slices of a share are a cluster: a finished (tile, slice) is sent
+// into the shared memory of the tile's owner in the cluster, which counts the bytes that come, or,
+// where that has no room, into `workspace`, behind which there is a barrier of the cluster; after
+// the last tile a sum in order of slices remains. Without clusters (before sm_90, or above 8
+// slices) `join` is set and matmul_join adds the workspace.
 //
-// A launch whose tiles are all of one format has a kernel for it; `mixed` kernels choose at every tile. There a small
-// matrix whose tiles are larger than the others' is read from memory directly (DIRECT), or it would set the size of all
-// rings.
+// A launch whose tiles are all of one format has a kernel for it; `mixed` kernels choose at every
+// tile. There a small matrix whose tiles are larger than the others' is read from memory directly
+// (DIRECT), or it would set the size of all rings.
 //
-// A row's bits: slices, shares, warps and cuts follow from the matrices and the device, never from the rows, so a row's
-// sums have one order in any company. Rows, N8, stages and the place of partial sums may differ.
+// A row's bits: slices, shares, warps and cuts follow from the matrices and the device, never from
+// the rows, so a row's sums have one order in any company. Rows, N8, stages and the place of
+// partial sums may differ.
 //
-// Floor: the tiles' bytes at memory speed (Q4_K 2304 per 4096 weights). What limits it: between launches 4 us at 1 row
-// and 5 at 16 (the end of the one before, activations, the sum over slices); then the instructions of a tile, about 270
-// at up to 8 rows and 320 at 16, of which 144 decode it: schedulers issue in four cycles of five.
+// Floor: the tiles' bytes at memory speed (Q4_K 2304 per 4096 weights). What limits it: between
+// launches 4 us at 1 row and 5 at 16 (the end of the one before, activations, the sum over slices);
+// then the instructions of a tile, about 270 at up to 8 rows and 320 at 16, of which 144 decode it:
+// schedulers issue in four cycles of five.
 //
-// More than 16 rows go in phases: shared memory holds the activations of `held` superblocks of the slice, all warps go
-// through their row tiles for those columns, leave the sums in memory (`parked`), and take them up again when the next
-// activations are there. Sums are taken in the same order as without phases; a row tile's end waits for the last phase.
+// More than 16 rows go in phases: shared memory holds the activations of `held` superblocks of the
+// slice, all warps go through their row tiles for those columns, leave the sums in memory
+// (`parked`), and take them up again when the next activations are there. Sums are taken in the
+// same order as without phases; a row tile's end waits for the last phase.
 //
-// Shared bytes of a block, with x_rows the rows, rounded up to 8 where there are more than 8, and held the depth of a
-// slice, ceil(ld / 256 / slices), where there are no phases:
-//   warps * stages * stage_bytes + x_rows * (held * 512 + 64) + x_rows * (held * 32 + 16) + warps * rows * 80
+// Shared bytes of a block, with x_rows the rows, rounded up to 8 where there are more than 8, and
+// held the depth of a slice, ceil(ld / 256 / slices), where there are no phases:
+//   warps * stages * stage_bytes + x_rows * (held * 512 + 64) + x_rows * (held * 32 + 16) + warps *
+//   rows * 80
 //   + (slices > 1 and no workspace: slices * owned * rows * 80) + (warps + 1) * 8
 #pragma once
 #include "products.cuh"
@@ -37,11 +44,12 @@
 constexpr int CUTS = 24;  // words of a block in `cuts`
 constexpr int LD = 20;  // floats from one activation row of a 16-row partial result to the next: no bank conflicts
 
-// What a block needs before it can ask for weights comes first: the constants of a launch are fetched line by line.
+// What a block needs before it can ask for weights comes first: the constants of a launch are
+// fetched line by line.
 struct MatmulArgs {
   const int* cuts;    // [blocks][CUTS]: where each warp begins and the last ends, as row tile of the share << 8 |
-                      // superblock of the slice, 17 of them; the slice, -, -; its first row tile, how many; its first
-                      // superblock, how many
+                      // superblock of the slice, 17 of them; the slice, -, -; its first row tile,
+                      // how many; its first superblock, how many
   int product_count, tiles;     // row tiles of all products
   int share_tiles, larger;      // of one format: row tiles of a share, and how many shares, the first, have one more
   int slices, stages, stage_bytes, rows;  // output rows of this launch
@@ -91,7 +99,8 @@ __device__ __forceinline__ float load_written(const float* p) { return *p; }
 __device__ __forceinline__ float4 load_written4(const float* p) { return *(const float4*)p; }
 #endif
 
-// Four rows of a tile for activation row n of the launch: out holds slice 0, the workspace the others.
+// Four rows of a tile for activation row n of the launch: out holds slice 0, the workspace the
+// others.
 __device__ __forceinline__ void join4(const MatmulArgs& a, int tile, int n, int quarter) {
   const MatmulProduct& p = a.products[product_of(a, tile)];
   const int row = (tile - p.first_tile) * 16 + quarter * 4;
@@ -138,7 +147,8 @@ struct Slices {
   u64* sent;       // what others of the cluster send to this block is there
   bool clustered;
 
-  // Says that this block runs. Before the first `put` the block waits for the others of the cluster.
+  // Says that this block runs. Before the first `put` the block waits for the others of the
+  // cluster.
   __device__ __forceinline__ void open() const {
 #if __CUDA_ARCH__ >= 900
     if (clustered) {
@@ -240,8 +250,8 @@ __device__ __forceinline__ void matmul(const MatmulArgs& a) {
   slices.open();
   if (lane == 0) barrier_init(ended + warp, 32);
 
-  // This warp's steps, one superblock of a row tile each, numbered as in `cuts`, and the warp whose first step follows
-  // its last. Its part of a row tile ends at superblock `stop`.
+  // This warp's steps, one superblock of a row tile each, numbered as in `cuts`, and the warp whose
+  // first step follows its last. Its part of a row tile ends at superblock `stop`.
   const int begin = __shfl_sync(~0u, b.at, warp), end = __shfl_sync(~0u, b.at, warp + 1);
   const int after = __shfl_down_sync(~0u, b.at, 1);
   const u32 busy = __ballot_sync(~0u, lane < warps && b.at < after);
@@ -249,7 +259,8 @@ __device__ __forceinline__ void matmul(const MatmulArgs& a) {
   auto stop = [&](int step) { return (step | 255) < end ? depth : end & 255; };
   auto next_tile = [](int step) { return (step | 255) + 1; };
 
-  // Asking goes row tile by row tile; in phases, through those superblocks of each that lie in the phase.
+  // Asking goes row tile by row tile; in phases, through those superblocks of each that lie in the
+  // phase.
   int next = begin, next_from = 0;
   Ahead ahead = {nullptr, 0, FORMAT};
   auto advance = [&] {
@@ -285,7 +296,8 @@ __device__ __forceinline__ void matmul(const MatmulArgs& a) {
   int from = 0, to = PHASES ? min(a.held, depth) : depth;  // superblocks of the slice whose activations are here
 #pragma unroll 1
   for (;;) {
-    // A warp asks for a row, 16 bytes a lane: that is there sooner than what one lane asks for in whole rows.
+    // A warp asks for a row, 16 bytes a lane: that is there sooner than what one lane asks for in
+    // whole rows.
     const int x_pieces = (to - from) * 32, row_pieces = x_pieces + (a.with_sums ? (to - from) * 2 : 0);
 #pragma unroll 1
     for (int n = warp; n < a.rows; n += warps) {
@@ -341,7 +353,8 @@ __device__ __forceinline__ void matmul(const MatmulArgs& a) {
         for (int j = 0; j < N8; j++) parked(j) = make_float4(acc[0][j][0], acc[0][j][1], acc[0][j][2], acc[0][j][3]);
         continue;
       }
-      // The row tile ends, or this warp's part of it: what is left of it was the first thing the next warp computed.
+      // The row tile ends, or this warp's part of it: what is left of it was the first thing the
+      // next warp computed.
       if (stop(step) < depth) {
         barrier_wait(ended + next_warp, 0);
         const float* rest = left + next_warp * result + g;

@@ -1,41 +1,38 @@
-// Products of weight matrices with 17 to 64 rows of a decoding pass, on Hopper: the bits and the cuts of matmul.cuh, by
-// wgmma. See tiles.cuh for the weights.
+// Products of weight matrices with 17 to 64 rows of a decoding pass, on Hopper: the bits and the
+// cuts of matmul.cuh, by wgmma. See tiles.cuh for the weights.
 //
-// Activations are read from shared memory by the tensor cores, once for the 64 weight rows of a warpgroup where mma
-// reads them for 16: at 32 rows that traffic is what limits mma. Weights are decoded to registers, 16 rows a warp, and
-// are the A operand. A unit is up to four row tiles of one format, one a warp of a warpgroup; the units of a share are
-// dealt to the warpgroups in turn. As in matmul.cuh, shared memory holds the activations of `held` superblocks of the
-// slice, a phase, and every warp streams its tiles through a ring of its own.
+// Activations are read from shared memory by the tensor cores, once for the 64 weight rows of a
+// warpgroup where mma reads them for 16: at 32 rows that traffic is what limits mma. Weights are
+// decoded to registers, 16 rows a warp, and are the A operand. A unit is up to four row tiles of
+// one format, one a warp of a warpgroup; the units of a share are dealt to the warpgroups in turn.
+// As in matmul.cuh, shared memory holds the activations of `held` superblocks of the slice, a
+// phase, and every warp streams its tiles through a ring of its own.
 //
-// A row's bits: chains of wgmma m64nNk16 give the bits of chains of mma.m16n8k16. A new chain of sums begins where a
-// warp of matmul.cuh begins; what was summed before is parked, and in the end the pieces are added from the last to the
-// first, as matmul.cuh's warps do.
+// A row's bits: chains of wgmma m64nNk16 give the bits of chains of mma.m16n8k16. A new chain of
+// sums begins where a warp of matmul.cuh begins; what was summed before is parked, and in the end
+// the pieces are added from the last to the first, as matmul.cuh's warps do.
 //
-// Floor: the tiles' bytes at memory speed. What limits it: instructions and their latency, about 330 a tile; units that
-// are not full, and warpgroups with one unit less than others.
+// Floor: the tiles' bytes at memory speed. What limits it: instructions and their latency, about
+// 330 a tile; units that are not full, and warpgroups with one unit less than others.
 //
-// Launch: matmul_hopper_N_FORMAT for up to N = 24, 32, 48, 64 rows; grid slices * shares, cluster slices, block 32 * warps,
-// of which there need not be as many as matmul.cuh has: at most 16, 12 where N is above 32; shared bytes
-//   warps * stages * stage_bytes + held * N * 544 + (no workspace: (slices - 1) * owned * N * 64) + 8
-// budget: matmul_hopper_24_q4_k 128
-// budget: matmul_hopper_24_q6_k 128
-// budget: matmul_hopper_24_mixed 128
-// budget: matmul_hopper_32_q4_k 128
-// budget: matmul_hopper_32_q6_k 128
-// budget: matmul_hopper_32_mixed 128
-// budget: matmul_hopper_48_q4_k 168
-// budget: matmul_hopper_48_q6_k 168
-// budget: matmul_hopper_48_mixed 168
-// budget: matmul_hopper_64_q4_k 168
-// budget: matmul_hopper_64_q6_k 168
-// budget: matmul_hopper_64_mixed 168
+// Launch: matmul_hopper_N_FORMAT for up to N = 24, 32, 48, 64 rows; grid slices * shares, cluster
+// slices, block 32 * warps, of which there need not be as many as matmul.cuh has: at most 16, 12
+// where N is above 32; shared bytes
+//   warps * stages * stage_bytes + held * N * 544 + (no workspace: (slices - 1) * owned * N * 64) +
+//   8 budget: matmul_hopper_24_q4_k 128 budget: matmul_hopper_24_q6_k 128 budget:
+//   matmul_hopper_24_mixed 128 budget: matmul_hopper_32_q4_k 128 budget: matmul_hopper_32_q6_k 128
+//   budget: matmul_hopper_32_mixed 128 budget: matmul_hopper_48_q4_k 168 budget:
+//   matmul_hopper_48_q6_k 168 budget: matmul_hopper_48_mixed 168 budget: matmul_hopper_64_q4_k 168
+//   budget: matmul_hopper_64_q6_k 168 budget: matmul_hopper_64_mixed 168
 #define REGISTERS_ARE_SCARCE
 #include "matmul.cuh"
 #include "wgmma.cuh"
 
 // Of MatmulArgs:
-//   units   [shares][most_units]: first row tile and number of row tiles of every unit; those that exist come first
-//   chains  [slices][tiles]: bit k: a chain of sums begins with superblock k of the slice, never bit 0; where the row
+//   units   [shares][most_units]: first row tile and number of row tiles of every unit; those that
+//   exist come first
+//   chains  [slices][tiles]: bit k: a chain of sums begins with superblock k of the slice, never
+//   bit 0; where the row
 //           tile's first piece is parked
 //   parked  [blocks][most_parked][N8][32 lanes]
 
@@ -44,8 +41,8 @@
 // What ordinary stores wrote to shared memory is seen by the tensor cores after this and a barrier.
 __device__ __forceinline__ void store_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-// acc += a row tile of each of the four warps times the activation rows, over 256 columns, in the order of
-// multiply_tile in tiles.cuh. `x` and `sums` describe the superblock's activations.
+// acc += a row tile of each of the four warps times the activation rows, over 256 columns, in the
+// order of multiply_tile in tiles.cuh. `x` and `sums` describe the superblock's activations.
 template <int FORMAT, int N8>
 __device__ __forceinline__ void multiply_unit(const u8* tile, u64 x, u64 sums, float (&acc)[1][N8][4]) {
   typedef Tile<FORMAT> T;
@@ -110,8 +107,8 @@ __device__ __forceinline__ void multiply_unit(const u8* tile, u64 x, u64 sums, f
   }
 }
 
-// Activations of superblocks `from` to `to` of the slice, each as [32 groups of 8 columns][N rows][8] in the tiles' order of
-// columns, then the sums as [2][N rows][8].
+// Activations of superblocks `from` to `to` of the slice, each as [32 groups of 8 columns][N
+// rows][8] in the tiles' order of columns, then the sums as [2][N rows][8].
 template <int N8>
 __device__ __forceinline__ void bring_x(const MatmulArgs& a, const Part& b, int from, int to, u8* x) {
   constexpr int N = 8 * N8, STAGE = N * 544;
@@ -148,8 +145,9 @@ __device__ __forceinline__ void bring_x(const MatmulArgs& a, const Part& b, int 
   store_fence();
 }
 
-// The sums of a row tile over one slice as a warp holds them, [N8][32 lanes][4], go to the block that owns it, row tile
-// i of the share to block i % slices of the cluster, which adds them in order. Its own it keeps where it parked them.
+// The sums of a row tile over one slice as a warp holds them, [N8][32 lanes][4], go to the block
+// that owns it, row tile i of the share to block i % slices of the cluster, which adds them in
+// order. Its own it keeps where it parked them.
 template <int N8> struct Sums {
   float* parts;  // [slices - 1][owned][N8][32 lanes][4]
   u64* sent;
@@ -212,7 +210,8 @@ template <int N8> struct Sums {
 template <int N8, int FORMAT> __device__ __forceinline__ void matmul_hopper(const MatmulArgs& a) {
   extern __shared__ __align__(128) u8 memory[];
   constexpr int N = 8 * N8, STAGE = N * 544;
-  // `warp` is not told to be the same in all lanes: ptxas 12.9 then makes copies into the ring that are no instructions.
+  // `warp` is not told to be the same in all lanes: ptxas 12.9 then makes copies into the ring that
+  // are no instructions.
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, warps = blockDim.x >> 5;
   launch_dependents();
   const int superblocks = a.x.ld >> 8;
@@ -226,7 +225,8 @@ template <int N8, int FORMAT> __device__ __forceinline__ void matmul_hopper(cons
   const Sums<N8> totals = {parts, sent};
   slices.open();
 
-  // Lane i knows unit i of this warpgroup: this warp's row tile or -1, its chains, and its format << 16.
+  // Lane i knows unit i of this warpgroup: this warp's row tile or -1, its chains, and its format
+  // << 16.
   int tile_of = -1;
   int2 chain_of = {0, 0};
   const int index = lane * (warps >> 2) + (warp >> 2);
@@ -268,7 +268,8 @@ template <int N8, int FORMAT> __device__ __forceinline__ void matmul_hopper(cons
 
   // Weights are on their way; activations come from the kernel before this one.
   wait_for_inputs();
-  // Core matrices of 8 rows x 8 columns are 128 bytes; the next 8 rows 128 bytes on, the next 8 columns 16 N.
+  // Core matrices of 8 rows x 8 columns are 128 bytes; the next 8 rows 128 bytes on, the next 8
+  // columns 16 N.
   const u64 layout = (u64)N << 16 | (u64)(128 / 16) << 32;
   const u64 x_matrix = layout | (shared_address(x) & 0x3ffff) >> 4;
 #pragma unroll 1
@@ -284,8 +285,8 @@ template <int N8, int FORMAT> __device__ __forceinline__ void matmul_hopper(cons
       const int format = FORMAT == MIXED ? __shfl_sync(~0u, chain_of.y, i) >> 16 : FORMAT;
       const u32 begins = __shfl_sync(~0u, chain_of.x, i);
       const bool mine = tile >= 0;
-      // Where the pieces of the sum are parked; that of the chain which superblock k - 1 belongs to. With several formats
-      // the first place is asked for again, it would take a register.
+      // Where the pieces of the sum are parked; that of the chain which superblock k - 1 belongs
+      // to. With several formats the first place is asked for again, it would take a register.
       const int first_place = __shfl_sync(~0u, chain_of.y, i);
       auto place_of = [&](int piece) {
         const int first = FORMAT == MIXED ? __shfl_sync(~0u, chain_of.y, i) & 0xffff : first_place;

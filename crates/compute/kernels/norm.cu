@@ -1,11 +1,11 @@
-// rms_norm: x += add; tap = x; out[offset..] = x / sqrt(mean(x^2) + eps) * weight. `add` and `tap` may be null; x is
-// written only with `add`.
+// rms_norm: x += add; tap = x; out[offset..] = x / sqrt(mean(x^2) + eps) * weight. `add` and `tap`
+// may be null; x is written only with `add`.
 //
-// Floor: 16 rows of 5120 with add: 0.65 MB read, 0.83 MB written, all in L2. What limits it is the chain launch, load,
-// one reduction, store: a thread takes 8 columns and keeps them in registers, so a row is read once and there is one
-// barrier. The order of the sum follows from the columns alone.
-// Launch: grid [rows], block ceil(cols / 256) * 32 (cols <= 8192, a multiple of 32), no dynamic shared memory.
-// budget: rms_norm 40
+// Floor: 16 rows of 5120 with add: 0.65 MB read, 0.83 MB written, all in L2. What limits it is the
+// chain launch, load, one reduction, store: a thread takes 8 columns and keeps them in registers,
+// so a row is read once and there is one barrier. The order of the sum follows from the columns
+// alone. Launch: grid [rows], block ceil(cols / 256) * 32 (cols <= 8192, a multiple of 32), no
+// dynamic shared memory. budget: rms_norm 40
 #include "forerun.cuh"
 
 __device__ __forceinline__ float warp_sum(float v) {

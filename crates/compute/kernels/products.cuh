@@ -1,4 +1,5 @@
-// Matrices that share their activations, as the kernels of decode products see them: row tiles numbered through.
+// Matrices that share their activations, as the kernels of decode products see them: row tiles
+// numbered through.
 #pragma once
 #include "forerun.cuh"
 

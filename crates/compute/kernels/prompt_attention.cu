@@ -1,16 +1,17 @@
-// Causal attention of prompts: the rows of each sequence are a chain of positions committed + i and lie together.
+// Causal attention of prompts: the rows of each sequence are a chain of positions committed + i and
+// lie together.
 //
-// A block takes one query head and the rows of 64 positions that begin at a multiple of 64, 16 a warp, and runs over
-// tiles of 64 keys at multiples of 64 in order: committed ones from pages, others from the rows of the pass. A tile
-// outside what a row sees leaves it as it is, so its bits do not depend on how the prompt was cut. Work: 4 head_dim
-// flops a query head, row and key; K and V are read once a block, from L2. Bound by matrix instructions and shared
-// memory (72 KB read for 1 Mflop of a warp); two blocks a multiprocessor where it has the memory, one loads while the
+// A block takes one query head and the rows of 64 positions that begin at a multiple of 64, 16 a
+// warp, and runs over tiles of 64 keys at multiples of 64 in order: committed ones from pages,
+// others from the rows of the pass. A tile outside what a row sees leaves it as it is, so its bits
+// do not depend on how the prompt was cut. Work: 4 head_dim flops a query head, row and key; K and
+// V are read once a block, from L2. Bound by matrix instructions and shared memory (72 KB read for
+// 1 Mflop of a warp); two blocks a multiprocessor where it has the memory, one loads while the
 // other multiplies.
 //
-// Launch: prompt_attention_DIM (DIM 128 or 256, the next one to head_dim): grid heads x (rows / 64 + 2 sequences),
-// block 128, dynamic shared 3 * 64 * DIM * 2 (98304 or 49152). Blocks that find no rows end at once.
-// budget: prompt_attention_128 255
-// budget: prompt_attention_256 255
+// Launch: prompt_attention_DIM (DIM 128 or 256, the next one to head_dim): grid heads x (rows / 64
+// + 2 sequences), block 128, dynamic shared 3 * 64 * DIM * 2 (98304 or 49152). Blocks that find no
+// rows end at once. budget: prompt_attention_128 255 budget: prompt_attention_256 255
 #include "kv.cuh"
 
 // What a block works on. In shared memory: registers are short.

@@ -1,8 +1,9 @@
-// Products of many rows with the experts they visit: each expert's matrices with the rows that visit it, in groups of
+// Products of many rows with the experts they visit: each expert's matrices with the rows that
+// visit it, in groups of
 // 64. prompt_multiply.cuh has the arithmetic.
 //
-// Grid multiprocessors (blocks loop over groups and 256 weight rows), block 256, shared 4 64 128 + 4 (experts + 1).
-// budget: prompt_experts 255
+// Grid multiprocessors (blocks loop over groups and 256 weight rows), block 256, shared 4 64 128 +
+// 4 (experts + 1). budget: prompt_experts 255
 #include "prompt_multiply.cuh"
 
 struct PromptExpertsArgs {

@@ -1,6 +1,7 @@
-// Products with many activation rows on Hopper (wgmma, sm_90a alone): out[n][m] = sum over k of W[m][k] x[n][k],
-// several matrices of one format with the same x in one launch. prompt_hopper.cuh has the arithmetic. x comes by tensor
-// copies that one lane asks for. Tiles that fill the last wave of blocks matter as much as the rate: hence several BN.
+// Products with many activation rows on Hopper (wgmma, sm_90a alone): out[n][m] = sum over k of
+// W[m][k] x[n][k], several matrices of one format with the same x in one launch. prompt_hopper.cuh
+// has the arithmetic. x comes by tensor copies that one lane asks for. Tiles that fill the last
+// wave of blocks matter as much as the rate: hence several BN.
 //
 // prompt_hopper_FORMAT_BN: BM 256 (HALVES 2); prompt_hopper_half_FORMAT: BM 128, BN 128.
 //   grid min(multiprocessors, tiles), block 384, shared as in prompt_hopper.cuh.

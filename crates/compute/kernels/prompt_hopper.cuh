@@ -1,19 +1,22 @@
 // Products with many activation rows by wgmma (sm_90a alone): what the kernels for Hopper share.
 //
-// A block takes tiles of BM weight rows by BN rows of x, one after the other, as many blocks as multiprocessors. Two
-// warpgroups decode weights to f16 in registers, the A operand, one buffer of fragments while the wgmma of the other
-// run, and keep the sums: 64 HALVES rows each, BM = 128 HALVES. Other warps bring x, 64 columns a stage, and weight
-// tiles by bulk copies into a ring of each warpgroup, as far ahead as there is room, also for the tile to come. Every
-// output is one chain of sums in the order of the columns: its bits depend on neither the number of rows nor a tile's
-// shape.
+// A block takes tiles of BM weight rows by BN rows of x, one after the other, as many blocks as
+// multiprocessors. Two warpgroups decode weights to f16 in registers, the A operand, one buffer of
+// fragments while the wgmma of the other run, and keep the sums: 64 HALVES rows each, BM = 128
+// HALVES. Other warps bring x, 64 columns a stage, and weight tiles by bulk copies into a ring of
+// each warpgroup, as far ahead as there is room, also for the tile to come. Every output is one
+// chain of sums in the order of the columns: its bits depend on neither the number of rows nor a
+// tile's shape.
 //
-// A kernel's `Work` says what its tiles are: HALVES, BN, count(), the arguments `a` (columns, slots, products),
-// Item(work, number): product, expert, first_tile (16 rows each) and out_row(work, n), the row of `out` for row n of
-// the tile or -1; and how x comes: prepare(shared), by all threads, then bring_x(shared, thread) by X_THREADS of them.
+// A kernel's `Work` says what its tiles are: HALVES, BN, count(), the arguments `a` (columns,
+// slots, products), Item(work, number): product, expert, first_tile (16 rows each) and
+// out_row(work, n), the row of `out` for row n of the tile or -1; and how x comes: prepare(shared),
+// by all threads, then bring_x(shared, thread) by X_THREADS of them.
 //
-// Limits: tensor cores, 2 rows K M flop, at most about 790 Tflop/s measured on an H200; BN 160 gives 700 with Q4_K, 610
-// with Q6_K, 760 with Q8_0. A step of 64 columns is 4 HALVES wgmma a warpgroup, BN / 2 clocks each, in which a lane
-// decodes 16 HALVES registers at 6 to 9 instructions.
+// Limits: tensor cores, 2 rows K M flop, at most about 790 Tflop/s measured on an H200; BN 160
+// gives 700 with Q4_K, 610 with Q6_K, 760 with Q8_0. A step of 64 columns is 4 HALVES wgmma a
+// warpgroup, BN / 2 clocks each, in which a lane decodes 16 HALVES registers at 6 to 9
+// instructions.
 //
 // Block 384, shared HEAD + X_ROOM + 8 slots slot_bytes(FORMAT), slots 1 to MAX_SLOTS.
 #pragma once
@@ -49,7 +52,8 @@ template <int N> __device__ __forceinline__ void fewer_registers() {
 template <int N> __device__ __forceinline__ void more_registers() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
 }
-// c += a b: 64 weight rows, of which a warp holds 16, times BN rows of x in shared memory, 16 columns.
+// c += a b: 64 weight rows, of which a warp holds 16, times BN rows of x in shared memory, 16
+// columns.
 #define SUMS(i)                                                                                        \
   "+f"(c[i]), "+f"(c[i + 1]), "+f"(c[i + 2]), "+f"(c[i + 3]), "+f"(c[i + 4]), "+f"(c[i + 5]), "+f"(c[i + 6]), \
       "+f"(c[i + 7])
@@ -181,8 +185,8 @@ __device__ __forceinline__ void consume(const Work& work, Shared& b, int warp) {
   }
 }
 
-// A lane brings the weights of one warpgroup, whose warps keep step: a tile of each into a slot, in the order
-// (superblock, half).
+// A lane brings the weights of one warpgroup, whose warps keep step: a tile of each into a slot, in
+// the order (superblock, half).
 template <int FORMAT, class Work>
 __device__ __forceinline__ void bring_weights(const Work& work, Shared& b, int group) {
   constexpr int BYTES = tile_bytes(FORMAT), SLOT = 4 * slot_bytes(FORMAT), HALVES = Work::HALVES;
@@ -213,7 +217,8 @@ __device__ __forceinline__ void bring_weights(const Work& work, Shared& b, int g
   }
 }
 
-// What the threads of a block do: eight warps multiply, the next two may bring x, the last two bring weights.
+// What the threads of a block do: eight warps multiply, the next two may bring x, the last two
+// bring weights.
 template <int FORMAT, class Work> __device__ __forceinline__ void hopper_block(const Work& work) {
   launch_dependents();
   Shared& b = *(Shared*)shared_memory();

@@ -1,6 +1,6 @@
-// Products of many rows with the experts they visit on Hopper: each expert's matrices of one format with the rows that
-// visit it, in groups of BN visits. prompt_hopper.cuh has the arithmetic. Two warps gather x: 16-byte pieces, turned by
-// the row as wgmma reads them.
+// Products of many rows with the experts they visit on Hopper: each expert's matrices of one format
+// with the rows that visit it, in groups of BN visits. prompt_hopper.cuh has the arithmetic. Two
+// warps gather x: 16-byte pieces, turned by the row as wgmma reads them.
 //
 // prompt_hopper_experts_FORMAT_BN: grid multiprocessors, block and shared as in prompt_hopper.cuh.
 // budget: prompt_hopper_experts_q4_k_64 168
@@ -26,7 +26,8 @@ static_assert(sizeof(HopperExpertsArgs) == 240, "as in src/cuda/ops/prompt_matmu
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(FORERUN_EMULATION)
 #ifndef FORERUN_EMULATION
-// What copies of 16 bytes wrote to shared memory is seen by the tensor cores after this and a barrier.
+// What copies of 16 bytes wrote to shared memory is seen by the tensor cores after this and a
+// barrier.
 __device__ __forceinline__ void store_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 #endif
 
@@ -78,7 +79,8 @@ template <int BN_> struct Visits {
     if (lane == 0) b.groups[a.experts] = before;
   }
 
-  // A thread copies a piece of every eighth row. Rows behind the last visit are copies of it: nobody reads the result.
+  // A thread copies a piece of every eighth row. Rows behind the last visit are copies of it:
+  // nobody reads the result.
   __device__ __forceinline__ void bring_x(Shared& b, int thread) const {
     constexpr int STAGES = stages_of<BN>, LATE = STAGES - 2;  // copies in flight beside the newest
     const int piece = thread & 7, row = thread >> 3;

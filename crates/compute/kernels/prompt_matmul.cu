@@ -1,12 +1,13 @@
-// Products with many activation rows: out[n][m] = sum over k of W[m][k] x[n][k], several matrices with the same x in
-// one launch, formats mixed. prompt_multiply.cuh has the arithmetic; Hopper has a kernel of its own, prompt_hopper.cu.
+// Products with many activation rows: out[n][m] = sum over k of W[m][k] x[n][k], several matrices
+// with the same x in one launch, formats mixed. prompt_multiply.cuh has the arithmetic; Hopper has
+// a kernel of its own, prompt_hopper.cu.
 //
-// Limits: tensor cores. 2 rows K M flop; mma.sync gives at most about 620 Tflop/s on an H200. Bytes are few: a block
-// reads (0.56 to 2) BM + 2 BN bytes a column, from L2 but for the first time.
+// Limits: tensor cores. 2 rows K M flop; mma.sync gives at most about 620 Tflop/s on an H200. Bytes
+// are few: a block reads (0.56 to 2) BM + 2 BN bytes a column, from L2 but for the first time.
 //
-// 8 warps, a warp multiplies 32 weight rows by 64 x rows. Grid [ceil(rows / BN), sum over products of ceil(M / BM)],
-// BN = 64 warps_n, BM = 256 / warps_n, warps_n 1 or 2; block 256, shared 4 BN 128.
-// budget: prompt_matmul 255
+// 8 warps, a warp multiplies 32 weight rows by 64 x rows. Grid [ceil(rows / BN), sum over products
+// of ceil(M / BM)], BN = 64 warps_n, BM = 256 / warps_n, warps_n 1 or 2; block 256, shared 4 BN
+// 128. budget: prompt_matmul 255
 #include "prompt_multiply.cuh"
 
 struct PromptArgs {

@@ -1,16 +1,18 @@
-// The portable product of many activation rows (mma.sync, any card): a block's tile of outputs, 32 weight rows a warp.
-// x comes 64 columns at a time through a ring of STAGES stages of shared memory (cp.async, 16-byte pieces turned so
-// that neither side has bank conflicts); weights go from global memory straight to registers, one step ahead, and are
-// decoded there once for all rows of the block. Every output is one chain of f32 sums in the order of the columns: its
-// bits depend on neither the number of rows nor the size of a block's tile.
+// The portable product of many activation rows (mma.sync, any card): a block's tile of outputs, 32
+// weight rows a warp. x comes 64 columns at a time through a ring of STAGES stages of shared memory
+// (cp.async, 16-byte pieces turned so that neither side has bank conflicts); weights go from global
+// memory straight to registers, one step ahead, and are decoded there once for all rows of the
+// block. Every output is one chain of f32 sums in the order of the columns: its bits depend on
+// neither the number of rows nor the size of a block's tile.
 #pragma once
 #include "prompt_tiles.cuh"
 
 constexpr int STAGES = 4;
 
-// One block's tile: 32 weight rows a warp from row tile `first_tile` + 2 wm on, times 8 N8 rows of x from 8 N8 wn on.
-// A thread copies a 16-byte piece of ROWS rows of x, 32 rows apart: rows.source(i), zeros unless rows.there(i);
-// rows.out(n): the out row of the block's x row n, or -1.
+// One block's tile: 32 weight rows a warp from row tile `first_tile` + 2 wm on, times 8 N8 rows of
+// x from 8 N8 wn on. A thread copies a 16-byte piece of ROWS rows of x, 32 rows apart:
+// rows.source(i), zeros unless rows.there(i); rows.out(n): the out row of the block's x row n, or
+// -1.
 template <int FORMAT, int N8, int ROWS, class Rows>
 __device__ __forceinline__ void multiply(const u8* weight, float* out, int M, int K, int first_tile, int wm, int wn,
                                          const Rows& rows, u8* stages) {
@@ -22,7 +24,8 @@ __device__ __forceinline__ void multiply(const u8* weight, float* out, int M, in
 #pragma unroll
   for (int m = 0; m < 2; m++) tile[m] = weight + (size_t)min(first_tile + 2 * wm + m, tiles - 1) * KB * BYTES;
 
-  // piece p of row r lies at r 128 + 16 (p ^ 4 (r & 1)): the four lanes of a row and of the next read all 32 banks
+  // piece p of row r lies at r 128 + 16 (p ^ 4 (r & 1)): the four lanes of a row and of the next
+  // read all 32 banks
   const int row = tid >> 3, piece = tid & 7, stage_bytes = ROWS * 32 * 128;
   u8* to = stages + row * 128 + ((piece ^ ((row & 1) << 2)) << 4);
   int ahead = 0;  // stage to fill next

@@ -1,10 +1,12 @@
-// What products with many activation rows share: their arguments, and weights decoded to f16 as A fragments.
+// What products with many activation rows share: their arguments, and weights decoded to f16 as A
+// fragments.
 //
-// A quantised weight is a small integer around zero times a scale (plus an offset in Q4_K and Q5_K) and is rounded to
-// f16: 2e-4 to 3e-4 of the product, as much as rounding the activations costs. Fragments come in two orders of columns.
-// `Chunk` is the order of the tiles: of every 32 columns a lane has 8 t .. 8 t + 7. `Plain` is the order in which
-// matrix instructions read plain rows: of every 8 columns a lane has 2 t and 2 t + 1, so it takes a word from each of
-// the four lanes of its row.
+// A quantised weight is a small integer around zero times a scale (plus an offset in Q4_K and Q5_K)
+// and is rounded to f16: 2e-4 to 3e-4 of the product, as much as rounding the activations costs.
+// Fragments come in two orders of columns. `Chunk` is the order of the tiles: of every 32 columns a
+// lane has 8 t .. 8 t + 7. `Plain` is the order in which matrix instructions read plain rows: of
+// every 8 columns a lane has 2 t and 2 t + 1, so it takes a word from each of the four lanes of its
+// row.
 #pragma once
 #include "ring.cuh"
 #include "tiles.cuh"
@@ -67,10 +69,11 @@ __device__ __forceinline__ u32 pack_half2(float low, float high) {
   asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
   return r;
 }
-// Makes what follows from `v` be computed anew rather than kept: registers are scarcer than instructions.
+// Makes what follows from `v` be computed anew rather than kept: registers are scarcer than
+// instructions.
 __device__ __forceinline__ void forget(uint4& v) { asm volatile("" : "+r"(v.x), "+r"(v.y), "+r"(v.z), "+r"(v.w)); }
-// Four matrices of 8 rows x 16 bytes: lane 8 m + r gives the address of row r of matrix m; lane 4 g + t gets word t of
-// row g of each.
+// Four matrices of 8 rows x 16 bytes: lane 8 m + r gives the address of row r of matrix m; lane 4 g
+// + t gets word t of row g of each.
 __device__ __forceinline__ uint4 load_matrices(const u8* p) {
   uint4 v;
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
@@ -94,10 +97,12 @@ struct FromShared {
   __device__ static __forceinline__ uint4 get(const u8* p) { return load16(p); }
 };
 
-// ------------------------------------------------------------------ words of the other lanes of a row
+// ------------------------------------------------------------------ words of the other lanes of a
+// row
 
-// A lane's place in the two ways of reading 16-byte pieces [8 rows][4 lanes] so that it gets a word of each of its
-// row's four. Row g reads piece m ^ (g >> 1 & 3) m-th: all 32 banks at once. Pieces must be 64-byte aligned.
+// A lane's place in the two ways of reading 16-byte pieces [8 rows][4 lanes] so that it gets a word
+// of each of its row's four. Row g reads piece m ^ (g >> 1 & 3) m-th: all 32 banks at once. Pieces
+// must be 64-byte aligned.
 struct Lanes {
   u32 matrix;    // offset for load_matrices
   u32 word;      // offset of the first piece
@@ -126,8 +131,8 @@ struct Lanes {
 
 // ------------------------------------------------------------------ decoding
 
-// Of each format: what a lane keeps for 256 columns (`Head`) and for 64 (`Chunk` or `Plain`), and the A fragments of
-// one group of 32 columns, two k-steps.
+// Of each format: what a lane keeps for 256 columns (`Head`) and for 64 (`Chunk` or `Plain`), and
+// the A fragments of one group of 32 columns, two k-steps.
 template <int FORMAT> struct Decode;
 
 __device__ __forceinline__ float byte_float(u32 word, int byte) {  // 2^23 + byte
@@ -224,8 +229,8 @@ template <int FORMAT> struct DecodeK {  // Q4_K, Q5_K
                                                    int) {
     decode(a, r, k, [&](int i) { return word_of(k.fifth, i); }, group);
   }
-  // `fifth(i)`: fifth bits of word i, where row g's stand 4 (first group) and 8 bits up, row g + 8's 8 bits further
-  // around.
+  // `fifth(i)`: fifth bits of word i, where row g's stand 4 (first group) and 8 bits up, row g +
+  // 8's 8 bits further around.
   template <class Words, class Fifth>
   __device__ static __forceinline__ void decode(u32 (&a)[2][4], const Ready& r, const Words& k, const Fifth& fifth,
                                                 int group) {
@@ -297,7 +302,8 @@ template <> struct Decode<TILE_Q6_K> {
     return i & 1 ? turn_right(p, 2) : p;
   }
   __device__ static __forceinline__ u32 pairs(const Plain& k, int i) { return word_of(k.pairs, i); }
-  // Scales of 16 columns, of both k-steps: tiles have lanes t >= 2 in columns 16 to 31, plain rows the second k-step.
+  // Scales of 16 columns, of both k-steps: tiles have lanes t >= 2 in columns 16 to 31, plain rows
+  // the second k-step.
   __device__ static __forceinline__ u32 scales(const Chunk&, u32 four, int group, int lane) {
     return permute(four >> ((lane & 2) * 4), 0x64646464, group ? 0x4242 : 0x4040);
   }

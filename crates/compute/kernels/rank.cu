@@ -1,21 +1,22 @@
-// rank: for each row of logits [rows][vocab] the best `ranks` tokens with their log-probabilities (logit - highest -
-// ln(sum of exponentials)), best first and of equals the lowest id; and whether the row holds a NaN or an infinity, in
-// which case its log-probabilities are NaN.
+// rank: for each row of logits [rows][vocab] the best `ranks` tokens with their log-probabilities
+// (logit - highest - ln(sum of exponentials)), best first and of equals the lowest id; and whether
+// the row holds a NaN or an infinity, in which case its log-probabilities are NaN.
 //
-// A row is cut into chunks of 8192 columns, whatever the number of rows. rank_chunks: a block reads a chunk once, 32
-// numbers a thread, into registers, and leaves its highest number, its sum of exponentials (NaN where a logit is not
-// finite) and its best tokens. rank_merge: a block merges the chunks of a row.
+// A row is cut into chunks of 8192 columns, whatever the number of rows. rank_chunks: a block reads
+// a chunk once, 32 numbers a thread, into registers, and leaves its highest number, its sum of
+// exponentials (NaN where a logit is not finite) and its best tokens. rank_merge: a block merges
+// the chunks of a row.
 //
-// The best of a block: tokens become 64-bit words, the logit as an integer that compares like it above the complement
-// of the id, so that all differ and the highest is the best. Bisection over the highest word of each thread, counted at
-// a barrier, finds a bound that at least `ranks` and at most 2 `ranks` threads reach. So at most that many threads hold
-// words above it: those are few, they go to shared memory, and each finds its place by counting the ones above it.
+// The best of a block: tokens become 64-bit words, the logit as an integer that compares like it
+// above the complement of the id, so that all differ and the highest is the best. Bisection over
+// the highest word of each thread, counted at a barrier, finds a bound that at least `ranks` and at
+// most 2 `ranks` threads reach. So at most that many threads hold words above it: those are few,
+// they go to shared memory, and each finds its place by counting the ones above it.
 //
-// Floor: 15 rows of 248320: 15 MB, from L2 about 3 us. Two launches and the chain of barriers limit it.
-// Launch: rank_chunks: grid [chunks, rows], rank_merge: grid [rows]; block 256, no dynamic shared memory;
-// chunks = ceil(vocab / 8192) <= 32. Scratch: best [rows][chunks][ranks] u64, sums [rows][chunks] float2. ranks <= 64.
-// budget: rank_chunks 64
-// budget: rank_merge 64
+// Floor: 15 rows of 248320: 15 MB, from L2 about 3 us. Two launches and the chain of barriers limit
+// it. Launch: rank_chunks: grid [chunks, rows], rank_merge: grid [rows]; block 256, no dynamic
+// shared memory; chunks = ceil(vocab / 8192) <= 32. Scratch: best [rows][chunks][ranks] u64, sums
+// [rows][chunks] float2. ranks <= 64. budget: rank_chunks 64 budget: rank_merge 64
 #include "forerun.cuh"
 
 constexpr int THREADS = 256;
@@ -55,9 +56,9 @@ __device__ __forceinline__ float logit_of(u64 word) {
   return __uint_as_float(key & 0x80000000u ? key & 0x7fffffffu : ~key);
 }
 
-// Leaves the best `ranks` of the block's words in s.sorted, 0 where there are fewer. `mine` is the thread's highest
-// word, 0 where it has none; each(bound, f) calls f(word) for its words that reach a bound. Returns the highest key.
-// Ends with a barrier.
+// Leaves the best `ranks` of the block's words in s.sorted, 0 where there are fewer. `mine` is the
+// thread's highest word, 0 where it has none; each(bound, f) calls f(word) for its words that reach
+// a bound. Returns the highest key. Ends with a barrier.
 template <class F> __device__ __forceinline__ u32 best_of(u64 mine, F each, int ranks, Shared& s) {
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
   u32 highest = __reduce_max_sync(~0u, (u32)(mine >> 32));

@@ -1,6 +1,6 @@
-// Reads memory and does nothing with it: how fast this device can, which is the floor of whatever reads weights.
-// Launch: grid 16 blocks a multiprocessor, block 256; threads take 16-byte pieces in turn, four at a time.
-// budget: read_memory 40
+// Reads memory and does nothing with it: how fast this device can, which is the floor of whatever
+// reads weights. Launch: grid 16 blocks a multiprocessor, block 256; threads take 16-byte pieces in
+// turn, four at a time. budget: read_memory 40
 #include "forerun.cuh"
 
 struct ReadArgs {

@@ -1,6 +1,7 @@
-// How tiles of weights come into shared memory, and what blocks of a cluster need to write into each other's. Copies
-// complete on barriers: from sm_90 on one lane asks for a whole tile; before, every lane copies 16-byte pieces and the
-// barrier counts the 32 lanes. Or every lane waits for its own, in groups: see stream.cuh.
+// How tiles of weights come into shared memory, and what blocks of a cluster need to write into
+// each other's. Copies complete on barriers: from sm_90 on one lane asks for a whole tile; before,
+// every lane copies 16-byte pieces and the barrier counts the 32 lanes. Or every lane waits for its
+// own, in groups: see stream.cuh.
 #pragma once
 #include "forerun.cuh"
 
@@ -36,7 +37,8 @@ __device__ __forceinline__ void copy_streamed_if(bool wanted, u32 to, const void
                "r"(to), "l"(from), "l"(policy)
                : "memory");
 }
-// Copies since the last call are a group; copies_pending waits until no more than N groups of a thread are under way.
+// Copies since the last call are a group; copies_pending waits until no more than N groups of a
+// thread are under way.
 __device__ __forceinline__ void copies_begun() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int N> __device__ __forceinline__ void copies_pending() {
   asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
@@ -92,8 +94,8 @@ __device__ __forceinline__ u32 address_in(const void* p, int rank) {  // the sam
   asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(r) : "r"(shared_address(p)), "r"(rank));
   return r;
 }
-// Writes there, if wanted, counted by a barrier of that block: who waits for its bytes needs no barrier of the cluster,
-// which would also wait until all stores have reached the device's memory.
+// Writes there, if wanted, counted by a barrier of that block: who waits for its bytes needs no
+// barrier of the cluster, which would also wait until all stores have reached the device's memory.
 __device__ __forceinline__ void send_to_if(bool wanted, u32 address, float v, u32 barrier) {
   asm volatile("{.reg .pred p; setp.ne.b32 p, %3, 0; "
                "@p st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %1, [%2];}" ::"r"(address),

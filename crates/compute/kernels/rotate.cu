@@ -1,11 +1,12 @@
-// Per-head norm of queries and keys, rotation of their first 2 pairs dimensions in pairs (i, i + pairs), and rounding
-// of keys and values to the cache's type.
-//   q [rows][heads][query_stride], the first head_dim of each changed in place; k, v [rows][kv heads][head_dim];
-//   angles [rows][2 pairs]: cosines, then sines, with their magnitude; kv [rows][key, value][kv heads][row_bytes].
-// One warp a head of a row: query heads, then key heads, then value heads. At 16 rows of the 27B: 512 warps, 0.8 MB
-// read and 0.5 MB written; latency of one load and one reduction: all numbers are asked for at once.
-// Launch: grid ceil(rows (heads + 2 kv heads) / 4), block 128, no dynamic shared memory.
-// budget: rotate 72
+// Per-head norm of queries and keys, rotation of their first 2 pairs dimensions in pairs (i, i +
+// pairs), and rounding of keys and values to the cache's type.
+//   q [rows][heads][query_stride], the first head_dim of each changed in place; k, v [rows][kv
+//   heads][head_dim];
+//   angles [rows][2 pairs]: cosines, then sines, with their magnitude; kv [rows][key, value][kv
+//   heads][row_bytes]. One warp a head of a row: query heads, then key heads, then value heads. At
+//   16 rows of the 27B: 512 warps, 0.8 MB read and 0.5 MB written; latency of one load and one
+//   reduction: all numbers are asked for at once. Launch: grid ceil(rows (heads + 2 kv heads) / 4),
+//   block 128, no dynamic shared memory. budget: rotate 72
 #include "kv.cuh"
 
 constexpr int MAX_DIM = 256;

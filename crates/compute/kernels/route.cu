@@ -1,13 +1,12 @@
-// route: per row the top_k experts of highest logit and their weights, see route.cuh. Then all visits (row * top_k +
-// rank) in order of their expert and, within one, of their number (`order`), and where each expert's visits begin
-// (`starts`, experts + 1 of them).
+// route: per row the top_k experts of highest logit and their weights, see route.cuh. Then all
+// visits (row * top_k + rank) in order of their expert and, within one, of their number (`order`),
+// and where each expert's visits begin (`starts`, experts + 1 of them).
 //
-// Floor: 1024 rows of 256 experts are 1 MB; latency and launches limit it. A warp takes a row; then, in route_order, a
-// warp lists the visits of one expert. Decoding passes choose in experts_up instead.
-// Launch: route: grid [ceil(rows / 8)], block 256, then route_order: grid [ceil(experts / 8)], block 256. No dynamic
-// shared memory. experts <= 512, top_k <= 32.
-// budget: route 56
-// budget: route_order 40
+// Floor: 1024 rows of 256 experts are 1 MB; latency and launches limit it. A warp takes a row;
+// then, in route_order, a warp lists the visits of one expert. Decoding passes choose in experts_up
+// instead. Launch: route: grid [ceil(rows / 8)], block 256, then route_order: grid [ceil(experts /
+// 8)], block 256. No dynamic shared memory. experts <= 512, top_k <= 32. budget: route 56 budget:
+// route_order 40
 #include "route.cuh"
 
 extern "C" __global__ void __launch_bounds__(256) route(const __grid_constant__ RouteArgs a) {

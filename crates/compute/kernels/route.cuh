@@ -15,10 +15,11 @@ __device__ __forceinline__ float logit_of(u32 key) {
   return __uint_as_float(key & 0x80000000u ? key & 0x7fffffffu : ~key);
 }
 
-// The choice of ROWS rows side by side, by one warp: the top_k experts of highest logit, best first and of equals the
-// lowest id. A lane holds HELD logits of a row as integers that compare like them, and a warp reduction finds the best
-// of the lanes' bests. Little code matters more than few steps: it is cold when it runs. A NaN anywhere in a row makes
-// all its weights NaN; the ids are of distinct experts in any case.
+// The choice of ROWS rows side by side, by one warp: the top_k experts of highest logit, best first
+// and of equals the lowest id. A lane holds HELD logits of a row as integers that compare like
+// them, and a warp reduction finds the best of the lanes' bests. Little code matters more than few
+// steps: it is cold when it runs. A NaN anywhere in a row makes all its weights NaN; the ids are of
+// distinct experts in any case.
 template <int HELD, int ROWS> struct Choice {
   u32 keys[ROWS][HELD];  // of expert 32 i + lane; 0: taken, or there is none
   u32 mine[ROWS];        // lane k: the key of rank k

@@ -1,8 +1,9 @@
-// What blocks of a cluster send each other, counted at the block it goes to: nobody waits for more than that, where a
-// barrier of the cluster that orders memory would wait for all of a block's stores.
+// What blocks of a cluster send each other, counted at the block it goes to: nobody waits for more
+// than that, where a barrier of the cluster that orders memory would wait for all of a block's
+// stores.
 //
-// A signal is an mbarrier of one arrival, that of the block's own thread which says how many bytes will come. Without
-// clusters, which these kernels are not launched without, they only compile.
+// A signal is an mbarrier of one arrival, that of the block's own thread which says how many bytes
+// will come. Without clusters, which these kernels are not launched without, they only compile.
 #pragma once
 #include "forerun.cuh"
 

@@ -1,5 +1,6 @@
-// How a warp works through tiles: they come into a ring of its own, by copies of 16 bytes a lane, and are multiplied in
-// the order they were asked for. Every step asks for one more tile, or for none, so steps count what is waited for.
+// How a warp works through tiles: they come into a ring of its own, by copies of 16 bytes a lane,
+// and are multiplied in the order they were asked for. Every step asks for one more tile, or for
+// none, so steps count what is waited for.
 #pragma once
 #include "ring.cuh"
 #include "tiles.cuh"
@@ -46,8 +47,8 @@ __device__ __forceinline__ void copy_tile(u32 to, const u8* from, int bytes, u64
   for (int at = (threadIdx.x & 31) * 16; at < bytes; at += 512, to += 512, from += 512) copy_streamed(to, from, policy);
 }
 
-// Asks for the next tile, into the ring's place; `advance` goes on to the next row tile. FORMAT is that of the tile
-// multiplied last, which the next one mostly has too; MIXED if it is not known.
+// Asks for the next tile, into the ring's place; `advance` goes on to the next row tile. FORMAT is
+// that of the tile multiplied last, which the next one mostly has too; MIXED if it is not known.
 template <int FORMAT, class Advance>
 __device__ __forceinline__ void ask(const Ring& ring, Ahead& ahead, const Advance& advance, u64 policy) {
   if (ahead.left) {
@@ -66,7 +67,8 @@ __device__ __forceinline__ void ask(const Ring& ring, Ahead& ahead, const Advanc
   copies_begun();
 }
 
-// Where a lane finds its columns of activation rows g, g + 8, ... and their sums: see multiply_tile.
+// Where a lane finds its columns of activation rows g, g + 8, ... and their sums: see
+// multiply_tile.
 struct Rows {
   const __half *x, *sums;
   int x_step, sums_step;  // from one to the next, in halves
@@ -98,7 +100,8 @@ __device__ __forceinline__ void multiply_tiles(Ring& ring, int count, Rows& rows
   } while (--count);
 }
 
-// The same of a format that is read from memory directly, when it is multiplied: what the ring has for it is empty.
+// The same of a format that is read from memory directly, when it is multiplied: what the ring has
+// for it is empty.
 template <int FORMAT, int N8, class Advance>
 __device__ __forceinline__ void multiply_direct(Ring& ring, const u8* from, int count, Rows& rows, float (&acc)[1][N8][4],
                                                 Ahead& ahead, const Advance& advance, u64 policy) {

@@ -1,26 +1,33 @@
-// Weight tiles: 16 rows x 256 columns of a matrix in the order the matrix instructions read them, and their product
-// with a few activation rows by mma.m16n8k16, the weights as the A operand. src/cuda/pack.rs writes them. A matrix is
-// tiles [rows / 16][cols / 256], both rounded up; what lies outside the matrix is zero.
+// Weight tiles: 16 rows x 256 columns of a matrix in the order the matrix instructions read them,
+// and their product with a few activation rows by mma.m16n8k16, the weights as the A operand.
+// src/cuda/pack.rs writes them. A matrix is tiles [rows / 16][cols / 256], both rounded up; what
+// lies outside the matrix is zero.
 //
-// lane = 4 g + t holds rows g and g + 8 and, of every 32 columns ("group"), columns 8 t .. 8 t + 7. In k-step s (0, 1),
-// register pair r (0, 1), half h that is column 8 t + 4 s + 2 r + h. With this order of columns the B fragments of a
-// group are ONE 16-byte load from a plain f16 row, so activations need no packing.
+// lane = 4 g + t holds rows g and g + 8 and, of every 32 columns ("group"), columns 8 t .. 8 t + 7.
+// In k-step s (0, 1), register pair r (0, 1), half h that is column 8 t + 4 s + 2 r + h. With this
+// order of columns the B fragments of a group are ONE 16-byte load from a plain f16 row, so
+// activations need no packing.
 //
-// Q4_K 2304 B  4 chunks x 512 B, chunk c at lane * 16: word 2 s + r has, at bits 0-3 / 16-19 (h = 0 / 1), row g of
-//              group 2 c; 4 bits up group 2 c + 1; 8 bits up row g + 8. At 2048: 16 x 16 B, the rows' GGUF headers
-//              (d, dmin, 12 bytes of scales and mins).
-// Q5_K 2816 B  as Q4_K; at 2304 the fifth bits, 16 B a lane, word c for chunk c: with i = 2 s + r, row g at bit
-//              16 h + i + (4 group 2 c, 8 group 2 c + 1); row g + 8 so that turning the word right by 8 gives the same.
-// Q6_K 3360 B  low nibbles as Q4_K; at 2048 two planes of high pairs, 16 B a lane: 8 B for chunk 2 plane, then for the
-//              next; word s: row g at bits 16 h + 2 r + (4, 8), row g + 8 as in Q5_K. At 3072: 16 x 16 scales + 128. At
-//              3328: 16 f16 d.
-// Q8_0 4352 B  8 groups x 512 B at lane * 16: word 2 s + r has bytes (g, h = 0) (g, 1) (g + 8, 0) (g + 8, 1), + 128. At
+// Q4_K 2304 B  4 chunks x 512 B, chunk c at lane * 16: word 2 s + r has, at bits 0-3 / 16-19 (h = 0
+// / 1), row g of
+//              group 2 c; 4 bits up group 2 c + 1; 8 bits up row g + 8. At 2048: 16 x 16 B, the
+//              rows' GGUF headers
+//              (d, dmin, 12 bytes of scales and mins). Q5_K 2816 B  as Q4_K; at 2304 the fifth
+//              bits, 16 B a lane, word c for chunk c: with i = 2 s + r, row g at bit
+//              16 h + i + (4 group 2 c, 8 group 2 c + 1); row g + 8 so that turning the word right
+//              by 8 gives the same. Q6_K 3360 B  low nibbles as Q4_K; at 2048 two planes of high
+//              pairs, 16 B a lane: 8 B for chunk 2 plane, then for the
+//              next; word s: row g at bits 16 h + 2 r + (4, 8), row g + 8 as in Q5_K. At 3072: 16 x
+//              16 scales + 128. At
+//              3328: 16 f16 d. Q8_0 4352 B  8 groups x 512 B at lane * 16: word 2 s + r has bytes
+//              (g, h = 0) (g, 1) (g + 8, 0) (g + 8, 1), + 128. At
 //              4096: 16 x 8 f16 d.
 // F16  8192 B  8 groups x 1024 B: row g's 8 halves at lane * 16, row g + 8's 512 B later.
 //
-// A small integer in the low bits of a half IS the subnormal number q 2^-24: nothing is converted. q times a 6-bit
-// scale is below 2048 in Q4_K and Q5_K, so exact in f16; f32 takes over with d 2^24, once per 256 columns. Q6_K's
-// 12-bit products round to f16 (1.5e-4). Mins are one more mma: 8 integer mins times the 8 sums of 32 columns.
+// A small integer in the low bits of a half IS the subnormal number q 2^-24: nothing is converted.
+// q times a 6-bit scale is below 2048 in Q4_K and Q5_K, so exact in f16; f32 takes over with d
+// 2^24, once per 256 columns. Q6_K's 12-bit products round to f16 (1.5e-4). Mins are one more mma:
+// 8 integer mins times the 8 sums of 32 columns.
 #pragma once
 #include "forerun.cuh"
 
@@ -54,7 +61,8 @@ __device__ __forceinline__ u32 half2_fma(u32 a, u32 b, u32 c) {
   asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(c));
   return r;
 }
-// Both halves of the result are the low (high) half of `a`; folds into the operand of the instruction that uses it.
+// Both halves of the result are the low (high) half of `a`; folds into the operand of the
+// instruction that uses it.
 __device__ __forceinline__ u32 twice_low(u32 a) {
   u32 r;
   asm("{.reg .b16 l, h; mov.b32 {l, h}, %1; mov.b32 %0, {l, l};}" : "=r"(r) : "r"(a));
@@ -72,8 +80,8 @@ __device__ __forceinline__ void mma(float (&c)[4], const u32 (&a)[4], u32 b0, u3
 }
 #endif
 
-// A constant that stays in a register: as a number it is made anew for every instruction that has no room for one.
-// Grids of these kernels have one layer. Not where REGISTERS_ARE_SCARCE.
+// A constant that stays in a register: as a number it is made anew for every instruction that has
+// no room for one. Grids of these kernels have one layer. Not where REGISTERS_ARE_SCARCE.
 #ifdef REGISTERS_ARE_SCARCE
 __device__ __forceinline__ u32 kept(u32 constant) { return constant; }
 #else
@@ -88,8 +96,8 @@ __device__ __forceinline__ u32 word_of(const uint4& v, int i) {
 __device__ __forceinline__ float low_float(u32 h) { return __half2float(__ushort_as_half(h & 0xffff)); }
 __device__ __forceinline__ float high_float(u32 h) { return __half2float(__ushort_as_half(h >> 16)); }
 
-// ------------------------------------------------------------------ decoding
-// Each format gives: `Head`, what a lane keeps of a tile; `chunk`, the A fragments of 64 columns, k-steps 0 and 1 for
+// ------------------------------------------------------------------ decoding Each format gives:
+// `Head`, what a lane keeps of a tile; `chunk`, the A fragments of 64 columns, k-steps 0 and 1 for
 // the first 32 and 2 and 3 for the others; and the f32 factors that remain, as `ends` or per group.
 
 template <int FORMAT> struct Tile;
@@ -145,7 +153,8 @@ template <int FORMAT> struct TileK {
     d[0] = low_float(h.rows[0].x) * 16777216.f;
     d[1] = low_float(h.rows[1].x) * 16777216.f;
   }
-  // The mins as an A fragment, the same for the high and the low halves of the sums, and their factors.
+  // The mins as an A fragment, the same for the high and the low halves of the sums, and their
+  // factors.
   __device__ static __forceinline__ void mins(const Head& h, int lane, u32 (&a)[4], float (&d)[2]) {
     const int t = lane & 3;
 #pragma unroll
@@ -180,7 +189,8 @@ template <> struct Tile<TILE_Q6_K> {
     u32 d[2], z[2];  // per row {scale of the first group, of the second / 16}, and -32 times each
 #pragma unroll
     for (int i = 0; i < 2; i++) {
-      // A byte is a scale + 128: 0x6400 | byte = 1024 + byte, less 1152. Lanes t >= 2 are in a group's columns 16-31.
+      // A byte is a scale + 128: 0x6400 | byte = 1024 + byte, less 1152. Lanes t >= 2 are in a
+      // group's columns 16-31.
       const u32 four = word_of(h.scales[i], c);
       const u32 first = half2_add(permute(four, 0x64646464, kept(0x4140)), 0xe480e480);
       const u32 second = half2_add(permute(four, 0x64646464, kept(0x4342)), 0xe480e480);
@@ -253,13 +263,14 @@ template <> struct Tile<TILE_F16> {
   __device__ static __forceinline__ void ends(const u8*, const Head&, int, float (&d)[2]) { d[0] = d[1] = 1.f; }
 };
 
-// ------------------------------------------------------------------ product
-// acc[m][j] += MT tiles that follow each other in memory (rows) times N8 x 8 activation rows, over 256 columns.
-// acc[m][j] is an mma result: elements 0, 1 are row g of the tile and activation rows 8 j + 2 t, + 1; 2, 3 row g + 8.
-// x[j]: this lane's columns of activation row 8 j + g, so Activation::x of that row and these 256 columns + 8 t.
-// sums[j]: its sums of these 256 columns + 2 t, 16 halves a row (read for Q4_K and Q5_K). Shared or global memory; x
-// wants rows 64 bytes mod 128 apart in shared memory, sums 16 mod 32.
-// The order of all sums is the same for every N8 and MT. A smaller UNROLL takes fewer registers, for Q8_0 and F16.
+// ------------------------------------------------------------------ product acc[m][j] += MT tiles
+// that follow each other in memory (rows) times N8 x 8 activation rows, over 256 columns. acc[m][j]
+// is an mma result: elements 0, 1 are row g of the tile and activation rows 8 j + 2 t, + 1; 2, 3
+// row g + 8. x[j]: this lane's columns of activation row 8 j + g, so Activation::x of that row and
+// these 256 columns + 8 t. sums[j]: its sums of these 256 columns + 2 t, 16 halves a row (read for
+// Q4_K and Q5_K). Shared or global memory; x wants rows 64 bytes mod 128 apart in shared memory,
+// sums 16 mod 32. The order of all sums is the same for every N8 and MT. A smaller UNROLL takes
+// fewer registers, for Q8_0 and F16.
 template <int FORMAT, int N8, int MT, int UNROLL = 4>
 __device__ __forceinline__ void multiply_tile(const u8* tile, const __half* const (&x)[N8],
                                               const __half* const (&sums)[N8], float (&acc)[MT][N8][4], int lane) {

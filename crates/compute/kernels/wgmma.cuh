@@ -16,7 +16,8 @@ __device__ __forceinline__ void hold(u32 (&a)[4][4]) {
 #pragma unroll
   for (int i = 0; i < 4; i++) hold(a[i]);
 }
-// c = a b + (add ? c : 0): 64 weight rows, of which a warp holds 16, times 8 N8 activation rows, 16 columns.
+// c = a b + (add ? c : 0): 64 weight rows, of which a warp holds 16, times 8 N8 activation rows, 16
+// columns.
 #define C4(i) "+f"(c[i][0]), "+f"(c[i][1]), "+f"(c[i][2]), "+f"(c[i][3])
 #define WGMMA(N, REGS, A_AND_B, P, ...)                                                                          \
   asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " P ", 0;\nwgmma.mma_async.sync.aligned.m64n" N               \

@@ -21,8 +21,9 @@ pub struct Arena {
 }
 
 impl Arena {
-    /// Allocates buffers for passes of up to `capacity` rows, `chosen` of them with logits; `rounded_bytes` tells how
-    /// many bytes a row of so many columns takes in the backend's rounded form, `allocate` gives zeroed memory.
+    /// Allocates buffers for passes of up to `capacity` rows, `chosen` of them with logits;
+    /// `rounded_bytes` tells how many bytes a row of so many columns takes in the backend's rounded
+    /// form, `allocate` gives zeroed memory.
     pub(crate) fn new(
         plan: Arc<Plan>,
         capacity: usize,

@@ -1,5 +1,5 @@
-//! What a backend does: hold weights, run plans, commit rows of a pass to the state of a sequence, and answer for
-//! logits.
+//! What a backend does: hold weights, run plans, commit rows of a pass to the state of a sequence,
+//! and answer for logits.
 
 use crate::{
     Error,
@@ -13,7 +13,8 @@ use crate::{
 use formats::BlockType;
 use std::{borrow::Cow, sync::Arc};
 
-/// A matrix as it comes from a file: [experts, rows, cols] in row-major order, rows of whole blocks.
+/// A matrix as it comes from a file: [experts, rows, cols] in row-major order, rows of whole
+/// blocks.
 #[derive(Clone, Copy)]
 pub struct Matrix<'a> {
     /// Element type.
@@ -58,13 +59,15 @@ pub struct CommitPath<'a> {
 pub struct RecurrentCommit<'a> {
     /// State after `path.position / 32 * 32` tokens; none when that is 0.
     pub base: Option<&'a Memory>,
-    /// New anchors to write, with their positions: the newest one or two multiples of 32 the path reaches.
+    /// New anchors to write, with their positions: the newest one or two multiples of 32 the path
+    /// reaches.
     pub anchors: Vec<(usize, &'a mut Memory)>,
     /// Keys, deltas, gates and convolution inputs.
     pub tape: &'a mut Memory,
 }
 
-/// How to draw a token from a row of logits that nothing else changes (no penalty, no bias, no mask).
+/// How to draw a token from a row of logits that nothing else changes (no penalty, no bias, no
+/// mask).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Draw {
     /// 0 draws the likeliest.
@@ -107,7 +110,8 @@ pub trait Backend: Send {
         Ok(table)
     }
 
-    /// Makes a random matrix in place; nothing where the backend has no quicker way than being given one.
+    /// Makes a random matrix in place; nothing where the backend has no quicker way than being
+    /// given one.
     fn random(&mut self, _matrix: RandomMatrix) -> Result<Option<MatrixId>, Error> {
         Ok(None)
     }
@@ -151,7 +155,8 @@ pub trait Backend: Send {
     /// Runs the arena's plan over a pass. Reads state, writes only the arena.
     fn run(&mut self, arena: &mut Arena, pass: &Pass<'_>) -> Result<(), Error>;
 
-    /// Writes the keys and values of a path to the pages of cache `cache`, of which `pages[0]` is number `first_page`.
+    /// Writes the keys and values of a path to the pages of cache `cache`, of which `pages[0]` is
+    /// number `first_page`.
     fn commit_kv(
         &mut self,
         arena: &Arena,
@@ -207,7 +212,8 @@ pub trait Backend: Send {
         arena.row(buf, row)
     }
 
-    /// The best `ranks` tokens of each of the first `rows` rows of logits; nothing of a row where a logit is not a number.
+    /// The best `ranks` tokens of each of the first `rows` rows of logits; nothing of a row where a
+    /// logit is not a number.
     fn rank(
         &mut self,
         arena: &Arena,
@@ -218,9 +224,14 @@ pub trait Backend: Send {
         Ok((0..rows).map(|row| crate::rank::rank(arena.host_row(logits, row), ranks)).collect())
     }
 
-    /// Draws a token from each of the first rows of logits. Nothing where logits lie in host memory: there the caller
-    /// draws, and only from the rows it comes to.
-    fn draw(&mut self, _arena: &Arena, _logits: Buf, _draws: &[Draw]) -> Result<Option<Vec<Drawn>>, Error> {
+    /// Draws a token from each of the first rows of logits. Nothing where logits lie in host
+    /// memory: there the caller draws, and only from the rows it comes to.
+    fn draw(
+        &mut self,
+        _arena: &Arena,
+        _logits: Buf,
+        _draws: &[Draw],
+    ) -> Result<Option<Vec<Drawn>>, Error> {
         Ok(None)
     }
 
@@ -232,8 +243,8 @@ pub trait Backend: Send {
         (0, 0)
     }
 
-    /// Times every launch from now on, or no longer; the kernels timed until now in order, with their seconds. Nothing
-    /// where there are no launches.
+    /// Times every launch from now on, or no longer; the kernels timed until now in order, with
+    /// their seconds. Nothing where there are no launches.
     fn time_launches(&mut self, _on: bool) -> Result<Vec<(&'static str, f64)>, Error> {
         Ok(Vec::new())
     }

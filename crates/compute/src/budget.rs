@@ -1,5 +1,6 @@
-//! How many bytes the state of texts may take, and who holds them. A backend has one budget for everything that
-//! sequences keep, so that running short is known before the driver is asked, and says the same on every backend.
+//! How many bytes the state of texts may take, and who holds them. A backend has one budget for
+//! everything that sequences keep, so that running short is known before the driver is asked, and
+//! says the same on every backend.
 
 use crate::Error;
 use std::sync::{

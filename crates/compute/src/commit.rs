@@ -1,6 +1,8 @@
 //! The parts of a commit that only move rows, for backends whose arena lies in host memory.
 
-use crate::{arena::Arena, backend::CommitPath, kv::PAGE_TOKENS, memory::Memory, recurrent::TAPE_TOKENS};
+use crate::{
+    arena::Arena, backend::CommitPath, kv::PAGE_TOKENS, memory::Memory, recurrent::TAPE_TOKENS,
+};
 
 /// Copies the encoded rows of a path to their places in the pages.
 pub(crate) fn write_pages(
@@ -32,7 +34,8 @@ pub(crate) fn write_tape(arena: &Arena, path: CommitPath<'_>, tape: &mut Memory)
     let tape = tape.slice_mut::<f32>();
     for layer in 0..arena.plan.recurrent_layer(0).0.layers {
         let (layout, kept) = arena.plan.recurrent_layer(layer);
-        let mut put = |at: usize, numbers: &[f32]| tape[at..at + numbers.len()].copy_from_slice(numbers);
+        let mut put =
+            |at: usize, numbers: &[f32]| tape[at..at + numbers.len()].copy_from_slice(numbers);
         for i in path.rows.len().saturating_sub(TAPE_TOKENS)..path.rows.len() {
             let (row, position) = (path.rows[i] as usize, path.position + i);
             put(layout.key(layer, position), arena.host_row(kept.keys, row));

@@ -22,7 +22,8 @@ pub enum Error {
         /// The driver's own words.
         reason: String,
     },
-    /// The device does nothing any more: what it held is gone, and everything on it has to be made anew.
+    /// The device does nothing any more: what it held is gone, and everything on it has to be made
+    /// anew.
     #[error("the device is lost: `{call}` failed: {reason}")]
     Lost {
         /// The call that found out.

@@ -1,5 +1,5 @@
-//! A backend that fails on purpose: it wraps another one and refuses the n-th call of a kind. What must hold when a
-//! device fails is tried with it on any backend.
+//! A backend that fails on purpose: it wraps another one and refuses the n-th call of a kind. What
+//! must hold when a device fails is tried with it on any backend.
 
 use crate::{
     Error,
@@ -33,7 +33,8 @@ pub enum Fault {
 
 impl Fault {
     /// All kinds.
-    pub const ALL: [Self; 5] = [Self::Allocation, Self::Launch, Self::Read, Self::Write, Self::Commit];
+    pub const ALL: [Self; 5] =
+        [Self::Allocation, Self::Launch, Self::Read, Self::Write, Self::Commit];
 
     /// For people.
     pub fn name(self) -> &'static str {
@@ -79,8 +80,12 @@ impl Faults {
         calls.counts[fault as usize] += 1;
         match (calls.armed == Some((fault, number)), fault) {
             (false, _) => Ok(()),
-            (true, Fault::Allocation) => Err(Error::OutOfMemory { needed: 0, what: "a fault on purpose" }),
-            (true, _) => Err(Error::Driver { call: fault.name(), reason: "a fault on purpose".to_owned() }),
+            (true, Fault::Allocation) => {
+                Err(Error::OutOfMemory { needed: 0, what: "a fault on purpose" })
+            }
+            (true, _) => {
+                Err(Error::Driver { call: fault.name(), reason: "a fault on purpose".to_owned() })
+            }
         }
     }
 }
@@ -218,7 +223,12 @@ impl Backend for Faulty {
         self.inner.rank(arena, logits, rows, ranks)
     }
 
-    fn draw(&mut self, arena: &Arena, logits: Buf, draws: &[Draw]) -> Result<Option<Vec<Drawn>>, Error> {
+    fn draw(
+        &mut self,
+        arena: &Arena,
+        logits: Buf,
+        draws: &[Draw],
+    ) -> Result<Option<Vec<Drawn>>, Error> {
         self.faults.pass(Fault::Read)?;
         self.inner.draw(arena, logits, draws)
     }

@@ -2,7 +2,8 @@
 
 use half::{f16, slice::HalfFloatSliceExt};
 
-/// Tokens in one page. Attention is also split at these positions, so that its rounding follows position alone.
+/// Tokens in one page. Attention is also split at these positions, so that its rounding follows
+/// position alone.
 pub const PAGE_TOKENS: usize = 64;
 
 /// The element type of a key/value cache.
@@ -51,7 +52,8 @@ impl KvType {
             }
             Self::Q4_0 => {
                 for (x, o) in row.chunks_exact(32).zip(out.chunks_exact_mut(18)) {
-                    let extreme = x.iter().fold(0f32, |m, v| if v.abs() > m.abs() { *v } else { m });
+                    let extreme =
+                        x.iter().fold(0f32, |m, v| if v.abs() > m.abs() { *v } else { m });
                     let d = extreme / -8.0;
                     let inverse = if d == 0.0 { 0.0 } else { 1.0 / d };
                     o[..2].copy_from_slice(&f16::from_f32(d).to_le_bytes());
@@ -119,7 +121,8 @@ impl KvLayout {
         self.layers * 2 * self.heads * PAGE_TOKENS * self.row_bytes()
     }
 
-    /// Where in a page the keys (`part` 0) or values (`part` 1) of a head begin: [PAGE_TOKENS, row].
+    /// Where in a page the keys (`part` 0) or values (`part` 1) of a head begin: [PAGE_TOKENS,
+    /// row].
     pub const fn offset(&self, layer: usize, part: usize, head: usize) -> usize {
         ((layer * 2 + part) * self.heads + head) * PAGE_TOKENS * self.row_bytes()
     }

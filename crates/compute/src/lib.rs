@@ -1,5 +1,6 @@
-//! Weights to numbers: a plan of ops that model code records on named buffers, the f32 reference of every op, and the
-//! CPU and CUDA backends. All unsafe code of the project that addresses a processor lives in `cpu` and `cuda`.
+//! Weights to numbers: a plan of ops that model code records on named buffers, the f32 reference of
+//! every op, and the CPU and CUDA backends. All unsafe code of the project that addresses a
+//! processor lives in `cpu` and `cuda`.
 //!
 //! ```
 //! use compute::{Activations, Backend, Cpu, CpuLevel, Matrix, Op, Pass, Plan, Row, SequenceView};
@@ -46,7 +47,9 @@ pub use error::Error;
 pub use faulty::{Fault, Faults, Faulty};
 pub use kv::{KvLayout, KvType, PAGE_TOKENS};
 pub use memory::{DeviceBlock, Memory};
-pub use pass::{AnchorSource, AnchorStep, CONV_REACH, PageTable, Pass, Role, Row, Run, SequenceView, Tap};
+pub use pass::{
+    AnchorSource, AnchorStep, CONV_REACH, PageTable, Pass, Role, Row, Run, SequenceView, Tap,
+};
 pub use plan::{
     AttentionShape, Buf, BufferSpec, CacheBuffers, Extent, Kind, MatrixId, Op, Plan, Product,
     RecurrentBuffers, RecurrentPlan, Rotary, Routing, Rows, VectorId,

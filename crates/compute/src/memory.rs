@@ -1,5 +1,5 @@
-//! Blocks of bytes that weights, activations and sequence state live in: of the host, zeroed and aligned to a cache
-//! line, or of a device, whose backend brings the type.
+//! Blocks of bytes that weights, activations and sequence state live in: of the host, zeroed and
+//! aligned to a cache line, or of a device, whose backend brings the type.
 
 use crate::{Error, budget::Share};
 use bytemuck::{Pod, Zeroable};
@@ -10,8 +10,8 @@ use std::borrow::Cow;
 #[repr(C, align(64))]
 struct Line([u8; 64]);
 
-/// A block of a device's memory, as far as those who know nothing of the device use it. Every call can fail, because
-/// a device can be lost between any two of them.
+/// A block of a device's memory, as far as those who know nothing of the device use it. Every call
+/// can fail, because a device can be lost between any two of them.
 pub trait DeviceBlock: Any + Send + Sync {
     /// Bytes in the block.
     fn len(&self) -> usize;
@@ -31,8 +31,13 @@ pub trait DeviceBlock: Any + Send + Sync {
     fn fill(&mut self, byte: u8) -> Result<(), Error>;
 
     /// Copies `len` bytes of another block of the same device.
-    fn copy_from(&mut self, at: usize, other: &dyn DeviceBlock, from: usize, len: usize)
-    -> Result<(), Error>;
+    fn copy_from(
+        &mut self,
+        at: usize,
+        other: &dyn DeviceBlock,
+        from: usize,
+        len: usize,
+    ) -> Result<(), Error>;
 
     /// A copy in memory of its own.
     fn duplicate(&self) -> Result<Box<dyn DeviceBlock>, Error>;
@@ -81,7 +86,9 @@ impl Memory {
     /// A block of the host as a slice of plain numbers.
     pub fn slice<T: Pod>(&self) -> &[T] {
         match &self.store {
-            Store::Host(lines) => bytemuck::cast_slice(&bytemuck::cast_slice::<Line, u8>(lines)[..self.len]),
+            Store::Host(lines) => {
+                bytemuck::cast_slice(&bytemuck::cast_slice::<Line, u8>(lines)[..self.len])
+            }
             Store::Device(_) => panic!("memory of a device is no slice"),
         }
     }
@@ -89,9 +96,9 @@ impl Memory {
     /// A block of the host as a writable slice of plain numbers.
     pub fn slice_mut<T: Pod>(&mut self) -> &mut [T] {
         match &mut self.store {
-            Store::Host(lines) => {
-                bytemuck::cast_slice_mut(&mut bytemuck::cast_slice_mut::<Line, u8>(lines)[..self.len])
-            }
+            Store::Host(lines) => bytemuck::cast_slice_mut(
+                &mut bytemuck::cast_slice_mut::<Line, u8>(lines)[..self.len],
+            ),
             Store::Device(_) => panic!("memory of a device is no slice"),
         }
     }
@@ -115,7 +122,9 @@ impl Memory {
                 self.slice_mut()[first..first + numbers.len()].copy_from_slice(numbers);
                 Ok(())
             }
-            Store::Device(block) => block.write(first * size_of::<T>(), bytemuck::cast_slice(numbers)),
+            Store::Device(block) => {
+                block.write(first * size_of::<T>(), bytemuck::cast_slice(numbers))
+            }
         }
     }
 
@@ -131,11 +140,18 @@ impl Memory {
     }
 
     /// Copies `len` bytes of another block of the same kind.
-    pub fn copy_from(&mut self, at: usize, other: &Self, from: usize, len: usize) -> Result<(), Error> {
+    pub fn copy_from(
+        &mut self,
+        at: usize,
+        other: &Self,
+        from: usize,
+        len: usize,
+    ) -> Result<(), Error> {
         match (&mut self.store, &other.store) {
             (Store::Device(to), Store::Device(other)) => to.copy_from(at, &**other, from, len),
             _ => {
-                self.slice_mut::<u8>()[at..at + len].copy_from_slice(&other.slice()[from..from + len]);
+                self.slice_mut::<u8>()[at..at + len]
+                    .copy_from_slice(&other.slice()[from..from + len]);
                 Ok(())
             }
         }

@@ -1,5 +1,6 @@
-//! One pass: its rows, and everything that follows from `(token, sequence, parent)`: positions, paths, convolution
-//! taps and the anchors a Gated DeltaNet row starts from. Computed here and nowhere else.
+//! One pass: its rows, and everything that follows from `(token, sequence, parent)`: positions,
+//! paths, convolution taps and the anchors a Gated DeltaNet row starts from. Computed here and
+//! nowhere else.
 
 use crate::{
     kv::PAGE_TOKENS,
@@ -79,7 +80,8 @@ pub enum AnchorSource {
     Older,
     /// `SequenceView::anchor`.
     Newest,
-    /// Folded in this pass from another step, along the 32 tokens that end with `last`; kept in scratch `slot`.
+    /// Folded in this pass from another step, along the 32 tokens that end with `last`; kept in
+    /// scratch `slot`.
     Folded { from: usize, last: u32, slot: usize },
 }
 
@@ -96,8 +98,8 @@ pub struct AnchorStep {
     pub rows: Vec<u32>,
 }
 
-/// What a pass is for. A backend may have other kernels for prompts than for decoding; within a role a row's bits do not
-/// depend on its company.
+/// What a pass is for. A backend may have other kernels for prompts than for decoding; within a
+/// role a row's bits do not depend on its company.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Role {
     /// A token, a chain or a tree of each sequence.
@@ -142,13 +144,17 @@ pub struct Pass<'a> {
 }
 
 impl<'a> Pass<'a> {
-    /// Works out a pass over `rows`, of which `chosen` will have logits. Parents come before their children.
+    /// Works out a pass over `rows`, of which `chosen` will have logits. Parents come before their
+    /// children.
     pub fn new(rows: &[Row], chosen: &[u32], sequences: Vec<SequenceView<'a>>) -> Self {
         let mut pass = Self { chosen: chosen.to_vec(), sequences, ..Self::default() };
         for (i, row) in rows.iter().enumerate() {
             pass.place(i as u32, row);
         }
-        assert!(chosen.iter().all(|r| (*r as usize) < rows.len()), "a chosen row is not in the pass");
+        assert!(
+            chosen.iter().all(|r| (*r as usize) < rows.len()),
+            "a chosen row is not in the pass"
+        );
         pass.group_by_anchor();
         pass
     }
@@ -243,7 +249,9 @@ impl<'a> Pass<'a> {
                 let (first, count) = self.since_anchor[p as usize];
                 // The parent may start from an anchor before this row's.
                 let skip = (anchor - anchor_of(position as usize - 1)) as u32;
-                self.recent.extend_from_within((first + skip.min(count)) as usize..(first + count) as usize);
+                self.recent.extend_from_within(
+                    (first + skip.min(count)) as usize..(first + count) as usize,
+                );
                 self.recent.push(Tap::Row(p));
             }
         }
@@ -253,7 +261,8 @@ impl<'a> Pass<'a> {
     fn group_by_anchor(&mut self) {
         for s in 0..self.sequences.len() {
             let newest = self.sequences[s].committed / ANCHOR_TOKENS * ANCHOR_TOKENS;
-            // A step is known by its anchor's position and, within the pass, by the last row behind it.
+            // A step is known by its anchor's position and, within the pass, by the last row behind
+            // it.
             let mut steps: Vec<(usize, Option<u32>, Vec<u32>)> = Vec::new();
             for row in 0..self.rows() {
                 if self.sequence_of[row] as usize != s {
@@ -262,7 +271,8 @@ impl<'a> Pass<'a> {
                 let wanted = anchor_of(self.positions[row] as usize);
                 let mut position = wanted;
                 loop {
-                    let last = if position <= newest { None } else { self.ancestor(row, position - 1) };
+                    let last =
+                        if position <= newest { None } else { self.ancestor(row, position - 1) };
                     let known = steps.iter().position(|(p, l, _)| *p == position && *l == last);
                     let step = known.unwrap_or_else(|| {
                         steps.push((position, last, Vec::new()));
@@ -286,8 +296,11 @@ impl<'a> Pass<'a> {
                     None => AnchorSource::Older,
                     Some(last) => {
                         let before = position - ANCHOR_TOKENS;
-                        let base =
-                            if before <= newest { None } else { self.ancestor(*last as usize, before - 1) };
+                        let base = if before <= newest {
+                            None
+                        } else {
+                            self.ancestor(*last as usize, before - 1)
+                        };
                         let from = steps.iter().position(|(p, l, _)| *p == before && *l == base);
                         AnchorSource::Folded {
                             from: begin + from.expect("the step before"),
@@ -370,6 +383,9 @@ mod tests {
         assert_eq!(pass.since_anchor(9)[39..], last);
         assert_eq!(pass.steps.len(), 2);
         assert_eq!(pass.steps[0].rows, [0, 1, 2, 3, 4, 5, 6, 7, 9]);
-        assert_eq!((pass.steps[1].source, &pass.steps[1].rows[..]), (AnchorSource::Newest, &[8][..]));
+        assert_eq!(
+            (pass.steps[1].source, &pass.steps[1].rows[..]),
+            (AnchorSource::Newest, &[8][..])
+        );
     }
 }

@@ -1,5 +1,6 @@
-//! The plan: ops recorded on named buffers by model code, once; a backend runs it for any number of rows up to its
-//! capacity. Whatever changes from pass to pass (tokens, positions, lengths, pages) comes from the `Pass`.
+//! The plan: ops recorded on named buffers by model code, once; a backend runs it for any number of
+//! rows up to its capacity. Whatever changes from pass to pass (tokens, positions, lengths, pages)
+//! comes from the `Pass`.
 
 use crate::{
     kv::KvLayout,
@@ -23,7 +24,8 @@ pub struct Buf(pub(crate) u32);
 pub enum Kind {
     /// f32 numbers.
     Numbers,
-    /// f32 numbers that matrices are multiplied with: the backend may keep a rounded copy beside them.
+    /// f32 numbers that matrices are multiplied with: the backend may keep a rounded copy beside
+    /// them.
     Activation,
     /// u32 words.
     Words,
@@ -83,7 +85,8 @@ pub enum Rows {
     All,
     /// The rows whose logits are asked for; output row `i` belongs to `pass.chosen[i]`.
     Chosen,
-    /// Every row, once for each expert it visits, with that expert's matrix; the input has a row per row of the pass.
+    /// Every row, once for each expert it visits, with that expert's matrix; the input has a row
+    /// per row of the pass.
     ToExperts(Routing),
     /// The same, where the input has a row per visit.
     FromExperts(Routing),
@@ -137,7 +140,8 @@ pub struct AttentionShape {
     pub kv_heads: usize,
     /// Width of a head.
     pub head_dim: usize,
-    /// Whether queries come as `[query | gate]` per head and the output is multiplied by `sigmoid(gate)`.
+    /// Whether queries come as `[query | gate]` per head and the output is multiplied by
+    /// `sigmoid(gate)`.
     pub gated: bool,
 }
 
@@ -154,7 +158,8 @@ impl AttentionShape {
 pub enum Op {
     /// `out[r] = table[token[r]]`.
     Embed { table: MatrixId, out: Buf },
-    /// `x += add; tap = x; out[offset..] = rms(x) * weight`; `add` and `tap` where given, `tap` at a column.
+    /// `x += add; tap = x; out[offset..] = rms(x) * weight`; `add` and `tap` where given, `tap` at
+    /// a column.
     Norm {
         x: Buf,
         add: Option<Buf>,
@@ -170,8 +175,9 @@ pub enum Op {
     Matmul { products: Vec<Product> },
     /// `out[r] = [cos; sin](position[r] * inverse_frequency) * magnitude`: [rows, 2 * pairs].
     Angles { rotary: Rotary, out: Buf },
-    /// Per-head norm of queries and keys, rotation of both (first dimensions, NeoX pairs), and rounding of keys and
-    /// values to the cache's type: `q`, `k`, `v` change in place, the encoded rows go to the cache's pass buffer.
+    /// Per-head norm of queries and keys, rotation of both (first dimensions, NeoX pairs), and
+    /// rounding of keys and values to the cache's type: `q`, `k`, `v` change in place, the encoded
+    /// rows go to the cache's pass buffer.
     Rotate {
         q: Buf,
         k: Buf,
@@ -184,8 +190,8 @@ pub enum Op {
         cache: usize,
         layer: usize,
     },
-    /// Attention over committed keys and the pass's own. With `causal` a row sees its path, else every row of its
-    /// sequence; with a window only positions nearer than it.
+    /// Attention over committed keys and the pass's own. With `causal` a row sees its path, else
+    /// every row of its sequence; with a window only positions nearer than it.
     Attention {
         q: Buf,
         k: Buf,
@@ -198,10 +204,12 @@ pub enum Op {
         layer: usize,
         out: Buf,
     },
-    /// Causal depthwise convolution along the path, SiLU, then L2 norm of query and key heads: the layer's `inputs`
-    /// buffer to `q`, the layer's `keys` buffer, and `v`. The weight is [kernel, channels], oldest tap first.
+    /// Causal depthwise convolution along the path, SiLU, then L2 norm of query and key heads: the
+    /// layer's `inputs` buffer to `q`, the layer's `keys` buffer, and `v`. The weight is [kernel,
+    /// channels], oldest tap first.
     Convolve { layer: usize, weight: VectorId, q: Buf, v: Buf },
-    /// Gated DeltaNet in the tree form, then the gated per-head norm: `out = rms(o) * norm * silu(z)`.
+    /// Gated DeltaNet in the tree form, then the gated per-head norm: `out = rms(o) * norm *
+    /// silu(z)`.
     DeltaNet {
         layer: usize,
         q: Buf,
@@ -262,8 +270,8 @@ pub struct RecurrentPlan {
     pub layout: RecurrentLayout,
     /// One per layer.
     pub layers: Vec<RecurrentBuffers>,
-    /// [rows, key_heads, (key, query), TAPE_TOKENS]: products of a row's key and query with the keys since its anchor,
-    /// its own last. All layers share it.
+    /// [rows, key_heads, (key, query), TAPE_TOKENS]: products of a row's key and query with the
+    /// keys since its anchor, its own last. All layers share it.
     pub products: Buf,
 }
 

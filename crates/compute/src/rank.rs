@@ -1,5 +1,5 @@
-//! The best tokens of a row of logits with their log-probabilities. A drafter's rows are ranked in every round, over the
-//! whole vocabulary, so the two scans are written to be vectorised.
+//! The best tokens of a row of logits with their log-probabilities. A drafter's rows are ranked in
+//! every round, over the whole vocabulary, so the two scans are written to be vectorised.
 
 /// Candidates of one position: (token, log-probability), best first.
 pub type Ranked = Vec<(u32, f32)>;
@@ -63,7 +63,9 @@ fn exp(x: f32) -> f32 {
     let shifted = t + ROUND;
     let f = (t - (shifted - ROUND)) * std::f32::consts::LN_2;
     // Taylor's series of e^f.
-    let p = 1.0 + f * (1.0 + f * (0.5 + f * (1.0 / 6.0 + f * (1.0 / 24.0 + f * (1.0 / 120.0 + f / 720.0)))));
+    let p = 1.0
+        + f * (1.0
+            + f * (0.5 + f * (1.0 / 6.0 + f * (1.0 / 24.0 + f * (1.0 / 120.0 + f / 720.0)))));
     let exponent = (shifted.to_bits() as i32).wrapping_sub(ROUND.to_bits() as i32);
     p * f32::from_bits(((exponent + 127) as u32) << 23)
 }
@@ -86,7 +88,10 @@ mod tests {
         for i in 0..2000 {
             let x = -0.05 * i as f32;
             let (found, right) = (exp(x), x.exp());
-            assert!((found - right).abs() <= 1e-5 * right + 1e-37, "exp({x}) = {found}, not {right}");
+            assert!(
+                (found - right).abs() <= 1e-5 * right + 1e-37,
+                "exp({x}) = {found}, not {right}"
+            );
         }
         assert_eq!(exp(0.0), 1.0);
     }

@@ -1,10 +1,12 @@
-//! What a sequence keeps for its Gated-DeltaNet layers: anchors (the state after a multiple of 32 tokens) and a tape
-//! (keys, deltas and gates of the rows since the older anchor, and the inputs the convolution still reaches).
+//! What a sequence keeps for its Gated-DeltaNet layers: anchors (the state after a multiple of 32
+//! tokens) and a tape (keys, deltas and gates of the rows since the older anchor, and the inputs
+//! the convolution still reaches).
 
 /// Anchors stand at multiples of this many tokens.
 pub const ANCHOR_TOKENS: usize = 32;
 
-/// A row starts from an anchor at least this many tokens before it, so that a drafted block never needs one of its own.
+/// A row starts from an anchor at least this many tokens before it, so that a drafted block never
+/// needs one of its own.
 pub const ANCHOR_LAG: usize = 16;
 
 /// Positions the tape remembers: the rows since the older of two anchors, in a ring.

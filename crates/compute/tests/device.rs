@@ -25,7 +25,8 @@ fn every_op_of_the_device_equals_the_reference() {
 fn only_the_groups_that_are_asked_for_run() {
     let names = |only: &str| -> Vec<String> {
         let mut device = compute::reference::Reference::default();
-        let checks = compute::selftest::run(&mut device, only, |_| ()).expect("the reference works");
+        let checks =
+            compute::selftest::run(&mut device, only, |_| ()).expect("the reference works");
         assert!(checks.iter().all(compute::selftest::Check::holds), "{only}");
         checks.into_iter().map(|check| check.name).collect()
     };

@@ -1,4 +1,5 @@
-//! Products of every block type with any number of rows: against the reference, and bit-identical in any company.
+//! Products of every block type with any number of rows: against the reference, and bit-identical
+//! in any company.
 
 mod support;
 
@@ -13,7 +14,13 @@ fn chain(n: usize) -> Pass<'static> {
 }
 
 /// `y = W x` on `n` rows of `x`, after the rounding that `Load` does.
-fn product(pair: &mut Pair, weight: MatrixId, outputs: usize, x: &[f32], n: usize) -> (Vec<f32>, Vec<f32>) {
+fn product(
+    pair: &mut Pair,
+    weight: MatrixId,
+    outputs: usize,
+    x: &[f32],
+    n: usize,
+) -> (Vec<f32>, Vec<f32>) {
     let mut plan = Plan::new("product");
     let cols = x.len() / n;
     let (input, loaded, out) =
@@ -35,7 +42,12 @@ fn every_type_at_every_level_equals_the_reference() {
                 let weight = pair.matrix(&mut random, ty, 1, outputs, cols);
                 let x = random.numbers(rows * cols);
                 let (expected, got) = product(&mut pair, weight, outputs, &x, rows);
-                assert_close(&format!("{ty} {level:?} {activations:?}"), &expected, &got, tolerance);
+                assert_close(
+                    &format!("{ty} {level:?} {activations:?}"),
+                    &expected,
+                    &got,
+                    tolerance,
+                );
             }
         }
     }
@@ -49,7 +61,8 @@ fn int8_products_are_exact_for_activations_that_are_int8() {
             let mut pair = Pair::new(level, 1, Activations::Int8);
             let (outputs, cols, rows) = (16, 512, 3);
             let weight = pair.matrix(&mut random, ty, 1, outputs, cols);
-            let mut x: Vec<f32> = (0..rows * cols).map(|_| random.below(255) as f32 - 127.0).collect();
+            let mut x: Vec<f32> =
+                (0..rows * cols).map(|_| random.below(255) as f32 - 127.0).collect();
             x.iter_mut().step_by(32).for_each(|x| *x = 127.0);
             let (expected, got) = product(&mut pair, weight, outputs, &x, rows);
             assert_close(&format!("{ty} {level:?}"), &expected, &got, 2e-5);
@@ -67,12 +80,16 @@ fn a_row_has_the_same_bits_alone_and_among_others_with_any_threads_and_level() {
                 let mut random = Random(5);
                 let mut cpu = Cpu::new(level, threads, activations);
                 let bytes = random_blocks(&mut random, ty, outputs * cols);
-                let weight =
-                    cpu.matrix(Matrix { ty, experts: 1, rows: outputs, cols, bytes: &bytes }).expect("room");
+                let weight = cpu
+                    .matrix(Matrix { ty, experts: 1, rows: outputs, cols, bytes: &bytes })
+                    .expect("room");
                 let x = random.numbers(rows * cols);
                 let mut plan = Plan::new("product");
-                let (input, loaded, out) =
-                    (plan.numbers("input", cols), plan.activation("x", cols), plan.numbers("y", outputs));
+                let (input, loaded, out) = (
+                    plan.numbers("input", cols),
+                    plan.activation("x", cols),
+                    plan.numbers("y", outputs),
+                );
                 plan.record(Op::Load { x: input, out: loaded });
                 plan.matmul(loaded, weight, out);
                 let plan = plan.into();

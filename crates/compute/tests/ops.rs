@@ -1,4 +1,5 @@
-//! Every other op at every level: against the reference, from NaN, with the same bits at each level and thread count.
+//! Every other op at every level: against the reference, from NaN, with the same bits at each level
+//! and thread count.
 
 mod support;
 
@@ -15,8 +16,8 @@ type NewVector<'a> = dyn FnMut(&[f32]) -> VectorId + 'a;
 /// Gives both a random matrix of [experts, rows, cols].
 type NewMatrix<'a> = dyn FnMut(BlockType, [usize; 3]) -> MatrixId + 'a;
 
-/// Runs a plan on the reference and at every level with 1 and 3 threads; `out` must be close to the reference and the
-/// same bits everywhere.
+/// Runs a plan on the reference and at every level with 1 and 3 threads; `out` must be close to the
+/// reference and the same bits everywhere.
 fn check(
     name: &str,
     build: &dyn Fn(&mut NewVector<'_>, &mut NewMatrix<'_>) -> Case,
@@ -60,9 +61,11 @@ fn norm_and_swiglu() {
             let mut plan = Plan::new("norm");
             let (x, add) = (plan.numbers("x", 96), plan.numbers("add", 96));
             let (tap, out) = (plan.numbers("tap", 192), plan.activation("out", 224));
-            let (gate, up, y) = (plan.numbers("gate", 96), plan.numbers("up", 96), plan.activation("y", 96));
+            let (gate, up, y) =
+                (plan.numbers("gate", 96), plan.numbers("up", 96), plan.activation("y", 96));
             let weight = vector(&random.numbers(96));
-            let norm = |tap, offset| Op::Norm { x, add: Some(add), weight, eps: 1e-6, out, offset, tap };
+            let norm =
+                |tap, offset| Op::Norm { x, add: Some(add), weight, eps: 1e-6, out, offset, tap };
             plan.record(norm(Some((tap, 0)), 32));
             plan.record(norm(Some((tap, 96)), 128));
             plan.record(Op::SwiGlu { parts: vec![(gate, up, y)] });
@@ -115,7 +118,12 @@ fn experts() {
             let weight = matrix(BlockType::Q8_0, [experts, hidden, ff]);
             let rows = Rows::FromExperts(routing);
             plan.record(Op::Matmul { products: vec![Product { x: act, weight, out: down, rows }] });
-            plan.record(Op::Combine { routing, experts: down, shared: Some((shared, shared_gate)), out });
+            plan.record(Op::Combine {
+                routing,
+                experts: down,
+                shared: Some((shared, shared_gate)),
+                out,
+            });
             let inputs = vec![
                 (x, random.numbers(7 * hidden)),
                 (logits, random.numbers(7 * experts)),
@@ -152,8 +160,13 @@ fn attention() {
         let mut pages: Vec<Memory> = (0..3).map(|_| Memory::zeroed(layout.page_bytes())).collect();
         {
             let mut reference = reference::Reference::default();
-            let (plan, inputs, _) =
-                attention_plan(&mut |v| reference.vector(v).expect("room"), layout, shape, None, true);
+            let (plan, inputs, _) = attention_plan(
+                &mut |v| reference.vector(v).expect("room"),
+                layout,
+                shape,
+                None,
+                true,
+            );
             let cols = inputs.map(|b| plan.cols(b));
             let inputs: Vec<_> =
                 inputs.iter().zip(cols).map(|(b, n)| (*b, random.numbers(committed * n))).collect();
@@ -173,15 +186,21 @@ fn attention() {
         let second = SequenceView { caches: vec![PageTable::default()], ..Default::default() };
         let tree = Pass::new(&tree_and_chain(), &[], vec![first.clone(), second]);
         let block = Pass::new(&chain(9), &[], vec![first]);
-        for (pass, window, causal) in
-            [(&tree, None, true), (&tree, Some(70), true), (&block, None, false), (&block, Some(5), false)]
-        {
+        for (pass, window, causal) in [
+            (&tree, None, true),
+            (&tree, Some(70), true),
+            (&block, None, false),
+            (&block, Some(5), false),
+        ] {
             let build = |vector: &mut NewVector<'_>, _: &mut NewMatrix<'_>| {
                 let (plan, inputs, out) = attention_plan(vector, layout, shape, window, causal);
                 let mut random = Random(5);
                 let cols = inputs.map(|b| plan.cols(b));
-                let inputs =
-                    inputs.iter().zip(cols).map(|(b, n)| (*b, random.numbers(pass.rows() * n))).collect();
+                let inputs = inputs
+                    .iter()
+                    .zip(cols)
+                    .map(|(b, n)| (*b, random.numbers(pass.rows() * n)))
+                    .collect();
                 Case { plan: plan.into(), inputs, outputs: vec![out] }
             };
             // A key on the edge between two codes may fall to either side.
@@ -195,7 +214,8 @@ fn deltanet_plan(vector: &mut NewVector<'_>, layout: RecurrentLayout) -> (Plan, 
     let mut random = Random(6);
     let conv = vector(&random.numbers(layout.kernel * layout.channels()));
     let dt_bias = vector(&random.numbers(layout.value_heads));
-    let decay: Vec<f32> = random.numbers(layout.value_heads).iter().map(|x| -0.2 * x.exp()).collect();
+    let decay: Vec<f32> =
+        random.numbers(layout.value_heads).iter().map(|x| -0.2 * x.exp()).collect();
     let (decay, norm) = (vector(&decay), vector(&random.numbers(layout.dim)));
     plans::deltanet(plans::DeltaNet { conv, dt_bias, decay, norm }, layout)
 }
@@ -210,7 +230,8 @@ fn deltanet() {
         let mut tape = Memory::zeroed(4 * layout.tape_len());
         if committed > 0 {
             let mut reference = reference::Reference::default();
-            let (plan, inputs, _) = deltanet_plan(&mut |v| reference.vector(v).expect("room"), layout);
+            let (plan, inputs, _) =
+                deltanet_plan(&mut |v| reference.vector(v).expect("room"), layout);
             let inputs: Vec<_> =
                 inputs.iter().map(|b| (*b, random.numbers(committed * plan.cols(*b)))).collect();
             let pass = Pass::new(&chain(committed), &[], vec![SequenceView::default()]);
@@ -249,8 +270,10 @@ fn deltanet() {
             let build = |vector: &mut NewVector<'_>, _: &mut NewMatrix<'_>| {
                 let (plan, inputs, out) = deltanet_plan(vector, layout);
                 let mut random = Random(5);
-                let inputs =
-                    inputs.iter().map(|b| (*b, random.numbers(pass.rows() * plan.cols(*b)))).collect();
+                let inputs = inputs
+                    .iter()
+                    .map(|b| (*b, random.numbers(pass.rows() * plan.cols(*b))))
+                    .collect();
                 let kept = plan.recurrent_layer(1).1;
                 let outputs = vec![out, kept.keys, kept.deltas, kept.gates];
                 Case { plan: plan.into(), inputs, outputs }
@@ -278,7 +301,10 @@ fn nan_in_any_input_of_attention_reaches_the_output() {
             let (input, at) = [(0, 2 * 128), (0, 2 * 128 + 32), (1, 0), (2, 0)][bad];
             numbers[input].1[at] = f32::NAN;
             let arena = run(&mut cpu, &plan.into(), &numbers, &pass);
-            assert!(arena.row(out, 2).expect("a row").iter().any(|x| x.is_nan()), "{level:?} input {bad}");
+            assert!(
+                arena.row(out, 2).expect("a row").iter().any(|x| x.is_nan()),
+                "{level:?} input {bad}"
+            );
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Speed of the target on this machine: `cargo bench -p engine --bench target -- [THREADS] [NAME...] [--run NAME]`.
-//! Figures are medians; ratios come from the same run.
+//! Speed of the target on this machine: `cargo bench -p engine --bench target -- [THREADS]
+//! [NAME...] [--run NAME]`. Figures are medians; ratios come from the same run.
 
 use compute::{Activations, Cpu, CpuLevel, KvType};
 use engine::{Model, Options, Row, Sequence, sampling, synthetic};
@@ -43,7 +43,11 @@ fn main() -> runs::Result<()> {
             let options = Options { max_rows: 512, ..Options::default() };
             let mut model =
                 Model::load(&mut cpu, &target.config, &target.weights, options).expect("it loads");
-            println!("\n{name}: loaded in {:.0} ms, {:.1} MB of weights", ms(begin), megabytes(&cpu));
+            println!(
+                "\n{name}: loaded in {:.0} ms, {:.1} MB of weights",
+                ms(begin),
+                megabytes(&cpu)
+            );
             targets.push(measure(name, &mut model, &mut cpu, 100, 20));
             if name == "dense Q4_K_M" && wanted("context") {
                 contexts = long(&mut model, &mut cpu);
@@ -62,7 +66,16 @@ fn main() -> runs::Result<()> {
         targets.push(measure("synthetic 0.8b Q4_K_M", &mut model, &mut cpu, 8, 3));
     }
     let target = Table::new(
-        &["model", "weights MB", "prompt", "prompt tok/s", "decode tok/s", "1 row ms", "16 rows ms", "times"],
+        &[
+            "model",
+            "weights MB",
+            "prompt",
+            "prompt tok/s",
+            "decode tok/s",
+            "1 row ms",
+            "16 rows ms",
+            "times",
+        ],
         targets,
     );
     let context = Table::new(&["context", "prompt tok/s", "ms a token", "state MB"], contexts);
@@ -85,7 +98,9 @@ fn megabytes(cpu: &Cpu) -> f64 {
 }
 
 fn chain(n: usize) -> Vec<Row> {
-    (0..n as u32).map(|i| Row { token: 100 + i % 900, sequence: 0, parent: i.checked_sub(1) }).collect()
+    (0..n as u32)
+        .map(|i| Row { token: 100 + i % 900, sequence: 0, parent: i.checked_sub(1) })
+        .collect()
 }
 
 /// The median of `rounds` runs, in ms.
@@ -103,7 +118,13 @@ fn pass(model: &mut Model, cpu: &mut Cpu, sequence: &Sequence, rows: usize) {
 }
 
 /// A row of the table of targets.
-fn measure(name: &str, model: &mut Model, cpu: &mut Cpu, tokens: usize, rounds: usize) -> Vec<Figure> {
+fn measure(
+    name: &str,
+    model: &mut Model,
+    cpu: &mut Cpu,
+    tokens: usize,
+    rounds: usize,
+) -> Vec<Figure> {
     let prompt: Vec<u32> = chain(model.options().max_rows).iter().map(|r| r.token).collect();
     let empty = model.sequence();
     let read = time(rounds.min(8), || {
@@ -132,9 +153,14 @@ fn measure(name: &str, model: &mut Model, cpu: &mut Cpu, tokens: usize, rounds: 
         }
     }
     let part = |i: usize| median(times.iter().map(|t| t[i])) * 1e3;
-    println!("  median us of a token: pass {:.0}, commit {:.1}, draw {:.1}", part(0), part(1), part(2));
-    let passes =
-        [1, 2, 4, 8, 16, 24, 32, 64].map(|rows| (rows, time(5 * rounds, || pass(model, cpu, &start, rows))));
+    println!(
+        "  median us of a token: pass {:.0}, commit {:.1}, draw {:.1}",
+        part(0),
+        part(1),
+        part(2)
+    );
+    let passes = [1, 2, 4, 8, 16, 24, 32, 64]
+        .map(|rows| (rows, time(5 * rounds, || pass(model, cpu, &start, rows))));
     let single = passes[0].1;
     for (rows, time) in passes {
         println!("  pass of {rows:2} rows: {time:.3} ms, {:.2} single-row passes", time / single);
@@ -157,7 +183,8 @@ fn profile(model: &mut Model, cpu: &mut Cpu, sequence: &Sequence, rows: usize, r
     let chosen: Vec<u32> = (0..if rows > 64 { 1 } else { rows } as u32).collect();
     let mut shortest = model.profile(cpu, &chain(rows), &chosen, sequence);
     for _ in 0..rounds {
-        for (best, (_, time)) in shortest.iter_mut().zip(model.profile(cpu, &chain(rows), &chosen, sequence))
+        for (best, (_, time)) in
+            shortest.iter_mut().zip(model.profile(cpu, &chain(rows), &chosen, sequence))
         {
             best.1 = best.1.min(time);
         }

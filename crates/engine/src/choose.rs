@@ -1,4 +1,5 @@
-//! Choosing who proposes: by the tokens per second that each drafter gave, and by what another try would cost.
+//! Choosing who proposes: by the tokens per second that each drafter gave, and by what another try
+//! would cost.
 
 use crate::size::Mean;
 
@@ -10,17 +11,20 @@ pub(crate) enum Arm {
     Off,
 }
 
-/// A trial that loses time is repeated within a text only after so many times as much has passed: what trying an arm costs
-/// stays below one part in so many, but for the first trial of a text (`SHORT_ROUND`).
+/// A trial that loses time is repeated within a text only after so many times as much has passed:
+/// what trying an arm costs stays below one part in so many, but for the first trial of a text
+/// (`SHORT_ROUND`).
 const PATIENCE: f64 = 100.0;
 /// After trials that keep losing, up to so many times longer.
 const MOST_PATIENCE: f64 = 4.0 * PATIENCE;
 /// An arm that could at best be this much faster is not worth a trial.
 const WORTH_TRYING: f64 = 1.1;
 
-/// Tokens that what other texts taught of a drafter counts for in a new one: its own first rounds say more.
+/// Tokens that what other texts taught of a drafter counts for in a new one: its own first rounds
+/// say more.
 const FROM_OTHER_TEXTS: f64 = 12.0;
-/// A drafter whose rounds take no more plain ones than this is tried at the beginning of every text, if it could win.
+/// A drafter whose rounds take no more plain ones than this is tried at the beginning of every
+/// text, if it could win.
 const SHORT_ROUND: f64 = 4.0;
 
 /// What is known of an arm.
@@ -36,7 +40,8 @@ struct Record {
     wait: f64,
 }
 
-/// Chooses between drafters by the tokens per second each gave, trying the others again ever more rarely.
+/// Chooses between drafters by the tokens per second each gave, trying the others again ever more
+/// rarely.
 #[derive(Clone, Debug)]
 pub(crate) struct Choice {
     arms: Vec<Record>,
@@ -55,13 +60,15 @@ impl Choice {
         Self { arms: arms.iter().map(record).collect() }
     }
 
-    /// What is known at the beginning of a new text, which may be easier or harder to draft than those before it.
+    /// What is known at the beginning of a new text, which may be easier or harder to draft than
+    /// those before it.
     pub(crate) fn for_new_text(&self) -> Self {
         let mut choice = self.clone();
         let plain = choice.arms.iter().find(|r| r.arm == Arm::Off).and_then(|r| r.round.get());
         let best = choice.best().map_or(0.0, Record::rate);
         for record in choice.arms.iter_mut().filter(|r| r.arm != Arm::Off) {
-            // What its last round lost may have been luck; a trial here costs what its rounds lose on average.
+            // What its last round lost may have been luck; a trial here costs what its rounds lose
+            // on average.
             let loss = record.round.get().unwrap_or(0.0) * (1.0 - record.rate() / best.max(1e-12));
             record.wait = record.wait.max(PATIENCE * loss);
             let kept = (FROM_OTHER_TEXTS / record.tokens.max(1e-12)).min(1.0);
@@ -76,29 +83,35 @@ impl Choice {
         choice
     }
 
-    /// The arm for the next round. `bound` is the most tokens per second an arm could give in it; one that cannot win is not
-    /// tried, and at the end of a text one that won may not be able to any more.
+    /// The arm for the next round. `bound` is the most tokens per second an arm could give in it;
+    /// one that cannot win is not tried, and at the end of a text one that won may not be able to
+    /// any more.
     pub(crate) fn next(&self, bound: impl Fn(Arm) -> f64) -> Arm {
-        let rate = |r: &Record| if r.arm == Arm::Off { r.rate() } else { r.rate().min(bound(r.arm)) };
+        let rate =
+            |r: &Record| if r.arm == Arm::Off { r.rate() } else { r.rate().min(bound(r.arm)) };
         let tried = self.arms.iter().filter(|r| r.seconds > 0.0);
         let Some(best) = tried.max_by(|a, b| rate(a).total_cmp(&rate(b))) else {
             return self.arms.first().map_or(Arm::Off, |r| r.arm);
         };
-        let due =
-            |r: &&Record| r.arm != best.arm && r.idle >= r.wait && bound(r.arm) > WORTH_TRYING * rate(best);
+        let due = |r: &&Record| {
+            r.arm != best.arm && r.idle >= r.wait && bound(r.arm) > WORTH_TRYING * rate(best)
+        };
         self.arms.iter().find(due).unwrap_or(best).arm
     }
 
-    /// A round of an arm: its tokens, and its seconds by the drift; `caught_up` are those that taking in what others had
-    /// written took before it, which a trial costs but a second round would not.
+    /// A round of an arm: its tokens, and its seconds by the drift; `caught_up` are those that
+    /// taking in what others had written took before it, which a trial costs but a second round
+    /// would not.
     pub(crate) fn add(&mut self, arm: Arm, tokens: usize, seconds: f64, caught_up: f64) {
         let before = self.best().map(|b| b.arm);
         for record in &mut self.arms {
             if record.arm == arm {
-                // A round that took far longer than usual says something of the machine, not of the arm.
+                // A round that took far longer than usual says something of the machine, not of the
+                // arm.
                 let usual = record.round.get().unwrap_or(seconds);
                 record.round.add(seconds);
-                // What is remembered is some 60 tokens; a trial after a while says more than what was known before it.
+                // What is remembered is some 60 tokens; a trial after a while says more than what
+                // was known before it.
                 let tried_again = record.idle > 0.0;
                 let keep = if tried_again { 0.3 } else { 1.0 - (tokens as f64 / 64.0).min(0.1) };
                 record.tokens = record.tokens * keep + tokens as f64;
@@ -172,10 +185,13 @@ mod tests {
 
     #[test]
     fn texts_that_grow_slower_do_not_speak_for_whoever_comes_first() {
-        // Seconds of a round besides the verify, rows, and tokens, by arm: 5.3, 5 and 3.3 tokens a second.
+        // Seconds of a round besides the verify, rows, and tokens, by arm: 5.3, 5 and 3.3 tokens a
+        // second.
         let arms = [(1.0, 16, 16), (0.27, 4, 4), (0.0, 1, 1)];
         let mut costs = Costs::default();
-        [(1, 0.3), (4, 0.53), (16, 2.0)].iter().for_each(|(rows, seconds)| costs.set(*rows, *seconds));
+        [(1, 0.3), (4, 0.53), (16, 2.0)]
+            .iter()
+            .for_each(|(rows, seconds)| costs.set(*rows, *seconds));
         let mut choice = Choice::new(&[Arm::Dflash, Arm::Mtp, Arm::Off]);
         let mut spent = [0.0; 3];
         for _ in 0..200 {
@@ -184,7 +200,8 @@ mod tests {
                 let slower = 1.0 + position as f64 / 160.0;
                 let arm = choice.next(|_| f64::INFINITY);
                 let (rest, rows, tokens) = arms[arm as usize];
-                let verify = [(1, 0.3), (4, 0.53), (16, 2.0)].iter().find(|v| v.0 == rows).expect("known").1;
+                let verify =
+                    [(1, 0.3), (4, 0.53), (16, 2.0)].iter().find(|v| v.0 == rows).expect("known").1;
                 costs.add(rows, 1, verify * slower);
                 choice.add(arm, tokens, (rest + verify) * slower / costs.drift(), 0.0);
                 spent[arm as usize] += (rest + verify) * slower;
@@ -192,13 +209,15 @@ mod tests {
             }
         }
         let share = spent[0] / spent.iter().sum::<f64>();
-        // The other drafter is 6 % slower: a tenth of the time given to it costs less than one part in a hundred.
+        // The other drafter is 6 % slower: a tenth of the time given to it costs less than one part
+        // in a hundred.
         assert!(share > 0.88, "{spent:?}");
     }
 
     #[test]
     fn a_new_text_tries_drafters_with_short_rounds_and_forgets_soon() {
-        // Tokens and seconds of a round by arm, in texts that suit no drafter and in texts that suit each.
+        // Tokens and seconds of a round by arm, in texts that suit no drafter and in texts that
+        // suit each.
         let hard = |arm: Arm| [(1, 10.0), (2, 2.5), (1, 1.0)][arm as usize];
         let easy = |arm: Arm| [(16, 10.0), (4, 2.5), (1, 1.0)][arm as usize];
         let mut known = Choice::new(&[Arm::Dflash, Arm::Mtp, Arm::Off]);
@@ -215,7 +234,8 @@ mod tests {
             spent
         };
         (0..20).for_each(|_| _ = text(100, &hard));
-        // An easy one among them is found to be easy at once, and a hard one after it costs a few short rounds.
+        // An easy one among them is found to be easy at once, and a hard one after it costs a few
+        // short rounds.
         let [dflash, mtp, off] = text(20, &easy);
         assert!(off <= 1.0 && mtp > 0.0, "{dflash} {mtp} {off}");
         let [dflash, mtp, off] = text(100, &hard);

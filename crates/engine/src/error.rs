@@ -19,7 +19,9 @@ pub enum Error {
     #[error("token {token} is not in the vocabulary of {vocab}")]
     Token { token: u32, vocab: usize },
     /// A pass larger than the arena.
-    #[error("a pass of {rows} rows, {chosen} of them with logits, where {max_rows} and {max_chosen} fit")]
+    #[error(
+        "a pass of {rows} rows, {chosen} of them with logits, where {max_rows} and {max_chosen} fit"
+    )]
     PassTooLarge { rows: usize, chosen: usize, max_rows: usize, max_chosen: usize },
     /// A commit that does not follow from the last pass.
     #[error("commit refused: {0}")]

@@ -1,5 +1,5 @@
-//! Judging: walk the draft with the target's own draw at each row. The draw that matches no child ends the walk and is
-//! emitted as it is; nothing is drawn twice.
+//! Judging: walk the draft with the target's own draw at each row. The draw that matches no child
+//! ends the walk and is emitted as it is; nothing is drawn twice.
 
 use crate::Error;
 use crate::draft::Draft;
@@ -17,10 +17,12 @@ pub struct Verdict {
 }
 
 impl Verdict {
-    /// Tokens of this verdict to keep, so that at most `room` are emitted and nothing follows an end. As many rows are
-    /// committed: all but the last token are rows of their own, and the anchor's row comes before them.
+    /// Tokens of this verdict to keep, so that at most `room` are emitted and nothing follows an
+    /// end. As many rows are committed: all but the last token are rows of their own, and the
+    /// anchor's row comes before them.
     pub fn keep(&self, room: usize, ends: &[u32]) -> usize {
-        let end = self.tokens.iter().position(|t| ends.contains(t)).map_or(self.tokens.len(), |i| i + 1);
+        let end =
+            self.tokens.iter().position(|t| ends.contains(t)).map_or(self.tokens.len(), |i| i + 1);
         end.min(room)
     }
 }
@@ -83,7 +85,13 @@ pub fn judge<'l>(
             RowSeen::Drawn(drawn) => token_of(drawn, at)?,
             RowSeen::Logits(logits) => {
                 let constraint = drawing.constraint.as_deref_mut();
-                drawing.sampler.draw_within(constraint, drawing.sampling, drawing.history, &logits, at)?
+                drawing.sampler.draw_within(
+                    constraint,
+                    drawing.sampling,
+                    drawing.history,
+                    &logits,
+                    at,
+                )?
             }
         };
         let exact = draft.children(row).find(|(_, node)| node.token == drawn);
@@ -112,7 +120,8 @@ fn near_miss(draft: &Draft, row: u32, logits: &[f32]) -> Option<(u32, u32)> {
     let best = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let qualifies = |token: u32| {
         let logit = logits[token as usize];
-        logit >= best - RELAXED_MARGIN && logits.iter().filter(|l| **l > logit).count() < RELAXED_RANK
+        logit >= best - RELAXED_MARGIN
+            && logits.iter().filter(|l| **l > logit).count() < RELAXED_RANK
     };
     draft
         .children(row)
@@ -148,7 +157,8 @@ mod tests {
         let (mut history, mut sampler) = (History::default(), Sampler::default());
         let sampling = Sampling::default();
         let mut drawing = drawing(&sampling, &mut history, &mut sampler, relaxed);
-        judge(&tree(), 0, |row| Ok(RowSeen::Logits(Cow::Borrowed(&rows[row][..]))), &mut drawing).unwrap()
+        judge(&tree(), 0, |row| Ok(RowSeen::Logits(Cow::Borrowed(&rows[row][..]))), &mut drawing)
+            .unwrap()
     }
 
     fn favour(token: usize) -> [f32; 8] {
@@ -175,9 +185,13 @@ mod tests {
         let sampling = Sampling::default();
         let mut drawing = drawing(&sampling, &mut history, &mut sampler, None);
         let rows = [favour(5), bad];
-        let error =
-            judge(&tree(), 40, |row| Ok(RowSeen::Logits(Cow::Borrowed(&rows[row][..]))), &mut drawing)
-                .unwrap_err();
+        let error = judge(
+            &tree(),
+            40,
+            |row| Ok(RowSeen::Logits(Cow::Borrowed(&rows[row][..]))),
+            &mut drawing,
+        )
+        .unwrap_err();
         assert_eq!(error.to_string(), "logit 3 of the row at position 42 is NaN");
     }
 
@@ -192,7 +206,8 @@ mod tests {
         assert_eq!(walk(&[beyond_margin, favour(1), favour(1), favour(1)], relaxed).path, [0]);
         let beyond_rank = [2.9, 2.8, 2.7, 0.0, 3.0, 2.5, 2.4, 0.0];
         assert_eq!(walk(&[beyond_rank, favour(1), favour(1), favour(1)], relaxed).path, [0]);
-        // The exact child wins over a better-placed near miss, and a third-ranked one at the margin stands.
+        // The exact child wins over a better-placed near miss, and a third-ranked one at the margin
+        // stands.
         let exact = [0.0, 0.0, 0.0, 0.0, 2.0, 3.0, 2.9, 0.0];
         assert_eq!(walk(&[exact, favour(1), favour(1), favour(1)], relaxed).path, [0, 1]);
         let third = [0.0, 0.0, 0.0, 2.5, 3.0, 2.0, 0.0, 0.0];
@@ -206,25 +221,36 @@ mod tests {
         let relaxed = Some(Relaxed { think_end: 7 });
         let mut drawing = drawing(&sampling, &mut history, &mut sampler, relaxed);
         let rows = [favour(5), favour(1), favour(1), favour(1)];
-        let verdict =
-            judge(&tree(), 0, |row| Ok(RowSeen::Logits(Cow::Borrowed(&rows[row][..]))), &mut drawing)
-                .unwrap();
+        let verdict = judge(
+            &tree(),
+            0,
+            |row| Ok(RowSeen::Logits(Cow::Borrowed(&rows[row][..]))),
+            &mut drawing,
+        )
+        .unwrap();
         assert!(!verdict.tokens.contains(&5), "{verdict:?}");
     }
 
-    /// Whatever is drafted, what is emitted is what the target alone would write: its logits depend on the path only.
+    /// Whatever is drafted, what is emitted is what the target alone would write: its logits depend
+    /// on the path only.
     #[test]
     fn no_draft_changes_a_token() {
         let mut state = 1u64;
         let mut random = move |below: u64| {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
             (state >> 33) % below
         };
         // A target: logits are a function of the tokens so far.
         let logits_after = |path: &[u32]| -> Vec<f32> {
-            let seed = path.iter().fold(7u64, |h, t| (h ^ u64::from(*t)).wrapping_mul(0x100_0000_01b3));
+            let seed =
+                path.iter().fold(7u64, |h, t| (h ^ u64::from(*t)).wrapping_mul(0x100_0000_01b3));
             (0..16u64)
-                .map(|t| ((seed ^ (t * 0x9e37_79b9)).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 40) as f32 / 4e6)
+                .map(|t| {
+                    ((seed ^ (t * 0x9e37_79b9)).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 40) as f32
+                        / 4e6
+                })
                 .collect()
         };
         for trial in 0..300 {
@@ -240,7 +266,8 @@ mod tests {
             let mut draft = Draft::default();
             let mut paths: Vec<Vec<u32>> = vec![vec![3]];
             for n in 0..random(20) as u32 {
-                let parent = (n > 0).then(|| random(u64::from(n) + 1) as u32).and_then(|p| p.checked_sub(1));
+                let parent =
+                    (n > 0).then(|| random(u64::from(n) + 1) as u32).and_then(|p| p.checked_sub(1));
                 let at = parent.map_or(0, |p| p as usize + 1);
                 let second = {
                     let logits = logits_after(&paths[at]);
@@ -255,11 +282,16 @@ mod tests {
             let rows: Vec<Vec<f32>> = paths.iter().map(|p| logits_after(p)).collect();
             let (mut history, mut sampler) = (History::new(&[3]), Sampler::default());
             let mut drawing = drawing(&sampling, &mut history, &mut sampler, None);
-            let verdict =
-                judge(&draft, 1, |row| Ok(RowSeen::Logits(Cow::Borrowed(&rows[row][..]))), &mut drawing)
-                    .unwrap();
+            let verdict = judge(
+                &draft,
+                1,
+                |row| Ok(RowSeen::Logits(Cow::Borrowed(&rows[row][..]))),
+                &mut drawing,
+            )
+            .unwrap();
             // The same tokens, one by one.
-            let (mut history, mut sampler, mut path) = (History::new(&[3]), Sampler::default(), vec![3]);
+            let (mut history, mut sampler, mut path) =
+                (History::new(&[3]), Sampler::default(), vec![3]);
             for (i, token) in verdict.tokens.iter().enumerate() {
                 let drawn = sampler.draw(&sampling, &history, &logits_after(&path), 2 + i).unwrap();
                 assert_eq!(drawn, *token, "trial {trial}, token {i}");

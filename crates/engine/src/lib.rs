@@ -1,5 +1,5 @@
-//! Rows to draft to verify to commit: the target as a composition of ops, the state of a sequence, and the draw of
-//! a token. Knows no text.
+//! Rows to draft to verify to commit: the target as a composition of ops, the state of a sequence,
+//! and the draw of a token. Knows no text.
 //!
 //! A pass takes rows `(token, sequence, parent)` and only reads; `commit` alone writes.
 //!

@@ -1,4 +1,5 @@
-//! Who proposes, and how much: a draft as `--spec` asks for it, and what rounds teach about costs and honesty.
+//! Who proposes, and how much: a draft as `--spec` asks for it, and what rounds teach about costs
+//! and honesty.
 
 use crate::choose::{Arm, Choice};
 use crate::draft::mtp::MAX_DEPTH;
@@ -28,7 +29,8 @@ impl Failure {
     }
 }
 
-/// How tokens are proposed. A budget counts drafted nodes, 1 to 63; a block counts rows, the anchor included.
+/// How tokens are proposed. A budget counts drafted nodes, 1 to 63; a block counts rows, the anchor
+/// included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Spec {
@@ -75,7 +77,14 @@ impl Learned {
         self.choice.drop_arm(arm);
     }
 
-    pub(crate) fn add(&mut self, arm: Arm, draft: &Draft, path: &[u32], seconds: f64, caught_up: f64) {
+    pub(crate) fn add(
+        &mut self,
+        arm: Arm,
+        draft: &Draft,
+        path: &[u32],
+        seconds: f64,
+        caught_up: f64,
+    ) {
         match arm {
             Arm::Dflash => self.dflash.add(draft, path),
             Arm::Mtp => self.mtp.add(draft, path),
@@ -91,7 +100,8 @@ pub(crate) struct Proposal {
     /// Who was asked.
     pub(crate) arm: Arm,
     pub(crate) draft: Draft,
-    /// Its part of what drafting took, and of them the seconds of catching up with what others or nobody had drafted.
+    /// Its part of what drafting took, and of them the seconds of catching up with what others or
+    /// nobody had drafted.
     pub(crate) seconds: f64,
     pub(crate) caught_up: f64,
 }
@@ -100,8 +110,9 @@ pub(crate) struct Proposal {
 type Texts<'a, 'b> = &'a mut [(&'b mut Generation, usize)];
 
 impl Engine {
-    /// Drafts as `spec` asks for, those of one drafter made together. Only `auto` looks at the room, and cuts the drafts to what is worth
-    /// judging in one pass; a pinned mode proposes the same wherever a text is, as far as a pass has room for everybody.
+    /// Drafts as `spec` asks for, those of one drafter made together. Only `auto` looks at the
+    /// room, and cuts the drafts to what is worth judging in one pass; a pinned mode proposes the
+    /// same wherever a text is, as far as a pass has room for everybody.
     pub(crate) fn propose(&mut self, texts: Texts<'_, '_>) -> Result<Vec<Proposal>, Error> {
         let (company, start) = (texts.len(), Instant::now());
         let mut proposals = Vec::with_capacity(company);
@@ -110,13 +121,21 @@ impl Engine {
                 Spec::Off => Arm::Off,
                 Spec::Chain { .. } | Spec::Tree { .. } => Arm::Dflash,
                 Spec::Mtp { .. } => Arm::Mtp,
-                Spec::Auto { .. } => text.learned.choice.next(|arm| self.bound(arm, *room, company)),
+                Spec::Auto { .. } => {
+                    text.learned.choice.next(|arm| self.bound(arm, *room, company))
+                }
             };
             let arm = if text.failed.contains(&arm) || !text.feeds(arm) { Arm::Off } else { arm };
             let caught_up = self.catch_up(arm, &mut text.sequence)?;
-            proposals.push(Proposal { arm, draft: Draft::default(), seconds: caught_up, caught_up });
+            proposals.push(Proposal {
+                arm,
+                draft: Draft::default(),
+                seconds: caught_up,
+                caught_up,
+            });
         }
-        self.asked = [Arm::Dflash, Arm::Mtp].map(|arm| proposals.iter().filter(|p| p.arm == arm).count());
+        self.asked =
+            [Arm::Dflash, Arm::Mtp].map(|arm| proposals.iter().filter(|p| p.arm == arm).count());
         let drafted = self.ask_dflash(texts, &mut proposals);
         go_on_without(Arm::Dflash, drafted, texts, &mut proposals)?;
         let drafted = self.ask_mtp(texts, &mut proposals);
@@ -148,14 +167,20 @@ impl Engine {
         Ok(start.elapsed().as_secs_f64())
     }
 
-    fn ask_dflash(&mut self, texts: Texts<'_, '_>, proposals: &mut [Proposal]) -> Result<(), Error> {
+    fn ask_dflash(
+        &mut self,
+        texts: Texts<'_, '_>,
+        proposals: &mut [Proposal],
+    ) -> Result<(), Error> {
         let (block, budget, tree) = match self.spec {
             Spec::Chain { block, budget } => (block, budget, false),
             Spec::Tree { block, budget } | Spec::Auto { block, budget } => (block, budget, true),
             Spec::Off | Spec::Mtp { .. } => return Ok(()),
         };
         let mut asked: Vec<_> = who_asks(Arm::Dflash, texts, proposals).collect();
-        let Some(dflash) = self.dflash.as_mut().filter(|_| !asked.is_empty()) else { return Ok(()) };
+        let Some(dflash) = self.dflash.as_mut().filter(|_| !asked.is_empty()) else {
+            return Ok(());
+        };
         let start = Instant::now();
         // Whoever asks has a context.
         let mut contexts: Vec<_> =
@@ -163,7 +188,9 @@ impl Engine {
         dflash.absorb(&mut *self.backend, &mut contexts)?;
         let blocks: Vec<_> = asked
             .iter()
-            .filter_map(|(text, _, _)| text.sequence.draft.as_ref().map(|context| (context, text.anchor)))
+            .filter_map(|(text, _, _)| {
+                text.sequence.draft.as_ref().map(|context| (context, text.anchor))
+            })
             .collect();
         let ranks = if tree { ranks_needed(block - 1, budget) } else { 1 };
         let found = dflash.propose(&mut *self.backend, &blocks, block, ranks)?;
@@ -205,14 +232,17 @@ impl Engine {
         }
         let (costs, mtp_cost, askers) = (&self.costs, &self.mtp_cost, asking.len());
         let start = Instant::now();
-        // Another token is worth asking for while it could be emitted and some longer draft raises the expected rate.
+        // Another token is worth asking for while it could be emitted and some longer draft raises
+        // the expected rate.
         let enough = |i: usize, draft: &Draft| {
             let (calibration, ends, most) = known[i];
             let ended = draft.nodes.last().is_some_and(|n| ends.contains(&n.token));
-            let seconds = |count| mtp_cost.each(askers, count) + costs.verify_each(count + 1, company);
+            let seconds =
+                |count| mtp_cost.each(askers, count) + costs.verify_each(count + 1, company);
             !is_pinned && (ended || !is_worth_another(&calibration.paths(draft), most, seconds))
         };
-        let (found, first) = draft::mtp::propose(&mut self.model, &mut *self.backend, &mut asking, enough)?;
+        let (found, first) =
+            draft::mtp::propose(&mut self.model, &mut *self.backend, &mut asking, enough)?;
         let all = start.elapsed();
         if !is_pinned {
             let longest = found.iter().flatten().map(|d| d.nodes.len()).max().unwrap_or(1);
@@ -258,7 +288,10 @@ impl Engine {
             true => best_sizes(&paths, &self.costs, fixed),
             false => vec![fair_nodes(texts.len()); texts.len()],
         };
-        proposals.iter_mut().zip(sizes).for_each(|(proposal, size)| proposal.draft.nodes.truncate(size));
+        proposals
+            .iter_mut()
+            .zip(sizes)
+            .for_each(|(proposal, size)| proposal.draft.nodes.truncate(size));
     }
 
     /// Seconds of DFlash for each of so many texts that ask it together.
@@ -266,11 +299,12 @@ impl Engine {
         self.dflash_cost.get(texts).unwrap_or(0.0) / texts.max(1) as f64
     }
 
-    /// The most tokens per second an arm could give a text among `company`: every token it can propose stands, as far as there is room. Drafting
-    /// it shares with those who asked last time.
+    /// The most tokens per second an arm could give a text among `company`: every token it can
+    /// propose stands, as far as there is room. Drafting it shares with those who asked last time.
     fn bound(&self, arm: Arm, room: usize, company: usize) -> f64 {
-        let rate =
-            |drafting: f64, rows: usize| rows as f64 / (drafting + self.costs.verify_each(rows, company));
+        let rate = |drafting: f64, rows: usize| {
+            rows as f64 / (drafting + self.costs.verify_each(rows, company))
+        };
         let most_rows = room.min(fair_nodes(company) + 1);
         match (arm, self.spec) {
             (Arm::Dflash, Spec::Auto { block, .. }) => {
@@ -288,15 +322,20 @@ impl Engine {
     }
 
     /// Seconds of a pass.
-    fn time_pass(&mut self, rows: &[Row], chosen: &[u32], sequence: &Sequence) -> Result<f64, Error> {
+    fn time_pass(
+        &mut self,
+        rows: &[Row],
+        chosen: &[u32],
+        sequence: &Sequence,
+    ) -> Result<f64, Error> {
         let start = Instant::now();
         self.model.forward(&mut *self.backend, rows, chosen, &[sequence])?;
         self.backend.finish()?;
         Ok(start.elapsed().as_secs_f64())
     }
 
-    /// First costs: verifies of a few sizes and a proposal of each drafter. Where passes are slow, one row and a block
-    /// have to do.
+    /// First costs: verifies of a few sizes and a proposal of each drafter. Where passes are slow,
+    /// one row and a block have to do.
     pub(crate) fn measure(&mut self) -> Result<(), Error> {
         let mut sequence = self.sequence();
         let tokens = vec![0; MAX_NODES + 1];
@@ -334,7 +373,8 @@ impl Engine {
             dflash.absorb(&mut *self.backend, &mut [context])?;
             let mut sound = true;
             let seconds = quickest(&mut || {
-                sound &= !dflash.propose(&mut *self.backend, &[(context, 0)], block, 8)?.contains(&None);
+                sound &=
+                    !dflash.propose(&mut *self.backend, &[(context, 0)], block, 8)?.contains(&None);
                 Ok(())
             })?;
             self.dflash_cost.add(1, seconds);
@@ -358,7 +398,8 @@ impl Engine {
     }
 }
 
-/// A pass of more seconds is measured only once; where there is one of more than the second, no more sizes are measured.
+/// A pass of more seconds is measured only once; where there is one of more than the second, no
+/// more sizes are measured.
 const LONG_PASS: f64 = 2.0;
 const SLOW_PASS: f64 = 0.05;
 /// Passes of fewer seconds are measured so many times more.
@@ -376,12 +417,15 @@ fn who_asks<'a>(
     texts: &'a mut [(&mut Generation, usize)],
     proposals: &'a mut [Proposal],
 ) -> impl Iterator<Item = (&'a mut Generation, usize, &'a mut Proposal)> {
-    let all = texts.iter_mut().zip(proposals).map(|((text, room), proposal)| (&mut **text, *room, proposal));
+    let all = texts
+        .iter_mut()
+        .zip(proposals)
+        .map(|((text, room), proposal)| (&mut **text, *room, proposal));
     all.filter(move |(.., proposal)| proposal.arm == arm)
 }
 
-/// Texts whose drafter failed go on without it: a drafter can only change the speed. Room that is missing and a device
-/// that is lost concern the texts themselves.
+/// Texts whose drafter failed go on without it: a drafter can only change the speed. Room that is
+/// missing and a device that is lost concern the texts themselves.
 fn go_on_without(
     arm: Arm,
     drafted: Result<(), Error>,

@@ -1,5 +1,6 @@
-//! Rounds whose outcome is imposed: everything a round does, at its real cost, with an acceptance that somebody chose.
-//! For measuring weights that mean nothing, where no drafted token would ever stand.
+//! Rounds whose outcome is imposed: everything a round does, at its real cost, with an acceptance
+//! that somebody chose. For measuring weights that mean nothing, where no drafted token would ever
+//! stand.
 
 use crate::draft::Draft;
 use crate::model::append;
@@ -7,7 +8,8 @@ use crate::step::{Engine, Generation};
 use crate::{Error, Row, Sequence};
 use std::time::Instant;
 
-/// Seconds of a rehearsed round, by stage. The device is waited for after each stage only where stages are asked for.
+/// Seconds of a rehearsed round, by stage. The device is waited for after each stage only where
+/// stages are asked for.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Rehearsed {
     /// Drafting: taking in what waits, the drafter's passes and their ranking.
@@ -23,13 +25,15 @@ pub struct Rehearsed {
 }
 
 impl Engine {
-    /// A text that holds `prompt`, ready for [`Self::rehearse`]; `sequence` has its beginning already.
+    /// A text that holds `prompt`, ready for [`Self::rehearse`]; `sequence` has its beginning
+    /// already.
     pub fn rehearsal(&mut self, sequence: Sequence, prompt: &[u32]) -> Result<Generation, Error> {
         let unread = prompt.get(sequence.committed()..).unwrap_or_default();
         self.begin(sequence, unread, prompt, Default::default(), Vec::new(), |_| ())
     }
 
-    /// A round of `texts` as `spec` says, of each of which `length` tokens are kept whatever the target thinks of them.
+    /// A round of `texts` as `spec` says, of each of which `length` tokens are kept whatever the
+    /// target thinks of them.
     pub fn rehearse(
         &mut self,
         texts: &mut [Generation],
@@ -45,14 +49,16 @@ impl Engine {
             laps.push(Instant::now());
             Ok(())
         };
-        let mut company: Vec<(&mut Generation, usize)> = texts.iter_mut().map(|t| (t, usize::MAX)).collect();
+        let mut company: Vec<(&mut Generation, usize)> =
+            texts.iter_mut().map(|t| (t, usize::MAX)).collect();
         let proposals = self.propose(&mut company)?;
         lap(self)?;
         let (mut rows, mut firsts) = (Vec::new(), Vec::new());
         for (((text, _), proposal), i) in company.iter().zip(&proposals).zip(0..) {
             firsts.push(append(&mut rows, proposal.draft.rows(text.anchor, i)));
         }
-        // Weights that mean nothing draft the same token again and again, and a mixture would read few experts for it.
+        // Weights that mean nothing draft the same token again and again, and a mixture would read
+        // few experts for it.
         let written: usize = company.iter().map(|(text, _)| text.sequence.committed()).sum();
         for (i, row) in rows.iter_mut().enumerate() {
             row.token = spread(i + written, self.model.config().vocab);
@@ -63,7 +69,8 @@ impl Engine {
         self.draw_rows(&company, &rows)?;
         lap(self)?;
         for (i, ((text, _), proposal)) in company.iter_mut().zip(&proposals).enumerate() {
-            let path: Vec<u32> = deepest(&proposal.draft, length).iter().map(|row| row + firsts[i]).collect();
+            let path: Vec<u32> =
+                deepest(&proposal.draft, length).iter().map(|row| row + firsts[i]).collect();
             self.commit(i, &mut text.sequence, &rows, &path)?;
         }
         lap(self)?;
@@ -78,7 +85,8 @@ impl Engine {
         })
     }
 
-    /// Seconds of a verify of `count` rows that follow each other, logits and draws included; nothing is committed.
+    /// Seconds of a verify of `count` rows that follow each other, logits and draws included;
+    /// nothing is committed.
     pub fn time_verify(&mut self, text: &mut Generation, count: usize) -> Result<f64, Error> {
         let tokens: Vec<u32> = (0..count).map(|i| spread(i, self.model.config().vocab)).collect();
         let rows: Vec<Row> = crate::model::chain(&tokens, 0).collect();

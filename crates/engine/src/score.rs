@@ -11,8 +11,9 @@ impl Engine {
         options.max_rows.min(options.max_chosen)
     }
 
-    /// Reads tokens into a sequence, as [`Self::read`] does, and tells how likely each of `following` was where it
-    /// stands. Those are the tokens after the first, one for each row or, at the end of a text, one less.
+    /// Reads tokens into a sequence, as [`Self::read`] does, and tells how likely each of
+    /// `following` was where it stands. Those are the tokens after the first, one for each row or,
+    /// at the end of a text, one less.
     pub fn read_scored(
         &mut self,
         sequence: &mut Sequence,

@@ -1,5 +1,5 @@
-//! One text in the making: how many tokens are committed, and the state they left. Cloning it is a snapshot, which
-//! shares memory until one of the two is written.
+//! One text in the making: how many tokens are committed, and the state they left. Cloning it is a
+//! snapshot, which shares memory until one of the two is written.
 
 use crate::Error;
 use crate::state::{Context, KvPages, MtpFeed, Other, Recurrent};
@@ -28,7 +28,8 @@ pub struct Block {
     pub bytes: usize,
 }
 
-/// What the next-token block keeps: keys and values of its own, for as many rows as were committed to it.
+/// What the next-token block keeps: keys and values of its own, for as many rows as were committed
+/// to it.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct MtpState {
     pub(crate) committed: usize,
@@ -62,7 +63,8 @@ impl Sequence {
         self.over(&mut |block| Ok(Arc::new(block.duplicate()?)))
     }
 
-    /// The same over other blocks of memory: what `other` makes of each. Everything a sequence keeps is passed by here.
+    /// The same over other blocks of memory: what `other` makes of each. Everything a sequence
+    /// keeps is passed by here.
     pub(crate) fn over(&self, other: &mut Other<'_>) -> Result<Self, Error> {
         let mtp = match &self.mtp {
             Some(mtp) => Some(MtpState { committed: mtp.committed, kv: mtp.kv.over(other)? }),
@@ -78,7 +80,8 @@ impl Sequence {
         })
     }
 
-    /// Sets aside what a commit of `rows` rows needs, so that it allocates nothing; nothing of the state changes.
+    /// Sets aside what a commit of `rows` rows needs, so that it allocates nothing; nothing of the
+    /// state changes.
     pub(crate) fn reserve(&mut self, backend: &dyn Backend, rows: usize) -> Result<(), Error> {
         self.kv.reserve(backend, self.committed, rows)?;
         self.recurrent.reserve(backend, self.committed, rows)?;
@@ -120,6 +123,10 @@ impl Sequence {
 
 impl MtpState {
     pub(crate) fn view(&self) -> SequenceView<'_> {
-        SequenceView { committed: self.committed, caches: vec![self.kv.table()], ..Default::default() }
+        SequenceView {
+            committed: self.committed,
+            caches: vec![self.kv.table()],
+            ..Default::default()
+        }
     }
 }

@@ -1,5 +1,5 @@
-//! Sizing: what a verify of so many rows costs on this machine, how often the drafter is right, and from both how much
-//! of the drafts is worth judging.
+//! Sizing: what a verify of so many rows costs on this machine, how often the drafter is right, and
+//! from both how much of the drafts is worth judging.
 
 use crate::draft::{Draft, MAX_NODES};
 
@@ -20,7 +20,8 @@ impl Mean {
         self.seen = self.seen.saturating_add(1);
     }
 
-    /// Seconds that are far longer than usual count as twice the usual: they say something of the machine.
+    /// Seconds that are far longer than usual count as twice the usual: they say something of the
+    /// machine.
     pub(crate) fn add_unless_stalled(&mut self, seconds: f64) {
         self.add(unless_stalled(self.get(), seconds));
     }
@@ -60,7 +61,9 @@ impl Curve {
         let below = (1..=count).rev().find_map(known);
         let above = (count..self.0.len()).find_map(known);
         match (below, above) {
-            (Some((a, x)), Some((b, y))) if b > a => Some(x + (y - x) * (count as f64 - a) / (b - a)),
+            (Some((a, x)), Some((b, y))) if b > a => {
+                Some(x + (y - x) * (count as f64 - a) / (b - a))
+            }
             (Some((_, x)), Some(_)) => Some(x),
             // Beyond what was measured, more is taken to cost what the last that was measured did.
             (Some((a, x)), None) => {
@@ -74,11 +77,12 @@ impl Curve {
     }
 }
 
-/// Seconds of a verify by its number of rows, and what each further text of a pass adds, whose state has to be read too.
+/// Seconds of a verify by its number of rows, and what each further text of a pass adds, whose
+/// state has to be read too.
 ///
-/// They are seconds of the machine as it was when they were first measured, at the beginning of a text. What is measured later
-/// is divided by the drift: a longer context or a slower minute slows whoever happens to propose then, and says nothing
-/// of how one drafter compares with another.
+/// They are seconds of the machine as it was when they were first measured, at the beginning of a
+/// text. What is measured later is divided by the drift: a longer context or a slower minute slows
+/// whoever happens to propose then, and says nothing of how one drafter compares with another.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Costs {
     /// By rows, of one text.
@@ -105,8 +109,9 @@ impl Costs {
         self.verify.set(rows, seconds);
     }
 
-    /// A verify of a round. Of one text: where its size is known, it tells how far costs have drifted; else it makes it known. Of
-    /// several: it tells what further texts cost; there a drift passes for a part of that.
+    /// A verify of a round. Of one text: where its size is known, it tells how far costs have
+    /// drifted; else it makes it known. Of several: it tells what further texts cost; there a drift
+    /// passes for a part of that.
     pub(crate) fn add(&mut self, rows: usize, texts: usize, seconds: f64) {
         if texts > 1 {
             let seconds = unless_stalled(Some(self.verify(rows, texts)), seconds / self.drift());
@@ -139,18 +144,23 @@ impl Costs {
         self.verify(rows * texts, texts) / texts as f64
     }
 
-    /// What of the seconds of a verify is each text's, by nodes judged: all have a row of their own, and whoever drafted pays for
-    /// what the pass took longer because of it.
+    /// What of the seconds of a verify is each text's, by nodes judged: all have a row of their
+    /// own, and whoever drafted pays for what the pass took longer because of it.
     pub(crate) fn shares(&self, nodes: &[usize], seconds: f64) -> Vec<f64> {
         let (texts, all) = (nodes.len(), nodes.iter().sum::<usize>());
-        let plain = if all == 0 { seconds } else { (self.verify(texts, texts) * self.drift()).min(seconds) };
-        let share = |n: &usize| plain / texts as f64 + (seconds - plain) * *n as f64 / all.max(1) as f64;
+        let plain = if all == 0 {
+            seconds
+        } else {
+            (self.verify(texts, texts) * self.drift()).min(seconds)
+        };
+        let share =
+            |n: &usize| plain / texts as f64 + (seconds - plain) * *n as f64 / all.max(1) as f64;
         nodes.iter().map(share).collect()
     }
 }
 
-/// Seconds of drafts that are made token by token, of several texts together: their first tokens', with everything a draft begins with, and
-/// each further one's.
+/// Seconds of drafts that are made token by token, of several texts together: their first tokens',
+/// with everything a draft begins with, and each further one's.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct StepCosts {
     first: Curve,
@@ -158,7 +168,8 @@ pub(crate) struct StepCosts {
 }
 
 impl StepCosts {
-    /// Drafts of `texts` texts, the longest of `count` tokens: their first tokens took `first` seconds, the others `rest`.
+    /// Drafts of `texts` texts, the longest of `count` tokens: their first tokens took `first`
+    /// seconds, the others `rest`.
     pub(crate) fn add(&mut self, texts: usize, first: f64, rest: f64, count: usize) {
         self.first.add(texts, first);
         if count > 1 {
@@ -166,8 +177,8 @@ impl StepCosts {
         }
     }
 
-    /// Of `count` tokens each, for one of the texts. A further token is taken to cost no more than a first: that is always measured again,
-    /// so a stall is not believed for good.
+    /// Of `count` tokens each, for one of the texts. A further token is taken to cost no more than
+    /// a first: that is always measured again, so a stall is not believed for good.
     pub(crate) fn each(&self, texts: usize, count: usize) -> f64 {
         let first = self.first.get(texts).unwrap_or(0.0);
         let next = self.next.get(texts).unwrap_or(first).min(first);
@@ -192,7 +203,8 @@ impl Calibration {
         Self { depths: vec![(PRIOR, PRIOR); MAX_NODES + 1] }
     }
 
-    /// Looks at a walk: at each row that had children, what they promised together, and whether one was followed.
+    /// Looks at a walk: at each row that had children, what they promised together, and whether one
+    /// was followed.
     pub(crate) fn add(&mut self, draft: &Draft, path: &[u32]) {
         for (i, &row) in path.iter().enumerate() {
             let promised: f64 = draft.children(row).map(|(_, n)| f64::from(n.probability)).sum();
@@ -221,15 +233,17 @@ impl Calibration {
     }
 }
 
-/// How many nodes of each text's draft to judge in one pass, so that the expected tokens per second of all together are the most: nodes
-/// are taken likeliest first, whosever they are. `paths` has the probability of each node's path, by text, and `fixed` is what the round
-/// costs besides the verify. Whoever drafted keeps a node: a draft that is thrown away teaches nothing.
+/// How many nodes of each text's draft to judge in one pass, so that the expected tokens per second
+/// of all together are the most: nodes are taken likeliest first, whosever they are. `paths` has
+/// the probability of each node's path, by text, and `fixed` is what the round costs besides the
+/// verify. Whoever drafted keeps a node: a draft that is thrown away teaches nothing.
 pub(crate) fn best_sizes(paths: &[Vec<f64>], costs: &Costs, fixed: f64) -> Vec<usize> {
     let texts = paths.len();
     let least = usize::from(2 * texts <= MAX_NODES + 1);
     let mut taken: Vec<usize> = paths.iter().map(|path| path.len().min(least)).collect();
     let mut rows = texts + taken.iter().sum::<usize>();
-    let mut expected = texts as f64 + paths.iter().flat_map(|path| path.iter().take(least)).sum::<f64>();
+    let mut expected =
+        texts as f64 + paths.iter().flat_map(|path| path.iter().take(least)).sum::<f64>();
     let (mut best, mut best_rate) = (taken.clone(), 0.0);
     loop {
         let rate = expected / (fixed + costs.verify(rows, texts));
@@ -246,9 +260,10 @@ pub(crate) fn best_sizes(paths: &[Vec<f64>], costs: &Costs, fixed: f64) -> Vec<u
     }
 }
 
-/// Whether a chain is worth another token: whether some longer one of at most `most`, whose further tokens stand as its last does,
-/// gives more tokens per second. `seconds` are those of a round by tokens drafted. Passes of some sizes are cheaper than the
-/// one before, so it is not enough to look at the next.
+/// Whether a chain is worth another token: whether some longer one of at most `most`, whose further
+/// tokens stand as its last does, gives more tokens per second. `seconds` are those of a round by
+/// tokens drafted. Passes of some sizes are cheaper than the one before, so it is not enough to
+/// look at the next.
 pub(crate) fn is_worth_another(paths: &[f64], most: usize, seconds: impl Fn(usize) -> f64) -> bool {
     let drafted = paths.len();
     let mut expected = 1.0 + paths.iter().sum::<f64>();
@@ -282,7 +297,8 @@ mod tests {
         // What rounds measure besides leaves the first measurements as they are.
         costs.add(8, 1, 1.7);
         assert_eq!([1, 8, 16].map(|rows| costs.verify(rows, 1)), [1.0, 1.7, 2.5]);
-        // Everything half as slow again, seen at one size only, is a drift of all and leaves their ratios alone.
+        // Everything half as slow again, seen at one size only, is a drift of all and leaves their
+        // ratios alone.
         for _ in 0..100 {
             costs.add(16, 1, 3.75);
         }
@@ -316,7 +332,8 @@ mod tests {
     fn a_stalled_token_does_not_end_longer_drafts() {
         let mut costs = StepCosts::default();
         costs.add(1, 0.2, 0.1, 2);
-        let seconds = |costs: &StepCosts, count: usize| costs.each(1, count) + 1.0 + 0.1 * count as f64;
+        let seconds =
+            |costs: &StepCosts, count: usize| costs.each(1, count) + 1.0 + 0.1 * count as f64;
         costs.add(1, 20.0, 10.0, 2);
         for _ in 0..20 {
             costs.add(1, 0.2, 0.0, 1);
@@ -345,7 +362,9 @@ mod tests {
         let mut costs = costs(&[(1, 1.0), (8, 1.4), (16, 2.0)]);
         assert_eq!(costs.verify_each(1, 8), 1.4 / 8.0);
         (0..50).for_each(|_| costs.add(8, 8, 2.1));
-        assert!((costs.verify(8, 8) - 2.1).abs() < 1e-6 && (costs.verify(16, 8) - 2.7).abs() < 1e-6);
+        assert!(
+            (costs.verify(8, 8) - 2.1).abs() < 1e-6 && (costs.verify(16, 8) - 2.7).abs() < 1e-6
+        );
         // The table of one text and the drift are left as they were.
         assert_eq!((costs.verify(8, 1), costs.drift()), (1.4, 1.0));
         // A pass that was quicker than one text's is not believed for good.
@@ -373,7 +392,8 @@ mod tests {
         let steep = costs(&[(1, 1.0), (64, 64.0)]);
         let sure = [0.9f64, 0.81, 0.73, 0.66];
         let doubtful = [0.3f64, 0.09, 0.03, 0.01];
-        let best_size = |paths: &[f64], costs, fixed| best_sizes(&[paths.to_vec()], costs, fixed)[0];
+        let best_size =
+            |paths: &[f64], costs, fixed| best_sizes(&[paths.to_vec()], costs, fixed)[0];
         assert_eq!(best_size(&sure, &flat, 0.1), 4);
         let gentle = costs(&[(1, 1.0), (64, 16.0)]);
         assert!(best_size(&doubtful, &gentle, 0.5) < best_size(&sure, &gentle, 0.5));
@@ -398,7 +418,8 @@ mod tests {
 
     #[test]
     fn a_boastful_drafter_is_believed_less() {
-        let node = |depth: u32| Node { token: 0, parent: depth.checked_sub(2), depth, probability: 0.9 };
+        let node =
+            |depth: u32| Node { token: 0, parent: depth.checked_sub(2), depth, probability: 0.9 };
         let draft = Draft { nodes: vec![node(1), node(2)] };
         let mut calibration = Calibration::new();
         let before = calibration.paths(&draft);

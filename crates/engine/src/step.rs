@@ -16,7 +16,8 @@ use checkpoint::{DrafterConfig, TargetConfig};
 use compute::{ANCHOR_TOKENS, Backend, Draw, Drawn, KvType};
 use std::borrow::Cow;
 
-/// Bytes of features that may wait to be taken in: in batches that costs little, and while nobody drafts nothing at all.
+/// Bytes of features that may wait to be taken in: in batches that costs little, and while nobody
+/// drafts nothing at all.
 const MAX_WAITING: usize = 8 << 20;
 
 /// A target, its drafters and the backend they run on.
@@ -62,7 +63,8 @@ pub struct Generation {
 }
 
 impl Engine {
-    /// Loads a target and, where one is given, its drafter. `spec` must have the drafter it asks for.
+    /// Loads a target and, where one is given, its drafter. `spec` must have the drafter it asks
+    /// for.
     pub fn load(
         mut backend: Box<dyn Backend>,
         target: (&TargetConfig, &dyn WeightSource),
@@ -78,7 +80,9 @@ impl Engine {
             None => None,
         };
         match spec {
-            Spec::Chain { .. } | Spec::Tree { .. } if dflash.is_none() => return Err(Error::NoDrafter),
+            Spec::Chain { .. } | Spec::Tree { .. } if dflash.is_none() => {
+                return Err(Error::NoDrafter);
+            }
             Spec::Mtp { .. } if model.config().mtp.is_none() => return Err(Error::NoMtp),
             _ => {}
         }
@@ -154,7 +158,8 @@ impl Engine {
         sequence
     }
 
-    /// Reads tokens into a sequence, as many as one pass takes at most: part of a prompt that [`Self::begin`] finishes.
+    /// Reads tokens into a sequence, as many as one pass takes at most: part of a prompt that
+    /// [`Self::begin`] finishes.
     pub fn read(&mut self, sequence: &mut Sequence, tokens: &[u32]) -> Result<(), Error> {
         let rows: Vec<Row> = crate::model::chain(tokens, 0).collect();
         let path: Vec<u32> = (0..tokens.len() as u32).collect();
@@ -164,8 +169,8 @@ impl Engine {
         self.commit(0, sequence, &rows, &path)
     }
 
-    /// Reads `unread` into `sequence`, draws the first token and is ready to go on. `prompt` is all that is before it,
-    /// for the penalties.
+    /// Reads `unread` into `sequence`, draws the first token and is ready to go on. `prompt` is all
+    /// that is before it, for the penalties.
     pub fn begin(
         &mut self,
         sequence: Sequence,
@@ -206,7 +211,13 @@ impl Engine {
             Some(drawn) => token_of(drawn[0], draws[0].position)?,
             None => {
                 let (logits, position) = (self.logits(0)?, sequence.committed());
-                sampler.draw_within(constraint.as_deref_mut(), &sampling, &history, &logits, position)?
+                sampler.draw_within(
+                    constraint.as_deref_mut(),
+                    &sampling,
+                    &history,
+                    &logits,
+                    position,
+                )?
             }
         };
         history.push(anchor);
@@ -216,7 +227,10 @@ impl Engine {
         self.absorb(&mut sequence)?;
         let mut learned = self.learned.for_new_text();
         let absent = [(Arm::Dflash, sequence.draft.is_none()), (Arm::Mtp, sequence.feed.is_none())];
-        absent.iter().filter(|(_, absent)| *absent).for_each(|(arm, _)| learned.choice_without(*arm));
+        absent
+            .iter()
+            .filter(|(_, absent)| *absent)
+            .for_each(|(arm, _)| learned.choice_without(*arm));
         let (relaxed, failed, fallback) = (None, Vec::new(), None);
         let mut text = Generation {
             sequence,
@@ -236,7 +250,8 @@ impl Engine {
         Ok(text)
     }
 
-    /// How likely the first token of a text was; only right after [`Self::begin`], while its logits are there.
+    /// How likely the first token of a text was; only right after [`Self::begin`], while its logits
+    /// are there.
     pub fn first_likelihood(&self, text: &Generation, top: usize) -> Result<Likelihood, Error> {
         Ok(Likelihood::of(&self.logits(0)?, text.anchor, top))
     }
@@ -247,9 +262,10 @@ impl Engine {
         rounds.pop().expect("one text, one round")
     }
 
-    /// One round of several texts, verified in one pass. A text that fails has to be given up and costs the others
-    /// nothing. Where there is no room for what may be written, or the pass itself fails, there is no round at all
-    /// and the texts are as they were: the same round can be tried again.
+    /// One round of several texts, verified in one pass. A text that fails has to be given up and
+    /// costs the others nothing. Where there is no room for what may be written, or the pass itself
+    /// fails, there is no round at all and the texts are as they were: the same round can be tried
+    /// again.
     pub fn step_all(
         &mut self,
         texts: &mut [(&mut Generation, usize)],
@@ -296,7 +312,8 @@ impl Engine {
 
             let path: Vec<u32> = verdict.path[..kept].iter().map(|row| row + firsts[i]).collect();
             let before = text.sequence.committed();
-            let told = text.likelihoods.map_or(Ok(Vec::new()), |top| self.tell(&path, &verdict, top));
+            let told =
+                text.likelihoods.map_or(Ok(Vec::new()), |top| self.tell(&path, &verdict, top));
             let kept_rows = self.commit(i, &mut text.sequence, &rows, &path);
             let likelihoods = match kept_rows.and(told) {
                 Ok(likelihoods) => likelihoods,
@@ -339,11 +356,13 @@ impl Engine {
     /// How likely the tokens of a verdict were, whose rows are `path`.
     fn tell(&self, path: &[u32], verdict: &Verdict, top: usize) -> Result<Vec<Likelihood>, Error> {
         let drawn = path.iter().zip(&verdict.tokens);
-        drawn.map(|(row, token)| Ok(Likelihood::of(&self.logits(*row as usize)?, *token, top))).collect()
+        drawn
+            .map(|(row, token)| Ok(Likelihood::of(&self.logits(*row as usize)?, *token, top)))
+            .collect()
     }
 
-    /// Sets aside what a commit of `rows` rows needs: nothing is allocated between a pass and its commit, so a text
-    /// that was judged cannot fail for want of room.
+    /// Sets aside what a commit of `rows` rows needs: nothing is allocated between a pass and its
+    /// commit, so a text that was judged cannot fail for want of room.
     pub fn reserve(&mut self, sequence: &mut Sequence, rows: usize) -> Result<(), Error> {
         let context = sequence.draft.as_ref().map_or(0, |context| context.pending.bytes());
         let feed = sequence.feed.as_ref().map_or(0, |feed| feed.bytes());
@@ -361,8 +380,8 @@ impl Engine {
         }
     }
 
-    /// Draws at every row of a verify at once, for texts whose draws depend on nothing but the logits; nothing at the
-    /// rows of others, which are drawn from as the judge comes to them.
+    /// Draws at every row of a verify at once, for texts whose draws depend on nothing but the
+    /// logits; nothing at the rows of others, which are drawn from as the judge comes to them.
     pub(crate) fn draw_rows(
         &mut self,
         texts: &[(&mut Generation, usize)],
@@ -374,19 +393,23 @@ impl Engine {
         }
         let draw = |(row, depth): (&Row, &usize)| {
             let text = &texts[row.sequence as usize].0;
-            let is_plain = text.relaxed.is_none() && text.likelihoods.is_none() && text.constraint.is_none();
+            let is_plain =
+                text.relaxed.is_none() && text.likelihoods.is_none() && text.constraint.is_none();
             text.sampling.plain(text.sequence.committed() + depth).filter(|_| is_plain)
         };
         let draws: Vec<Option<Draw>> = rows.iter().zip(&depths).map(draw).collect();
-        let Some(any) = draws.iter().flatten().next().copied() else { return Ok(vec![None; rows.len()]) };
+        let Some(any) = draws.iter().flatten().next().copied() else {
+            return Ok(vec![None; rows.len()]);
+        };
         let asked: Vec<Draw> = draws.iter().map(|draw| draw.unwrap_or(any)).collect();
         let drawn = self.draw(&asked)?;
-        let kept = |(i, draw): (usize, &Option<Draw>)| draw.and(drawn.as_ref().map(|drawn| drawn[i]));
+        let kept =
+            |(i, draw): (usize, &Option<Draw>)| draw.and(drawn.as_ref().map(|drawn| drawn[i]));
         Ok(draws.iter().enumerate().map(kept).collect())
     }
 
-    /// Takes in what waits for the drafters. Happens by itself where a text begins and goes on; a sequence that several will go on
-    /// from had better have done it before.
+    /// Takes in what waits for the drafters. Happens by itself where a text begins and goes on; a
+    /// sequence that several will go on from had better have done it before.
     pub fn absorb(&mut self, sequence: &mut Sequence) -> Result<(), Error> {
         if let (Some(dflash), Some(context)) = (&mut self.dflash, &mut sequence.draft) {
             dflash.absorb(&mut *self.backend, &mut [context])?;
@@ -394,8 +417,8 @@ impl Engine {
         draft::mtp::absorb(&mut self.model, &mut *self.backend, sequence)
     }
 
-    /// Makes rows of the last pass part of the sequence: keys and values, recurrent state, the drafter's features, the
-    /// next-token block's rows.
+    /// Makes rows of the last pass part of the sequence: keys and values, recurrent state, the
+    /// drafter's features, the next-token block's rows.
     pub(crate) fn commit(
         &mut self,
         index: usize,
@@ -426,8 +449,13 @@ impl Generation {
     ) -> Result<(Verdict, usize), Error> {
         assert!(room > 0, "a round emits at least one token");
         let Self { sampling, history, sampler, constraint, relaxed, sequence, ends, .. } = self;
-        let mut drawing =
-            Drawing { sampling, history, sampler, constraint: constraint.as_deref_mut(), relaxed: *relaxed };
+        let mut drawing = Drawing {
+            sampling,
+            history,
+            sampler,
+            constraint: constraint.as_deref_mut(),
+            relaxed: *relaxed,
+        };
         let verdict = judge(draft, sequence.committed(), row, &mut drawing)?;
         let kept = verdict.keep(room, ends);
         let (emitted, cut) = verdict.tokens.split_at(kept);
@@ -459,7 +487,8 @@ impl Generation {
         self.likelihoods = Some(top);
     }
 
-    /// Lets near misses stand until thinking ends. The text is then no longer exactly the target's own.
+    /// Lets near misses stand until thinking ends. The text is then no longer exactly the target's
+    /// own.
     pub fn relax(&mut self, relaxed: Relaxed) {
         self.relaxed = Some(relaxed);
     }

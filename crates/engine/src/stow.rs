@@ -1,5 +1,6 @@
-//! States that wait in the host's memory while a device's is short. Blocks that snapshots share are copied once and
-//! stay shared there; what is fetched takes the block it was copied from where that one is still on the device.
+//! States that wait in the host's memory while a device's is short. Blocks that snapshots share are
+//! copied once and stay shared there; what is fetched takes the block it was copied from where that
+//! one is still on the device.
 
 use crate::state::Other;
 use crate::{Block, Engine, Error, Generation, Sequence};
@@ -18,11 +19,12 @@ impl Stowed {
     }
 }
 
-/// Which block is a copy of which. A block that is written is another block from then on: the reference kept here has
-/// `state::writable` copy it, however many others there are.
+/// Which block is a copy of which. A block that is written is another block from then on: the
+/// reference kept here has `state::writable` copy it, however many others there are.
 #[derive(Default)]
 pub(crate) struct Copies {
-    /// By address of a block: itself, which keeps the address from being given to another, and its copy elsewhere.
+    /// By address of a block: itself, which keeps the address from being given to another, and its
+    /// copy elsewhere.
     pairs: HashMap<usize, (Weak<Memory>, Weak<Memory>)>,
     /// Pairs at which those with a block that is gone are let go of.
     crowded: usize,
@@ -79,7 +81,8 @@ impl Engine {
     /// The sequence where passes can read it.
     pub fn fetch(&mut self, stowed: &Stowed) -> Result<Sequence, Error> {
         let (copies, backend) = (&mut self.copies, &*self.backend);
-        let back: &mut Other<'_> = &mut |block| copies.of(block, |block| Ok(backend.memory_with(block)?));
+        let back: &mut Other<'_> =
+            &mut |block| copies.of(block, |block| Ok(backend.memory_with(block)?));
         stowed.0.over(back)
     }
 }

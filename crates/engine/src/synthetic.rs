@@ -18,8 +18,8 @@ use std::{
 pub enum Mix {
     /// Every matrix Q8_0.
     Q8_0,
-    /// Q4_K, with Q6_K where llama.cpp's Q4_K_M mix has it: the head, and in half of the layers `attn_v`, `attn_qkv`
-    /// and `ffn_down`.
+    /// Q4_K, with Q6_K where llama.cpp's Q4_K_M mix has it: the head, and in half of the layers
+    /// `attn_v`, `attn_qkv` and `ffn_down`.
     Q4_K_M,
     /// Every matrix BF16.
     BF16,
@@ -49,8 +49,9 @@ impl Weights {
         Self { shapes, layers: config.layers.len(), mix, seed, embedding: None }
     }
 
-    /// With embeddings that are large beside everything layers add to them, so that hidden states stay as different as
-    /// their tokens are: rows of distinct tokens visit as many experts as uniform routing would make them visit.
+    /// With embeddings that are large beside everything layers add to them, so that hidden states
+    /// stay as different as their tokens are: rows of distinct tokens visit as many experts as
+    /// uniform routing would make them visit.
     pub fn with_distinct_tokens(self) -> Self {
         Self { embedding: Some(64.0), ..self }
     }
@@ -77,12 +78,20 @@ impl Weights {
             Mix::BF16 => BlockType::BF16,
             Mix::Q8_0 => BlockType::Q8_0,
             Mix::Q4_K_M => {
-                let layer = name.split('.').nth(1).and_then(|l| l.parse::<usize>().ok()).unwrap_or(0);
-                // llama.cpp's `use_more_bits`: the first and last eighth of the layers, and every third between.
+                let layer =
+                    name.split('.').nth(1).and_then(|l| l.parse::<usize>().ok()).unwrap_or(0);
+                // llama.cpp's `use_more_bits`: the first and last eighth of the layers, and every
+                // third between.
                 let eighth = self.layers / 8;
-                let more = layer < eighth || layer >= self.layers - eighth || (layer - eighth) % 3 == 2;
-                let wide = ["attn_v.", "attn_qkv.", "ffn_down"].iter().any(|part| name.contains(part));
-                if name == "output.weight" || (wide && more) { BlockType::Q6_K } else { BlockType::Q4_K }
+                let more =
+                    layer < eighth || layer >= self.layers - eighth || (layer - eighth) % 3 == 2;
+                let wide =
+                    ["attn_v.", "attn_qkv.", "ffn_down"].iter().any(|part| name.contains(part));
+                if name == "output.weight" || (wide && more) {
+                    BlockType::Q6_K
+                } else {
+                    BlockType::Q4_K
+                }
             }
         };
         if cols.is_multiple_of(block_type.block_len()) { block_type } else { BlockType::F32 }
@@ -146,7 +155,8 @@ impl Random {
 
     /// Blocks whose codes are random and whose scales give numbers of about `scale`.
     fn blocks(&mut self, ty: BlockType, len: usize, scale: f32) -> Vec<u8> {
-        // Where the f16 scales of a block lie, and what a block's codes (with its own small scales) amount to.
+        // Where the f16 scales of a block lie, and what a block's codes (with its own small scales)
+        // amount to.
         let (halves, size): (&[usize], f32) = match ty {
             BlockType::F32 => return floats((0..len).map(|_| scale * self.number())),
             BlockType::BF16 => {
@@ -163,7 +173,8 @@ impl Random {
             word.copy_from_slice(&self.next().to_le_bytes()[..word.len()]);
         }
         for block in bytes.chunks_exact_mut(ty.block_bytes()) {
-            // A negative `dmin` half the time would shift whole blocks; a fraction of `d` of either sign keeps the mean near 0.
+            // A negative `dmin` half the time would shift whole blocks; a fraction of `d` of either
+            // sign keeps the mean near 0.
             for (i, at) in halves.iter().enumerate() {
                 let d = scale / size * if i == 0 { 1.0 } else { 7.5 };
                 block[*at..at + 2].copy_from_slice(&half::f16::from_f32(d).to_le_bytes());
@@ -245,8 +256,8 @@ pub fn qwen36_35b_a3b() -> TargetConfig {
     config(2048, 248_320, 40, [16, 2], [16, 32], ffn)
 }
 
-/// The drafter that is published for the target of that name, where there is one: four layers with a window of 2048 and
-/// a full one for 27B; five with a window of 4096 and a full one for 35B-A3B.
+/// The drafter that is published for the target of that name, where there is one: four layers with
+/// a window of 2048 and a full one for 27B; five with a window of 4096 and a full one for 35B-A3B.
 pub fn drafter_for(name: &str) -> Option<DrafterConfig> {
     let layer = |window| DraftLayer { window, causal: window.is_some() };
     let drafter = |hidden, ffn, sliding: usize, window, taps: &[usize]| DrafterConfig {
@@ -272,8 +283,15 @@ pub fn drafter_for(name: &str) -> Option<DrafterConfig> {
 }
 
 /// The shapes that have names.
-pub const NAMES: [&str; 7] =
-    ["tiny", "tiny-moe", "qwen3.5-0.8b", "qwen3.5-4b", "qwen3.5-9b", "qwen3.6-27b", "qwen3.6-35b-a3b"];
+pub const NAMES: [&str; 7] = [
+    "tiny",
+    "tiny-moe",
+    "qwen3.5-0.8b",
+    "qwen3.5-4b",
+    "qwen3.5-9b",
+    "qwen3.6-27b",
+    "qwen3.6-35b-a3b",
+];
 
 /// The shape of that name.
 pub fn named(name: &str) -> Option<TargetConfig> {
@@ -289,7 +307,8 @@ mod tests {
 
     #[test]
     fn distinct_tokens_visit_experts_as_uniform_routing_would() {
-        let ffn = Ffn::Moe { experts: 256, used: 8, width: 32, shared_width: 32, weights_scale: 1.0 };
+        let ffn =
+            Ffn::Moe { experts: 256, used: 8, width: 32, shared_width: 32, weights_scale: 1.0 };
         let config = TargetConfig { mtp: None, ..config(256, 512, 16, [4, 2], [2, 6], ffn) };
         let mut cpu = Cpu::new(CpuLevel::detect(), 1, Activations::Int8);
         let touched = |weights: Weights, cpu: &mut Cpu| {
@@ -309,6 +328,9 @@ mod tests {
             (touched(weights().with_distinct_tokens(), &mut cpu), touched(weights(), &mut cpu));
         // 256 (1 - (1 - 8 / 256)^16)
         let uniform = 102;
-        assert!(distinct > uniform * 9 / 10 && distinct > plain, "{distinct} experts, {plain} otherwise");
+        assert!(
+            distinct > uniform * 9 / 10 && distinct > plain,
+            "{distinct} experts, {plain} otherwise"
+        );
     }
 }

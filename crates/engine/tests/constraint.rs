@@ -1,5 +1,5 @@
-//! Constraints: what they refuse is never written, speculation changes nothing under them, and a text whose constraint
-//! fails costs the others nothing.
+//! Constraints: what they refuse is never written, speculation changes nothing under them, and a
+//! text whose constraint fails costs the others nothing.
 
 use checkpoint::{Drafter, Overrides, Target};
 use compute::{Activations, Cpu, CpuLevel, KvType};
@@ -13,20 +13,24 @@ const CHAIN: Spec = Spec::Chain { block: 16, budget: 15 };
 /// The embedded pair, and prompts of its goldens.
 fn pair(spec: Spec) -> (Engine, Vec<Vec<u32>>) {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let target = Target::open(&root.join("models/dense/target-Q4_K_M.gguf")).expect("the target opens");
+    let target =
+        Target::open(&root.join("models/dense/target-Q4_K_M.gguf")).expect("the target opens");
     let draft = root.join("models/dense/draft-Q8_0.gguf");
-    let drafter =
-        Drafter::open(&draft, &Overrides::default(), Some(&target.config)).expect("the drafter opens");
+    let drafter = Drafter::open(&draft, &Overrides::default(), Some(&target.config))
+        .expect("the drafter opens");
     let cpu = Box::new(Cpu::new(CpuLevel::detect(), 2, Activations::Int8));
     let weights = (&target.config, &target.weights as &dyn WeightSource);
     let drafter = Some((&drafter.config, &drafter.weights as &dyn WeightSource));
     let engine = Engine::load(cpu, weights, drafter, KvType::F16, spec).expect("the pair loads");
-    let golden = std::fs::read_to_string(root.join("tests/goldens/dense-q4.json")).expect("goldens");
+    let golden =
+        std::fs::read_to_string(root.join("tests/goldens/dense-q4.json")).expect("goldens");
     let golden: Vec<serde_json::Value> = serde_json::from_str(&golden).expect("goldens");
     let of = |suite: &str, count: usize| {
-        let of_suite = golden.iter().filter(|g| g["suite"] == suite).take(count).collect::<Vec<_>>();
-        let ids =
-            |g: &serde_json::Value| serde_json::from_value::<Vec<u32>>(g["prompt_ids"].clone()).expect("ids");
+        let of_suite =
+            golden.iter().filter(|g| g["suite"] == suite).take(count).collect::<Vec<_>>();
+        let ids = |g: &serde_json::Value| {
+            serde_json::from_value::<Vec<u32>>(g["prompt_ids"].clone()).expect("ids")
+        };
         of_suite.into_iter().map(ids).collect::<Vec<_>>()
     };
     (engine, [of("code", 2), of("complete", 1)].concat())
@@ -50,7 +54,8 @@ struct Picky(Vec<u32>);
 
 impl Picky {
     fn allows(&self, token: u32) -> bool {
-        let path = self.0.iter().fold(7u64, |h, t| (h ^ u64::from(*t)).wrapping_mul(0x100_0000_01b3));
+        let path =
+            self.0.iter().fold(7u64, |h, t| (h ^ u64::from(*t)).wrapping_mul(0x100_0000_01b3));
         !((path >> 20) ^ u64::from(token)).is_multiple_of(3)
     }
 }
@@ -82,8 +87,13 @@ fn a_constraint_holds_and_every_mode_writes_the_same_text_under_it() {
         engine.set_spec(spec);
         for (i, (prompt, seed)) in prompts.iter().zip(0..).enumerate() {
             let temperature = if i == 0 { 0.0 } else { 1.0 };
-            let sampling =
-                Sampling { temperature, top_k: 40, repetition_penalty: 1.1, seed, ..Sampling::default() };
+            let sampling = Sampling {
+                temperature,
+                top_k: 40,
+                repetition_penalty: 1.1,
+                seed,
+                ..Sampling::default()
+            };
             let picky = Some(Box::new(Picky::default()) as Box<dyn Constraint>);
             let mut text = begin(&mut engine, picky, prompt, sampling);
             let mut tokens = vec![text.anchor()];
@@ -93,7 +103,10 @@ fn a_constraint_holds_and_every_mode_writes_the_same_text_under_it() {
                 tokens.extend(round.emitted);
             }
             let mut path = Picky::default();
-            assert!(tokens.iter().all(|token| path.push(*token)), "{spec:?} wrote what is not allowed");
+            assert!(
+                tokens.iter().all(|token| path.push(*token)),
+                "{spec:?} wrote what is not allowed"
+            );
             match plain.get(i) {
                 Some(plain) => assert_eq!(tokens, *plain, "{spec:?}"),
                 None => plain.push(tokens),
@@ -137,7 +150,8 @@ fn a_text_that_fails_costs_the_others_nothing() {
         let round = if failed {
             engine.step(&mut good, room).expect("a round")
         } else {
-            let mut rounds = engine.step_all(&mut [(&mut bad, 24), (&mut good, room)]).expect("a pass");
+            let mut rounds =
+                engine.step_all(&mut [(&mut bad, 24), (&mut good, room)]).expect("a pass");
             failed = rounds[0].is_err();
             rounds.pop().expect("two rounds").expect("the good one goes on")
         };

@@ -1,5 +1,6 @@
-//! The two tiny models against float32 results from their dequantised weights: logits, hidden states, taps, the
-//! next-token block and greedy continuations, with f32 activations; and how near int8 activations stay.
+//! The two tiny models against float32 results from their dequantised weights: logits, hidden
+//! states, taps, the next-token block and greedy continuations, with f32 activations; and how near
+//! int8 activations stay.
 
 use compute::{Activations, Backend, Cpu, CpuLevel, reference::Reference};
 use engine::{KeptRows, Model, Options, Row, sampling};
@@ -18,18 +19,24 @@ impl Golden {
     fn open(name: &str) -> Self {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         let full = || {
-            PathBuf::from(std::env::var_os("FORERUN_FULL_MODELS").expect("asked for only where it is set"))
+            PathBuf::from(
+                std::env::var_os("FORERUN_FULL_MODELS").expect("asked for only where it is set"),
+            )
         };
         let (model, goldens, taps) = match name {
-            "dense-q4" => {
-                (root.join("models/dense/target-Q4_K_M.gguf"), root.join("tests/goldens"), vec![1, 3, 5, 6])
-            }
+            "dense-q4" => (
+                root.join("models/dense/target-Q4_K_M.gguf"),
+                root.join("tests/goldens"),
+                vec![1, 3, 5, 6],
+            ),
             "moe-q4" => (
                 root.join("tests/fixtures/moe/target-Q4_K_M.gguf"),
                 root.join("tests/goldens"),
                 vec![0, 1, 2],
             ),
-            "dense" => (full().join("dense/target-bf16.gguf"), full().join("golden"), vec![1, 3, 5, 6]),
+            "dense" => {
+                (full().join("dense/target-bf16.gguf"), full().join("golden"), vec![1, 3, 5, 6])
+            }
             _ => (full().join("moe/hf"), full().join("golden"), vec![0, 1, 2]),
         };
         let file = |ending: &str| {
@@ -64,7 +71,8 @@ fn words(bytes: &[u8]) -> impl Iterator<Item = u32> {
     bytes.as_chunks().0.iter().map(|b| u32::from_le_bytes(*b))
 }
 
-/// What a model makes of a text: for its last rows logits, hidden states, taps, and logits of the next-token block.
+/// What a model makes of a text: for its last rows logits, hidden states, taps, and logits of the
+/// next-token block.
 #[derive(Default)]
 struct Outputs {
     logits: Vec<Vec<f32>>,
@@ -103,9 +111,16 @@ fn outputs(model: &mut Model, backend: &mut dyn Backend, ids: &[u32], last: usiz
         let chosen: Vec<u32> =
             (0..chunk.len() as u32).filter(|r| first + *r as usize >= ids.len() - last).collect();
         model
-            .forward_mtp(backend, &rows(chunk), &[(&hidden, first, chunk.len())], &chosen, &[&sequence])
+            .forward_mtp(
+                backend,
+                &rows(chunk),
+                &[(&hidden, first, chunk.len())],
+                &chosen,
+                &[&sequence],
+            )
             .expect("a pass");
-        out.mtp_logits.extend((0..chosen.len()).map(|i| model.mtp_logits(i).expect("a block").to_vec()));
+        out.mtp_logits
+            .extend((0..chosen.len()).map(|i| model.mtp_logits(i).expect("a block").to_vec()));
         let path: Vec<u32> = (0..chunk.len() as u32).collect();
         model.commit_mtp(backend, 0, &mut sequence, &path).expect("a commit");
     }
@@ -123,8 +138,12 @@ fn rows(tokens: &[u32]) -> Vec<Row> {
 #[track_caller]
 fn assert_within(name: &str, expected: &[Vec<f32>], got: &[Vec<f32>], absolute: f32) {
     assert_eq!(expected.len(), got.len(), "{name}");
-    let worst =
-        expected.iter().flatten().zip(got.iter().flatten()).map(|(e, g)| (e - g).abs()).fold(0.0, f32::max);
+    let worst = expected
+        .iter()
+        .flatten()
+        .zip(got.iter().flatten())
+        .map(|(e, g)| (e - g).abs())
+        .fold(0.0, f32::max);
     assert!(worst <= absolute, "{name}: {worst} beyond {absolute}");
 }
 
@@ -133,7 +152,8 @@ fn assert_relative(name: &str, expected: &[Vec<f32>], got: &[Vec<f32>], relative
     assert_eq!(expected.len(), got.len(), "{name}");
     for (row, (e, g)) in expected.iter().zip(got).enumerate() {
         let norm = |x: &mut dyn Iterator<Item = f32>| x.map(|v| v * v).sum::<f32>().sqrt();
-        let difference = norm(&mut e.iter().zip(g).map(|(e, g)| e - g)) / norm(&mut e.iter().copied());
+        let difference =
+            norm(&mut e.iter().zip(g).map(|(e, g)| e - g)) / norm(&mut e.iter().copied());
         assert!(difference <= relative, "{name} row {row}: {difference} beyond {relative}");
     }
 }
@@ -146,7 +166,12 @@ fn check(golden: &Golden, backend: &mut dyn Backend, prompts: &[&str]) {
         let logits = of("logits").expect("logits");
         let out = outputs(&mut model, backend, &ids, logits.len());
         assert_within(&format!("{prompt} logits"), &logits, &out.logits, 0.02);
-        assert_relative(&format!("{prompt} hidden"), &of("hidden").expect("hidden"), &out.hidden, 1e-2);
+        assert_relative(
+            &format!("{prompt} hidden"),
+            &of("hidden").expect("hidden"),
+            &out.hidden,
+            1e-2,
+        );
         assert_relative(&format!("{prompt} taps"), &of("taps").expect("taps"), &out.taps, 1e-2);
         if let Some(expected) = of("mtp_logits") {
             assert_within(&format!("{prompt} mtp logits"), &expected, &out.mtp_logits, 0.02);
@@ -200,7 +225,13 @@ fn int8_activations_stay_near() {
         for prompt in ALL {
             let logits = golden.numbers(&format!("{prompt}.logits")).expect("logits");
             got.extend(
-                outputs(&mut model, &mut backend, &golden.ids(&format!("{prompt}.ids")), logits.len()).logits,
+                outputs(
+                    &mut model,
+                    &mut backend,
+                    &golden.ids(&format!("{prompt}.ids")),
+                    logits.len(),
+                )
+                .logits,
             );
             expected.extend(logits);
         }
@@ -216,12 +247,17 @@ fn check_greedy(golden: &Golden, activations: Activations) {
     let mut model = golden.load(&mut backend);
     for prompt in &golden.prompts {
         let list = |key: &str| prompt[key].as_array().expect("a list").iter();
-        let ids = |key: &str| list(key).map(|x| x.as_u64().expect("an id") as u32).collect::<Vec<u32>>();
-        let margins: Vec<f64> = list("top2_margins").map(|x| x.as_f64().expect("a margin")).collect();
+        let ids =
+            |key: &str| list(key).map(|x| x.as_u64().expect("an id") as u32).collect::<Vec<u32>>();
+        let margins: Vec<f64> =
+            list("top2_margins").map(|x| x.as_f64().expect("a margin")).collect();
         let mut sequence = model.sequence();
-        model.read(&mut backend, &mut sequence, &ids("prompt_ids"), |_| ()).expect("the prompt is read");
+        model
+            .read(&mut backend, &mut sequence, &ids("prompt_ids"), |_| ())
+            .expect("the prompt is read");
         for (step, expected) in ids("greedy_ids").into_iter().enumerate() {
-            let token = sampling::greedy(&model.logits(&backend, 0).expect("logits")).expect("finite");
+            let token =
+                sampling::greedy(&model.logits(&backend, 0).expect("logits")).expect("finite");
             if token != expected {
                 assert!(
                     margins[step] < 0.05,

@@ -1,5 +1,5 @@
-//! The laws, on random models and random trees: a row's logits have the same bits in any company, a pass changes no
-//! state, a snapshot restores to the bit.
+//! The laws, on random models and random trees: a row's logits have the same bits in any company, a
+//! pass changes no state, a snapshot restores to the bit.
 
 use checkpoint::TargetConfig;
 use compute::{Activations, Cpu, CpuLevel, KvType};
@@ -26,7 +26,13 @@ impl Setup {
         Self::at(CpuLevel::detect(), moe, kv, activations, threads)
     }
 
-    fn at(level: CpuLevel, moe: bool, kv: KvType, activations: Activations, threads: usize) -> Self {
+    fn at(
+        level: CpuLevel,
+        moe: bool,
+        kv: KvType,
+        activations: Activations,
+        threads: usize,
+    ) -> Self {
         let config = small(moe);
         let mut cpu = Cpu::new(level, threads, activations);
         let weights = synthetic::Weights::new(&config, synthetic::Mix::Q4_K_M, 3);
@@ -91,15 +97,20 @@ fn settings() -> impl Strategy<Value = (bool, KvType, Activations, usize)> {
 
 /// A tree: each row's parent is the tip or any earlier row.
 fn tree(max: usize) -> impl Strategy<Value = Vec<(u32, Option<u32>)>> {
-    proptest::collection::vec((0..300u32, any::<prop::sample::Index>(), 0..4u8), 1..max).prop_map(|rows| {
-        let parent = |i: usize, at: prop::sample::Index, kind: u8| match (i, kind) {
-            (0, _) => None,
-            // Mostly deep, so that trees cross anchors.
-            (_, 0) => at.index(i + 1).checked_sub(1).map(|p| p as u32),
-            _ => Some(i as u32 - 1),
-        };
-        rows.iter().enumerate().map(|(i, (token, at, kind))| (*token, parent(i, *at, *kind))).collect()
-    })
+    proptest::collection::vec((0..300u32, any::<prop::sample::Index>(), 0..4u8), 1..max).prop_map(
+        |rows| {
+            let parent = |i: usize, at: prop::sample::Index, kind: u8| match (i, kind) {
+                (0, _) => None,
+                // Mostly deep, so that trees cross anchors.
+                (_, 0) => at.index(i + 1).checked_sub(1).map(|p| p as u32),
+                _ => Some(i as u32 - 1),
+            };
+            rows.iter()
+                .enumerate()
+                .map(|(i, (token, at, kind))| (*token, parent(i, *at, *kind)))
+                .collect()
+        },
+    )
 }
 
 fn cases(n: u32) -> ProptestConfig {
@@ -217,9 +228,13 @@ fn threads_and_levels_give_the_same_bits() {
                 let mut setup = Setup::at(level, moe, KvType::Q8_0, activations, threads);
                 let mut sequence = setup.model.sequence();
                 let bits = setup.read(&mut sequence, &text, &[40]);
-                let (expected, state) = first.get_or_insert_with(|| (bits.clone(), sequence.clone()));
+                let (expected, state) =
+                    first.get_or_insert_with(|| (bits.clone(), sequence.clone()));
                 assert!(*expected == bits, "{level:?} with {threads} threads differs");
-                assert!(*state == sequence, "{level:?} with {threads} threads leaves another state");
+                assert!(
+                    *state == sequence,
+                    "{level:?} with {threads} threads leaves another state"
+                );
             }
         }
     }
@@ -246,8 +261,10 @@ fn a_wrong_commit_is_refused() {
 fn tokens_and_sizes_from_outside_are_checked() {
     let mut setup = Setup::new(false, KvType::F16, Activations::Int8, 1);
     let sequence = setup.model.sequence();
-    let error =
-        setup.model.forward(&mut setup.cpu, &chain(&[300], 0), &[], &[&sequence]).expect_err("refused");
+    let error = setup
+        .model
+        .forward(&mut setup.cpu, &chain(&[300], 0), &[], &[&sequence])
+        .expect_err("refused");
     assert_eq!(error.to_string(), "token 300 is not in the vocabulary of 300");
     let long = chain(&[0; 97], 0);
     assert!(setup.model.forward(&mut setup.cpu, &long, &[], &[&sequence]).is_err());

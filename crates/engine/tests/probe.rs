@@ -1,4 +1,5 @@
-//! A probe of a drafter sees what a chain of the engine does: the tokens that stood are those it finds right.
+//! A probe of a drafter sees what a chain of the engine does: the tokens that stood are those it
+//! finds right.
 
 use checkpoint::{Drafter, Overrides, Target};
 use compute::{Activations, Cpu, CpuLevel, KvType};
@@ -12,7 +13,8 @@ fn guesses_are_right_where_drafts_stood() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/dense");
     let target = Target::open(&folder.join("target-Q4_K_M.gguf")).unwrap();
     let drafter =
-        Drafter::open(&folder.join("draft-Q8_0.gguf"), &Overrides::default(), Some(&target.config)).unwrap();
+        Drafter::open(&folder.join("draft-Q8_0.gguf"), &Overrides::default(), Some(&target.config))
+            .unwrap();
     let backend = || Box::new(Cpu::new(CpuLevel::detect(), 1, Activations::Int8));
     let weights = (&target.config, &target.weights as &dyn WeightSource);
     let prompt: Vec<u32> = (0..150).map(|i| 300 + i * 7 % 90).collect();
@@ -22,7 +24,8 @@ fn guesses_are_right_where_drafts_stood() {
     let pair = Some((&drafter.config, &drafter.weights as &dyn WeightSource));
     let mut engine = Engine::load(backend(), weights, pair, KvType::F16, spec).unwrap();
     let sequence = engine.sequence();
-    let mut text = engine.begin(sequence, &prompt, &prompt, Sampling::default(), vec![], |_| ()).unwrap();
+    let mut text =
+        engine.begin(sequence, &prompt, &prompt, Sampling::default(), vec![], |_| ()).unwrap();
     let mut tokens = [&prompt[..], &[text.anchor()]].concat();
     let (mut anchors, mut stood) = (Vec::new(), Vec::new());
     while tokens.len() < prompt.len() + count {
@@ -34,14 +37,16 @@ fn guesses_are_right_where_drafts_stood() {
 
     // Listening to more layers than the drafter reads changes nothing.
     let mut probe = Probe::load(backend(), weights, (0..8).collect(), KvType::F16).unwrap();
-    let reading = probe.read(std::slice::from_ref(&prompt), tokens.len() - prompt.len(), &[]).unwrap();
+    let reading =
+        probe.read(std::slice::from_ref(&prompt), tokens.len() - prompt.len(), &[]).unwrap();
     assert_eq!(reading.tokens, tokens);
     assert_eq!((reading.answers.len(), &reading.answers[0]), (1, &(prompt.len()..tokens.len())));
     let loaded = probe.drafter(&drafter.config, &drafter.weights).unwrap();
     let mut same = probe.variant(&loaded, &drafter.config).unwrap();
     let contexts = probe.contexts(&mut same, &reading, &anchors).unwrap();
     let guesses = probe.guesses(&mut same, &reading, &contexts).unwrap().unwrap();
-    let right: Vec<usize> = guesses.iter().map(|g| g.iter().take_while(|g| g.right).count()).collect();
+    let right: Vec<usize> =
+        guesses.iter().map(|g| g.iter().take_while(|g| g.right).count()).collect();
     assert_eq!(right, stood);
     assert!(guesses.iter().flatten().all(|g| g.log_probability <= 1e-4));
 

@@ -1,4 +1,5 @@
-//! The draw of a token: against plain definitions of each option, keyed by (seed, choice, position) and nothing else.
+//! The draw of a token: against plain definitions of each option, keyed by (seed, choice, position)
+//! and nothing else.
 
 use engine::{
     Error,
@@ -20,17 +21,19 @@ fn shares(sampling: &Sampling, logits: &[f32], n: usize) -> Vec<f64> {
     let mut counts = vec![0.0; VOCAB];
     let (mut sampler, history) = (Sampler::default(), History::default());
     for position in 0..n {
-        counts[sampler.draw(sampling, &history, logits, position).expect("finite logits") as usize] +=
-            1.0 / n as f64;
+        counts[sampler.draw(sampling, &history, logits, position).expect("finite logits")
+            as usize] += 1.0 / n as f64;
     }
     counts
 }
 
-/// The distribution by its definition: temperature, then top-k, top-p, min-p, each on the whole list.
+/// The distribution by its definition: temperature, then top-k, top-p, min-p, each on the whole
+/// list.
 fn expected(sampling: &Sampling, logits: &[f32]) -> Vec<f64> {
     let mut order: Vec<usize> = (0..VOCAB).collect();
     order.sort_by(|a, b| logits[*b].total_cmp(&logits[*a]).then(a.cmp(b)));
-    let weight = |t: usize| ((logits[t] - logits[order[0]]) as f64 / sampling.temperature as f64).exp();
+    let weight =
+        |t: usize| ((logits[t] - logits[order[0]]) as f64 / sampling.temperature as f64).exp();
     let mut kept: Vec<usize> = order.clone();
     if sampling.top_k > 0 {
         kept.truncate(sampling.top_k);
@@ -98,8 +101,9 @@ fn near_equal_neighbours_do_not_swap() {
     let even = vec![1.0f32; VOCAB];
     let uneven: Vec<f32> = (0..VOCAB).map(|i| 1.0 + 1e-6 * (i % 3) as f32).collect();
     let history = History::default();
-    let changed =
-        (0..1000).filter(|p| draw(&all, &history, &even, *p) != draw(&all, &history, &uneven, *p)).count();
+    let changed = (0..1000)
+        .filter(|p| draw(&all, &history, &even, *p) != draw(&all, &history, &uneven, *p))
+        .count();
     assert!(changed <= 2, "{changed} of 1000 draws changed by a millionth");
 }
 
@@ -115,9 +119,14 @@ fn what_is_no_number_is_an_error_even_where_a_bias_forbids_it() {
     let forbidden = vec![(2, f32::NEG_INFINITY)];
     for value in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
         for temperature in [0.0, 1.0] {
-            let sampling = Sampling { temperature, logit_bias: forbidden.clone(), ..Sampling::default() };
-            let result = Sampler::default().draw(&sampling, &History::default(), &[0.0, 1.0, value], 9);
-            assert!(matches!(result, Err(Error::NotFinite { index: 2, position: 9, .. })), "{value}");
+            let sampling =
+                Sampling { temperature, logit_bias: forbidden.clone(), ..Sampling::default() };
+            let result =
+                Sampler::default().draw(&sampling, &History::default(), &[0.0, 1.0, value], 9);
+            assert!(
+                matches!(result, Err(Error::NotFinite { index: 2, position: 9, .. })),
+                "{value}"
+            );
         }
     }
 }
@@ -128,8 +137,11 @@ fn bias_forbids_and_forces() {
     let best = greedy(&logits).expect("finite");
     let history = History::default();
     for temperature in [0.0, 1.0] {
-        let sampling =
-            |token, bias| Sampling { temperature, logit_bias: vec![(token, bias)], ..Sampling::default() };
+        let sampling = |token, bias| Sampling {
+            temperature,
+            logit_bias: vec![(token, bias)],
+            ..Sampling::default()
+        };
         for position in 0..100 {
             assert_ne!(draw(&sampling(best, f32::NEG_INFINITY), &history, &logits, position), best);
             assert_eq!(draw(&sampling(17, 100.0), &history, &logits, position), 17);
@@ -146,8 +158,9 @@ fn penalties_follow_the_path() {
     let presence = Sampling { presence_penalty: 0.5, ..Sampling::default() };
     let frequency = Sampling { frequency_penalty: 0.15, ..Sampling::default() };
     let repetition = Sampling { repetition_penalty: 1.2, ..Sampling::default() };
-    let picks =
-        |history: &History| [&presence, &frequency, &repetition].map(|s| draw(s, history, &logits, 0));
+    let picks = |history: &History| {
+        [&presence, &frequency, &repetition].map(|s| draw(s, history, &logits, 0))
+    };
     assert_eq!(picks(&history), [0, 0, 0]);
     history.push(0);
     assert_eq!(picks(&history), [1, 0, 1]); // 1.5, 1.85 and 1.67 against 1.8
@@ -157,7 +170,8 @@ fn penalties_follow_the_path() {
     history.pop(0);
     assert_eq!(picks(&history), [0, 0, 0]);
     assert_eq!(history, History::new(&[3]));
-    // Only repetition looks at the prompt, once for each token, and pushes negative logits further down.
+    // Only repetition looks at the prompt, once for each token, and pushes negative logits further
+    // down.
     let low = [-1.0f32, -1.1, -3.0, -1.05];
     let strong = Sampling { repetition_penalty: 1.2, ..Sampling::default() };
     assert_eq!(draw(&strong, &History::new(&[0, 0, 3]), &low, 0), 1);

@@ -1,5 +1,5 @@
-//! Scores of a prompt's tokens: the same numbers however it is cut, a state that is left as if nobody had asked, and
-//! how near they are to those of the plain float32 ops.
+//! Scores of a prompt's tokens: the same numbers however it is cut, a state that is left as if
+//! nobody had asked, and how near they are to those of the plain float32 ops.
 
 use checkpoint::{Drafter, Overrides, Target};
 use compute::{Activations, Backend, Cpu, CpuLevel, KvType, reference::Reference};
@@ -28,7 +28,11 @@ fn cpu(activations: Activations) -> Box<dyn Backend> {
 }
 
 /// Reads all of a text but its last token in chunks of these sizes, again and again.
-fn score(engine: &mut Engine, text: &[u32], sizes: &[usize]) -> (engine::Sequence, Vec<Likelihood>) {
+fn score(
+    engine: &mut Engine,
+    text: &[u32],
+    sizes: &[usize],
+) -> (engine::Sequence, Vec<Likelihood>) {
     let mut sequence = engine.sequence();
     let mut scores = Vec::new();
     for size in sizes.iter().cycle() {
@@ -54,7 +58,9 @@ fn scores_do_not_depend_on_how_a_prompt_is_cut() {
         for spec in [Spec::Off, chain, third] {
             let mut engine = engine(folder, cpu(Activations::Int8), spec);
             let mut plain = engine.sequence();
-            text[..200].chunks(100).for_each(|chunk| engine.read(&mut plain, chunk).expect("it is read"));
+            text[..200]
+                .chunks(100)
+                .for_each(|chunk| engine.read(&mut plain, chunk).expect("it is read"));
             for sizes in [&[64][..], &[1], &[7, 64, 30]] {
                 let (sequence, scores) = score(&mut engine, &text, sizes);
                 assert_eq!(scores.len(), 200);
@@ -65,7 +71,8 @@ fn scores_do_not_depend_on_how_a_prompt_is_cut() {
                 );
                 let next = |engine: &mut Engine, sequence| {
                     let sampling = Sampling { temperature: 0.0, ..Sampling::default() };
-                    let begun = engine.begin(sequence, &text[200..], &text, sampling, vec![], |_| ());
+                    let begun =
+                        engine.begin(sequence, &text[200..], &text, sampling, vec![], |_| ());
                     let mut begun = begun.expect("the last token is read");
                     engine.step(&mut begun, 8).expect("a round").emitted
                 };
@@ -89,12 +96,21 @@ fn what_cannot_be_scored_is_refused() {
 
 /// The texts that the target itself wrote to the prompts that are kept.
 fn golden_texts() -> Vec<Vec<u32>> {
-    let text = std::fs::read_to_string(root().join("tests/goldens/dense-q4.json")).expect("goldens");
+    let text =
+        std::fs::read_to_string(root().join("tests/goldens/dense-q4.json")).expect("goldens");
     let prompts: Vec<Value> = serde_json::from_str(&text).expect("goldens");
     let ids = |value: &Value| -> Vec<u32> {
-        value.as_array().expect("a list").iter().map(|id| id.as_u64().expect("an id") as u32).collect()
+        value
+            .as_array()
+            .expect("a list")
+            .iter()
+            .map(|id| id.as_u64().expect("an id") as u32)
+            .collect()
     };
-    prompts.iter().map(|prompt| [ids(&prompt["prompt_ids"]), ids(&prompt["greedy_ids"])].concat()).collect()
+    prompts
+        .iter()
+        .map(|prompt| [ids(&prompt["prompt_ids"]), ids(&prompt["greedy_ids"])].concat())
+        .collect()
 }
 
 #[test]
@@ -108,7 +124,8 @@ fn scores_are_near_those_of_float32() {
         let expected = score(&mut reference, text, &[64]).1;
         for (engine, worst) in [&mut whole, &mut rounded].into_iter().zip(&mut worst) {
             let off = score(engine, text, &[64]).1.into_iter().zip(&expected);
-            let off: Vec<f64> = off.map(|(got, e)| f64::from(got.logprob) - f64::from(e.logprob)).collect();
+            let off: Vec<f64> =
+                off.map(|(got, e)| f64::from(got.logprob) - f64::from(e.logprob)).collect();
             worst.0 = off.iter().fold(worst.0, |worst, off| worst.max(off.abs()));
             worst.1 = worst.1.max(off.iter().sum::<f64>().abs());
         }

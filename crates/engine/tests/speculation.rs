@@ -1,4 +1,5 @@
-//! Speculation: the same tokens in every mode whatever the drafter is, and the acceptance the float32 reference has.
+//! Speculation: the same tokens in every mode whatever the drafter is, and the acceptance the
+//! float32 reference has.
 
 use checkpoint::{Drafter, DrafterConfig, Overrides, Target};
 use compute::{Activations, Cpu, CpuLevel, KvType};
@@ -23,14 +24,17 @@ struct Pair {
 }
 
 fn pair(name: &str) -> Pair {
-    let folder =
-        if name == "dense" { root().join("models/dense") } else { root().join("tests/fixtures/moe") };
+    let folder = if name == "dense" {
+        root().join("models/dense")
+    } else {
+        root().join("tests/fixtures/moe")
+    };
     let target = Target::open(&folder.join("target-Q4_K_M.gguf")).expect("the target opens");
     let overrides = Overrides::default();
     let drafter = Drafter::open(&folder.join("draft-Q8_0.gguf"), &overrides, Some(&target.config))
         .expect("the drafter opens");
-    let text =
-        std::fs::read_to_string(root().join(format!("tests/goldens/{name}-q4.json"))).expect("goldens");
+    let text = std::fs::read_to_string(root().join(format!("tests/goldens/{name}-q4.json")))
+        .expect("goldens");
     Pair { target, drafter, golden: serde_json::from_str(&text).expect("goldens") }
 }
 
@@ -71,7 +75,12 @@ fn begin(engine: &mut Engine, prompt: &[u32], sampling: &Sampling) -> Generation
 }
 
 /// Tokens and acceptance lengths of one answer.
-fn answer(engine: &mut Engine, prompt: &[u32], sampling: &Sampling, max: usize) -> (Vec<u32>, Vec<usize>) {
+fn answer(
+    engine: &mut Engine,
+    prompt: &[u32],
+    sampling: &Sampling,
+    max: usize,
+) -> (Vec<u32>, Vec<usize>) {
     let mut text = begin(engine, prompt, sampling);
     let (mut tokens, mut lengths) = (vec![text.anchor()], Vec::new());
     while tokens.len() < max && !ENDS.contains(&tokens[tokens.len() - 1]) {
@@ -132,8 +141,8 @@ fn every_mode_writes_the_same_text() {
     }
 }
 
-/// What the next-token block and the drafter keep after many rounds is what a fresh reading of the text gives: the rounds
-/// that follow are the same.
+/// What the next-token block and the drafter keep after many rounds is what a fresh reading of the
+/// text gives: the rounds that follow are the same.
 #[test]
 fn drafters_go_on_as_if_the_text_had_just_been_read() {
     let pair = pair("dense");
@@ -145,7 +154,12 @@ fn drafters_go_on_as_if_the_text_had_just_been_read() {
             let read: usize = lengths[..rounds].iter().sum();
             let longer = [prompt, &tokens[..read.min(tokens.len() - 1)]].concat();
             let (_, rest) = answer(&mut engine, &longer, &Sampling::default(), 64 - read.min(63));
-            assert_eq!(rest, lengths[rounds..], "{spec:?} after {rounds} of {} rounds", lengths.len());
+            assert_eq!(
+                rest,
+                lengths[rounds..],
+                "{spec:?} after {rounds} of {} rounds",
+                lengths.len()
+            );
         }
     }
 }
@@ -154,7 +168,8 @@ fn drafters_go_on_as_if_the_text_had_just_been_read() {
 #[test]
 fn several_texts_in_one_pass_are_each_their_own() {
     let pair = pair("dense");
-    let prompts = [pair.prompts("code", 3), pair.prompts("math", 3), pair.prompts("complete", 4)].concat();
+    let prompts =
+        [pair.prompts("code", 3), pair.prompts("math", 3), pair.prompts("complete", 4)].concat();
     let pinned = [
         Spec::Tree { block: 8, budget: 5 },
         Spec::Chain { block: 16, budget: 5 },
@@ -163,15 +178,24 @@ fn several_texts_in_one_pass_are_each_their_own() {
     ];
     for spec in pinned.into_iter().chain([Spec::Auto { block: 16, budget: 22 }]) {
         let mut engine = pair.engine(KvType::F16, Activations::Int8, spec);
-        let alone: Vec<_> =
-            prompts.iter().zip(0..).map(|(p, seed)| answer(&mut engine, p, &sampled(seed), 40)).collect();
-        let mut texts: Vec<Generation> =
-            prompts.iter().zip(0..).map(|(p, seed)| begin(&mut engine, p, &sampled(seed))).collect();
-        let mut together: Vec<_> = texts.iter().map(|text| (vec![text.anchor()], Vec::new())).collect();
+        let alone: Vec<_> = prompts
+            .iter()
+            .zip(0..)
+            .map(|(p, seed)| answer(&mut engine, p, &sampled(seed), 40))
+            .collect();
+        let mut texts: Vec<Generation> = prompts
+            .iter()
+            .zip(0..)
+            .map(|(p, seed)| begin(&mut engine, p, &sampled(seed)))
+            .collect();
+        let mut together: Vec<_> =
+            texts.iter().map(|text| (vec![text.anchor()], Vec::new())).collect();
         loop {
             let is_open = |t: &[u32]| t.len() < 40 && !ENDS.contains(&t[t.len() - 1]);
             let (mut turn, mut running) = (Vec::new(), Vec::new());
-            for (text, told) in texts.iter_mut().zip(&mut together).filter(|(_, told)| is_open(&told.0)) {
+            for (text, told) in
+                texts.iter_mut().zip(&mut together).filter(|(_, told)| is_open(&told.0))
+            {
                 turn.push((text, 40 - told.0.len()));
                 running.push(told);
             }
@@ -212,9 +236,10 @@ fn chain_acceptance_at_full_precision() {
     for (name, target) in [("dense", "dense/target-bf16.gguf"), ("moe", "moe/hf")] {
         let target = Target::open(&folder.join(target)).expect("the target opens");
         let draft = folder.join(name).join("draft-hf");
-        let drafter =
-            Drafter::open(&draft, &Overrides::default(), Some(&target.config)).expect("the drafter opens");
-        let text = std::fs::read_to_string(folder.join(format!("golden/{name}.json"))).expect("goldens");
+        let drafter = Drafter::open(&draft, &Overrides::default(), Some(&target.config))
+            .expect("the drafter opens");
+        let text =
+            std::fs::read_to_string(folder.join(format!("golden/{name}.json"))).expect("goldens");
         let golden = serde_json::from_str(&text).expect("goldens");
         check_chain_acceptance(name, &Pair { target, drafter, golden });
     }
@@ -234,11 +259,21 @@ fn check_chain_acceptance(name: &str, pair: &Pair) {
     for (suite, (a, b)) in suites {
         let ratio = mean(&a) / mean(&b);
         println!("{name} {suite}: {:.3}, golden {:.3}", mean(&a), mean(&b));
-        assert!((ratio - 1.0).abs() < 0.05, "{name} {suite}: {:.3} against {:.3}", mean(&a), mean(&b));
+        assert!(
+            (ratio - 1.0).abs() < 0.05,
+            "{name} {suite}: {:.3} against {:.3}",
+            mean(&a),
+            mean(&b)
+        );
         ours.extend(a);
         theirs.extend(b);
     }
-    assert!((mean(&ours) / mean(&theirs) - 1.0).abs() < 0.02, "{name}: {} {}", mean(&ours), mean(&theirs));
+    assert!(
+        (mean(&ours) / mean(&theirs) - 1.0).abs() < 0.02,
+        "{name}: {} {}",
+        mean(&ours),
+        mean(&theirs)
+    );
 }
 
 #[test]
@@ -309,21 +344,33 @@ fn a_bad_drafter_changes_no_token() {
     ];
     let prompt = &pair.prompts("math", 1)[0];
     let mut engine = pair.engine(KvType::F16, Activations::Int8, Spec::Off);
-    let plain: Vec<Vec<u32>> =
-        [Sampling::default(), sampled(3)].iter().map(|s| answer(&mut engine, prompt, s, 40).0).collect();
+    let plain: Vec<Vec<u32>> = [Sampling::default(), sampled(3)]
+        .iter()
+        .map(|s| answer(&mut engine, prompt, s, 40).0)
+        .collect();
     for (name, change) in changes {
         let weights = Altered { weights: &pair.drafter.weights, change };
-        for spec in [CHAIN, Spec::Tree { block: 16, budget: 22 }, Spec::Auto { block: 16, budget: 63 }] {
-            let mut engine =
-                pair.engine_with(&pair.drafter.config, &weights, KvType::F16, Activations::Int8, spec);
+        for spec in
+            [CHAIN, Spec::Tree { block: 16, budget: 22 }, Spec::Auto { block: 16, budget: 63 }]
+        {
+            let mut engine = pair.engine_with(
+                &pair.drafter.config,
+                &weights,
+                KvType::F16,
+                Activations::Int8,
+                spec,
+            );
             for (sampling, plain) in [Sampling::default(), sampled(3)].iter().zip(&plain) {
                 let mut text = begin(&mut engine, prompt, sampling);
                 let mut tokens = vec![text.anchor()];
                 while tokens.len() < 40 && !ENDS.contains(&tokens[tokens.len() - 1]) {
-                    tokens.extend(engine.step(&mut text, 40 - tokens.len()).expect("a round").emitted);
+                    tokens.extend(
+                        engine.step(&mut text, 40 - tokens.len()).expect("a round").emitted,
+                    );
                 }
                 assert_eq!(&tokens, plain, "{name} {spec:?}");
-                let fallback = (name == "not a number").then_some("the drafter's logits are not numbers");
+                let fallback =
+                    (name == "not a number").then_some("the drafter's logits are not numbers");
                 assert_eq!(text.fallback(), fallback, "{name} {spec:?}");
             }
         }
@@ -357,7 +404,8 @@ fn mistakes_in_the_drafter_show_in_acceptance() {
     worse("taps shifted by one", &|c| c.taps.iter_mut().for_each(|t| *t += 1));
     worse("two taps swapped", &|c| c.taps.swap(0, 1));
     worse("causal", &|c| c.layers.iter_mut().for_each(|l| l.causal = true));
-    // On short prompts rotation by another base and a wider window change the numbers, if not always the choice.
+    // On short prompts rotation by another base and a wider window change the numbers, if not
+    // always the choice.
     let first_logits = |pair: &Pair, config: &DrafterConfig, prompt: &[u32]| {
         let (kv, f32s) = (KvType::F16, Activations::F32);
         let mut engine = pair.engine_with(config, &pair.drafter.weights, kv, f32s, CHAIN);
@@ -374,11 +422,15 @@ fn mistakes_in_the_drafter_show_in_acceptance() {
         println!("{what}: logits move by {moved:.2}");
         assert!(moved > 0.2, "{what}: logits move by {moved} only");
     };
-    differs("window dropped", &dense, &long, &|c| c.layers.iter_mut().for_each(|l| l.window = None));
+    differs("window dropped", &dense, &long, &|c| {
+        c.layers.iter_mut().for_each(|l| l.window = None)
+    });
     differs("theta 1e6", &dense, &long, &|c| c.rope.theta = 1e6);
     let moe = pair("moe");
     let long: Vec<u32> =
-        ids(&moe.golden.iter().find(|g| g["suite"] == "long").expect("a long prompt")["prompt_ids"]);
+        ids(
+            &moe.golden.iter().find(|g| g["suite"] == "long").expect("a long prompt")["prompt_ids"],
+        );
     differs("YaRN skipped", &moe, &long, &|c| c.rope.scaling = None);
 }
 
@@ -387,8 +439,11 @@ fn mistakes_in_the_drafter_show_in_acceptance() {
 fn the_context_does_not_depend_on_how_it_was_read() {
     for name in ["dense", "moe"] {
         let pair = pair(name);
-        let prompt =
-            ids(&pair.golden.iter().find(|g| g["suite"] == "long").expect("a long prompt")["prompt_ids"]);
+        let prompt = ids(&pair
+            .golden
+            .iter()
+            .find(|g| g["suite"] == "long")
+            .expect("a long prompt")["prompt_ids"]);
         let mut engine = pair.engine(KvType::F16, Activations::Int8, CHAIN);
         let mut logits = Vec::new();
         for chunks in [vec![prompt.len()], vec![1, 63, 64, 65, 200], vec![7; 100]] {
@@ -397,29 +452,51 @@ fn the_context_does_not_depend_on_how_it_was_read() {
             for chunk in chunks {
                 let end = (read + chunk).min(prompt.len());
                 if end > read && end < prompt.len() {
-                    let text =
-                        engine.begin(sequence, &prompt[read..end], &[], Sampling::default(), vec![], |_| ());
+                    let text = engine.begin(
+                        sequence,
+                        &prompt[read..end],
+                        &[],
+                        Sampling::default(),
+                        vec![],
+                        |_| (),
+                    );
                     sequence = text.expect("the prompt is read").into_sequence();
                     read = end;
                 }
             }
-            let text = engine.begin(sequence, &prompt[read..], &prompt, Sampling::default(), vec![], |_| ());
+            let text = engine.begin(
+                sequence,
+                &prompt[read..],
+                &prompt,
+                Sampling::default(),
+                vec![],
+                |_| (),
+            );
             engine.step(&mut text.expect("the prompt is read"), 16).expect("a round");
             let drafter = engine.drafter().expect("a drafter");
             logits.push(
                 (0..15)
                     .flat_map(|i| {
-                        drafter.logits(i).expect("logits").iter().map(|x| x.to_bits()).collect::<Vec<_>>()
+                        drafter
+                            .logits(i)
+                            .expect("logits")
+                            .iter()
+                            .map(|x| x.to_bits())
+                            .collect::<Vec<_>>()
                     })
                     .collect::<Vec<u32>>(),
             );
         }
-        assert!(logits.windows(2).all(|pair| pair[0] == pair[1]), "{name}: drafts differ with the chunking");
+        assert!(
+            logits.windows(2).all(|pair| pair[0] == pair[1]),
+            "{name}: drafts differ with the chunking"
+        );
     }
 }
 
-/// A context that grew with the text gives the drafts of one built anew, round for round, at every length: nothing wraps,
-/// and nothing happens at 4096. `FORERUN_LONG_CONTEXT=1` goes on to 16K, which takes minutes.
+/// A context that grew with the text gives the drafts of one built anew, round for round, at every
+/// length: nothing wraps, and nothing happens at 4096. `FORERUN_LONG_CONTEXT=1` goes on to 16K,
+/// which takes minutes.
 #[test]
 fn long_contexts_draft_as_if_read_at_once() {
     let pair = pair("dense");
@@ -431,7 +508,11 @@ fn long_contexts_draft_as_if_read_at_once() {
         for _ in 0..3 {
             let round = engine.step(&mut text, 64).expect("a round");
             let logits = engine.drafter().expect("a drafter").logits(4).expect("logits");
-            seen.push((round.emitted, round.stood, logits.iter().map(|x| x.to_bits()).collect::<Vec<u32>>()));
+            seen.push((
+                round.emitted,
+                round.stood,
+                logits.iter().map(|x| x.to_bits()).collect::<Vec<u32>>(),
+            ));
         }
         seen
     };
@@ -442,12 +523,14 @@ fn long_contexts_draft_as_if_read_at_once() {
     };
     for &length in lengths {
         let unread = &text[grown.committed()..length];
-        let generation =
-            engine.begin(grown, unread, &[], Sampling::default(), vec![], |_| ()).expect("it reads");
+        let generation = engine
+            .begin(grown, unread, &[], Sampling::default(), vec![], |_| ())
+            .expect("it reads");
         let snapshot = generation.sequence().clone();
         let by_growing = three_rounds(&mut engine, generation);
         let empty = engine.sequence();
-        let generation = engine.begin(empty, &text[..length], &[], Sampling::default(), vec![], |_| ());
+        let generation =
+            engine.begin(empty, &text[..length], &[], Sampling::default(), vec![], |_| ());
         let at_once = three_rounds(&mut engine, generation.expect("it reads"));
         assert!(by_growing == at_once, "rounds differ at {length} tokens");
         grown = snapshot;
@@ -458,8 +541,8 @@ fn long_contexts_draft_as_if_read_at_once() {
 fn drafter_logits_are_the_references() {
     for name in ["dense", "moe"] {
         let pair = pair(name);
-        let bytes =
-            std::fs::read(root().join(format!("tests/goldens/{name}-q4.safetensors"))).expect("goldens");
+        let bytes = std::fs::read(root().join(format!("tests/goldens/{name}-q4.safetensors")))
+            .expect("goldens");
         let golden = safetensors::SafeTensors::deserialize(&bytes).expect("goldens");
         let numbers = |key: &str| -> Vec<f32> {
             let data = golden.tensor(key).expect("a tensor").data();
@@ -469,21 +552,23 @@ fn drafter_logits_are_the_references() {
         let mut checked = 0;
         for key in golden.names().into_iter().filter_map(|n| n.strip_suffix(".draft_logits")) {
             let expected = numbers(&format!("{key}.draft_logits"));
-            let prompt =
-                pair.golden.iter().map(|g| ids(&g["prompt_ids"])).find(|p| match key.strip_prefix("plong") {
-                    Some(len) => {
-                        len.parse::<usize>().is_ok_and(|len| p.len().abs_diff(len) < 200 && p.len() > 300)
-                    }
+            let prompt = pair.golden.iter().map(|g| ids(&g["prompt_ids"])).find(|p| {
+                match key.strip_prefix("plong") {
+                    Some(len) => len
+                        .parse::<usize>()
+                        .is_ok_and(|len| p.len().abs_diff(len) < 200 && p.len() > 300),
                     None => {
                         key == "p0" && *p == ids(&pair.golden[0]["prompt_ids"])
                             || key == "p1" && *p == ids(&pair.golden[1]["prompt_ids"])
                     }
-                });
+                }
+            });
             let Some(prompt) = prompt else { continue };
             let mut text = begin(&mut engine, &prompt, &Sampling::default());
             engine.step(&mut text, 16).expect("a round");
             let drafter = engine.drafter().expect("a drafter");
-            let found: Vec<f32> = (0..15).flat_map(|i| drafter.logits(i).expect("logits").to_vec()).collect();
+            let found: Vec<f32> =
+                (0..15).flat_map(|i| drafter.logits(i).expect("logits").to_vec()).collect();
             let worst = found.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
             println!("{name} {key}: {worst:.4}");
             assert!(worst < 0.02, "{name} {key}: drafter logits differ by {worst}");

@@ -1,4 +1,5 @@
-//! States that were stowed and fetched: the same to the bit, memory shared as before, and nobody else's text touched.
+//! States that were stowed and fetched: the same to the bit, memory shared as before, and nobody
+//! else's text touched.
 
 use checkpoint::{Drafter, Overrides, Target};
 use compute::{Activations, Cpu, CpuLevel, KvType};
@@ -10,8 +11,9 @@ use std::path::Path;
 fn engine(spec: Spec) -> Engine {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/dense");
     let target = Target::open(&folder.join("target-Q4_K_M.gguf")).expect("the target opens");
-    let drafter = Drafter::open(&folder.join("draft-Q8_0.gguf"), &Overrides::default(), Some(&target.config))
-        .expect("the drafter opens");
+    let drafter =
+        Drafter::open(&folder.join("draft-Q8_0.gguf"), &Overrides::default(), Some(&target.config))
+            .expect("the drafter opens");
     let cpu = Box::new(Cpu::new(CpuLevel::detect(), 1, Activations::Int8));
     let weights = (&target.config, &target.weights as &dyn WeightSource);
     let drafts = Some((&drafter.config, &drafter.weights as &dyn WeightSource));
@@ -21,7 +23,8 @@ fn engine(spec: Spec) -> Engine {
 fn text(engine: &mut Engine, sequence: Sequence, prompt: &[u32]) -> Vec<u32> {
     let greedy = Sampling { temperature: 0.0, ..Sampling::default() };
     let unread = &prompt[sequence.committed()..];
-    let mut text = engine.begin(sequence, unread, prompt, greedy, Vec::new(), |_| ()).expect("it begins");
+    let mut text =
+        engine.begin(sequence, unread, prompt, greedy, Vec::new(), |_| ()).expect("it begins");
     let mut tokens = vec![text.anchor()];
     while tokens.len() < 40 {
         tokens.extend(engine.step(&mut text, 40 - tokens.len()).expect("a round").emitted);
@@ -31,7 +34,12 @@ fn text(engine: &mut Engine, sequence: Sequence, prompt: &[u32]) -> Vec<u32> {
 
 /// Bytes of the blocks, shared ones once.
 fn distinct(blocks: impl IntoIterator<Item = Block>) -> usize {
-    blocks.into_iter().map(|block| (block.id, block.bytes)).collect::<BTreeMap<_, _>>().values().sum()
+    blocks
+        .into_iter()
+        .map(|block| (block.id, block.bytes))
+        .collect::<BTreeMap<_, _>>()
+        .values()
+        .sum()
 }
 
 #[test]
@@ -57,7 +65,10 @@ fn a_stowed_state_comes_back_to_the_bit() {
 
         let fetched = engine.fetch(&stowed).expect("it is fetched");
         assert_eq!(fetched, kept, "{spec:?}");
-        assert_eq!(distinct(fetched.blocks().into_iter().chain(stowed.blocks())), 2 * fetched.bytes());
+        assert_eq!(
+            distinct(fetched.blocks().into_iter().chain(stowed.blocks())),
+            2 * fetched.bytes()
+        );
         assert_eq!(text(&mut engine, fetched, &prompt), expected, "{spec:?}");
         // What was written since is not in what was stowed.
         assert_eq!(engine.fetch(&stowed).expect("it is fetched again"), kept, "{spec:?}");

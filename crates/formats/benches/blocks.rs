@@ -16,8 +16,10 @@ fn main() -> runs::Result<()> {
         let encode = quantize::supports(ty).then(|| rate(encode(ty)));
         vec![ty.name().into(), rate(decode(ty)).into(), encode.into()]
     };
-    let table =
-        Table::new(&["type", "decode GB/s", "encode GB/s"], BlockType::ALL.into_iter().map(row).collect());
+    let table = Table::new(
+        &["type", "decode GB/s", "encode GB/s"],
+        BlockType::ALL.into_iter().map(row).collect(),
+    );
     bench.finish("bytes of f32, 1 thread, medians", [("blocks", table)])
 }
 

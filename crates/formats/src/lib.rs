@@ -1,4 +1,5 @@
-//! Files to weights: containers (GGUF, safetensors) and the block formats inside them. No model knowledge.
+//! Files to weights: containers (GGUF, safetensors) and the block formats inside them. No model
+//! knowledge.
 //!
 //! ```
 //! use formats::{BlockType, gguf};

@@ -75,7 +75,8 @@ pub fn parse(storage: impl Into<Storage>) -> Result<Tensors, Error> {
     {
         return Err(Error::HeaderTooLong { len });
     }
-    let (header_len, metadata) = SafeTensors::read_metadata(storage.bytes()).map_err(Error::Header)?;
+    let (header_len, metadata) =
+        SafeTensors::read_metadata(storage.bytes()).map_err(Error::Header)?;
     let data_start = header_len as u64 + 8;
     let mut list = Vec::new();
     for (name, info) in metadata.tensors() {
@@ -162,7 +163,9 @@ impl Index {
         };
         let mut files = BTreeMap::<String, Vec<String>>::new();
         for (tensor, file) in map {
-            let serde_json::Value::String(file) = file else { return Err(Error::ShardType { tensor }) };
+            let serde_json::Value::String(file) = file else {
+                return Err(Error::ShardType { tensor });
+            };
             // A shard lies beside its index; a path that leads elsewhere is no shard.
             let mut parts = Path::new(&file).components();
             let plain = matches!((parts.next(), parts.next()), (Some(Component::Normal(name)), None) if *name == *file);

@@ -1,7 +1,8 @@
 //! The bytes of one file: memory-mapped, owned, or built into the program.
 //!
-//! A view (`bytes`) touches only the pages it reads, so opening a 16 GB file costs its header. `read_at` copies
-//! through the file instead, for streaming work whose resident memory must not grow with the file.
+//! A view (`bytes`) touches only the pages it reads, so opening a 16 GB file costs its header.
+//! `read_at` copies through the file instead, for streaming work whose resident memory must not
+//! grow with the file.
 
 use memmap2::Mmap;
 use std::fs::File;
@@ -32,9 +33,10 @@ impl Storage {
         if metadata.len() == 0 {
             return Ok(Self::from(Vec::new()));
         }
-        // SAFETY: the mapping is private and read-only. Model files are written to a sibling and renamed, by us
-        // and by other tools, so a mapped file keeps its inode and length; one truncated in place while mapped
-        // ends the process with SIGBUS, which no memory-mapping loader can turn into an error.
+        // SAFETY: the mapping is private and read-only. Model files are written to a sibling and
+        // renamed, by us and by other tools, so a mapped file keeps its inode and length; one
+        // truncated in place while mapped ends the process with SIGBUS, which no memory-mapping
+        // loader can turn into an error.
         #[allow(unsafe_code)]
         let map = unsafe { Mmap::map(&file)? };
         Ok(Self { bytes: Bytes::Mapped(map, file) })
@@ -54,8 +56,9 @@ impl Storage {
         if let Bytes::Mapped(_, file) = &self.bytes {
             return read_exact_at(file, out, offset);
         }
-        let source =
-            usize::try_from(offset).ok().and_then(|start| self.bytes().get(start..)?.get(..out.len()));
+        let source = usize::try_from(offset)
+            .ok()
+            .and_then(|start| self.bytes().get(start..)?.get(..out.len()));
         out.copy_from_slice(source.ok_or(io::ErrorKind::UnexpectedEof)?);
         Ok(())
     }

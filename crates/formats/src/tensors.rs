@@ -28,7 +28,8 @@ impl TensorInfo {
     }
 }
 
-/// Tensors by name over the files that hold them. Every range was checked against its file at opening.
+/// Tensors by name over the files that hold them. Every range was checked against its file at
+/// opening.
 #[derive(Debug, Default)]
 pub struct Tensors {
     shards: Vec<Storage>,

@@ -1,4 +1,5 @@
-//! Block types by name, number and size; decoding against the `gguf` package (`scripts/make-block-vectors.py`).
+//! Block types by name, number and size; decoding against the `gguf` package
+//! (`scripts/make-block-vectors.py`).
 
 use formats::blocks::{self, BlockType, Half, Q4_K, Q5_K, Q6_K, UnknownType, k, legacy};
 use proptest::prelude::*;
@@ -14,7 +15,8 @@ fn types_are_known_by_name_and_number() {
         assert_eq!(ty.name().parse(), Ok(ty));
     }
     // A few from the specification of GGUF, so that the table is not only compared with itself.
-    for (id, ty) in [(0, BlockType::F32), (8, BlockType::Q8_0), (12, BlockType::Q4_K), (30, BlockType::BF16)]
+    for (id, ty) in
+        [(0, BlockType::F32), (8, BlockType::Q8_0), (12, BlockType::Q4_K), (30, BlockType::BF16)]
     {
         assert_eq!(ty.ggml_id(), id);
     }
@@ -46,7 +48,10 @@ fn other_types_are_refused_by_name() {
     assert_eq!(BlockType::from_ggml(43).unwrap_err().to_string(), "unknown tensor type 43");
     assert_eq!(BlockType::from_ggml(u32::MAX), Err(UnknownType::Id(u32::MAX)));
     let error = "q4_k_m".parse::<BlockType>().unwrap_err().to_string();
-    assert!(error.starts_with("unknown tensor type `q4_k_m`, expected one of F32, F16,"), "{error}");
+    assert!(
+        error.starts_with("unknown tensor type `q4_k_m`, expected one of F32, F16,"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -118,9 +123,11 @@ fn decoding_agrees_with_gguf() {
         assert_eq!(decoded(ty, &unhex(bytes)), expected, "{ty}: the blocks spelled out");
 
         let words = ty.bytes_for(ELEMENTS).unwrap() / 8;
-        let bytes: Vec<u8> = mix(u64::from(ty.ggml_id()), words).flat_map(u64::to_le_bytes).collect();
+        let bytes: Vec<u8> =
+            mix(u64::from(ty.ggml_id()), words).flat_map(u64::to_le_bytes).collect();
         let pairs = decoded(ty, &bytes).into_iter().zip(mix(0, ELEMENTS));
-        let sum = pairs.fold(0u64, |sum, (bits, key)| sum.wrapping_add(u64::from(bits).wrapping_mul(key)));
+        let sum = pairs
+            .fold(0u64, |sum, (bits, key)| sum.wrapping_add(u64::from(bits).wrapping_mul(key)));
         assert_eq!(format!("{sum:016x}"), digest, "{ty}: {ELEMENTS} elements");
     }
 }
@@ -128,7 +135,8 @@ fn decoding_agrees_with_gguf() {
 #[test]
 fn decoding_needs_no_alignment() {
     for ty in BlockType::ALL {
-        let bytes: Vec<u8> = mix(7, ty.bytes_for(1024).unwrap() / 8).flat_map(u64::to_le_bytes).collect();
+        let bytes: Vec<u8> =
+            mix(7, ty.bytes_for(1024).unwrap() / 8).flat_map(u64::to_le_bytes).collect();
         let shifted: Vec<u8> = std::iter::once(0).chain(bytes.iter().copied()).collect();
         assert_eq!(decoded(ty, &bytes), decoded(ty, &shifted[1..]), "{ty}");
     }
@@ -144,7 +152,10 @@ fn decoding_into_the_wrong_length_is_a_mistake() {
 fn every_half_has_its_value() {
     for bits in 0..=u16::MAX {
         let (ours, theirs) = (Half(bits.to_le_bytes()).get(), half::f16::from_bits(bits).to_f32());
-        assert!(ours.to_bits() == theirs.to_bits() || (ours.is_nan() && theirs.is_nan()), "{bits:04x}");
+        assert!(
+            ours.to_bits() == theirs.to_bits() || (ours.is_nan() && theirs.is_nan()),
+            "{bits:04x}"
+        );
         assert!(theirs.is_nan() || Half::new(theirs).0 == bits.to_le_bytes(), "{bits:04x}");
     }
 }

@@ -7,16 +7,17 @@ use proptest::prelude::*;
 const QUANTISED: [BlockType; 5] =
     [BlockType::Q8_0, BlockType::Q4_0, BlockType::Q4_K, BlockType::Q5_K, BlockType::Q6_K];
 
-/// Excerpts of a model's weights, and what ggml made of them: `scripts/make-block-vectors.py`. The first half of the
-/// values are from tensors that ggml's `Q4_K_M` stores as `Q4_K`, the second from those it stores as `Q6_K`.
+/// Excerpts of a model's weights, and what ggml made of them: `scripts/make-block-vectors.py`. The
+/// first half of the values are from tensors that ggml's `Q4_K_M` stores as `Q4_K`, the second from
+/// those it stores as `Q6_K`.
 const WEIGHTS: &[u8] = include_bytes!("vectors/weights.bf16");
 const GGML_Q8_0: &[u8] = include_bytes!("vectors/weights.q8_0");
 const GGML_Q4_K: &[u8] = include_bytes!("vectors/weights.q4_k");
 const GGML_Q6_K: &[u8] = include_bytes!("vectors/weights.q6_k");
 
-/// The error, relative to the root mean square of the values, that ggml leaves on 4M values of N(0, 1), and what
-/// ours may be at most as a part of it. Measured with `ggml_quantize_chunk` of the ggml in llama-cpp-python 0.3.36,
-/// no importance matrix, decoded by the `gguf` package 0.19.
+/// The error, relative to the root mean square of the values, that ggml leaves on 4M values of N(0,
+/// 1), and what ours may be at most as a part of it. Measured with `ggml_quantize_chunk` of the
+/// ggml in llama-cpp-python 0.3.36, no importance matrix, decoded by the `gguf` package 0.19.
 const GGML_GAUSSIAN_ERROR: [(BlockType, f64, f64); 7] = [
     (BlockType::F16, 0.000208, 1.005),
     (BlockType::BF16, 0.001662, 1.005),
@@ -55,7 +56,8 @@ fn gaussian(seed: u64, count: usize) -> Vec<f32> {
         state ^= state >> 27;
         ((state.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 11) as f64 + 0.5) / (1u64 << 53) as f64
     };
-    let normal = |_| ((-2.0 * uniform().ln()).sqrt() * (std::f64::consts::TAU * uniform()).cos()) as f32;
+    let normal =
+        |_| ((-2.0 * uniform().ln()).sqrt() * (std::f64::consts::TAU * uniform()).cos()) as f32;
     (0..count).map(normal).collect()
 }
 
@@ -83,7 +85,9 @@ fn q8_0_rounds_ties_away_from_zero() {
 fn weights_lose_no_more_than_with_ggml() {
     let weights = decoded(BlockType::BF16, WEIGHTS);
     let (first, second) = weights.split_at(weights.len() / 2);
-    for (ty, weights, theirs) in [(BlockType::Q4_K, first, GGML_Q4_K), (BlockType::Q6_K, second, GGML_Q6_K)] {
+    for (ty, weights, theirs) in
+        [(BlockType::Q4_K, first, GGML_Q4_K), (BlockType::Q6_K, second, GGML_Q6_K)]
+    {
         let ours = rms(weights, &decoded(ty, &encoded(ty, weights)));
         let theirs = rms(weights, &decoded(ty, theirs));
         assert!(ours <= theirs, "{ty}: {ours} against {theirs}");
@@ -112,16 +116,24 @@ fn small_weights_lose_no_more() {
 
 #[test]
 fn floats_round_to_nearest_even() {
-    // The last bits that survive in F16 (10 of the fraction) and BF16 (7), and ties on either side of an even one.
+    // The last bits that survive in F16 (10 of the fraction) and BF16 (7), and ties on either side
+    // of an even one.
     let one = |fraction: f32| 1.0 + fraction;
     let (f16, bf16) = (2.0_f32.powi(-10), 2.0_f32.powi(-7));
-    let values = [one(f16 * 0.5), one(f16 * 1.5), one(f16 * 0.5).next_up(), -one(f16 * 1.5), 65519.0, 1e-9];
+    let values =
+        [one(f16 * 0.5), one(f16 * 1.5), one(f16 * 0.5).next_up(), -one(f16 * 1.5), 65519.0, 1e-9];
     assert_eq!(
         decoded(BlockType::F16, &encoded(BlockType::F16, &values)),
         [1.0, one(f16 * 2.0), one(f16), -one(f16 * 2.0), 65504.0, 0.0]
     );
-    let values =
-        [one(bf16 * 0.5), one(bf16 * 1.5), one(bf16 * 0.5).next_up(), -one(bf16 * 1.5), 3.389e38, 1e-45];
+    let values = [
+        one(bf16 * 0.5),
+        one(bf16 * 1.5),
+        one(bf16 * 0.5).next_up(),
+        -one(bf16 * 1.5),
+        3.389e38,
+        1e-45,
+    ];
     let largest = f32::from_bits(0x7f7f_0000);
     assert_eq!(
         decoded(BlockType::BF16, &encoded(BlockType::BF16, &values)),
@@ -148,7 +160,10 @@ fn values_without_a_place_are_refused() {
         assert_eq!(error.to_string(), "value 5000 is -inf, not a finite number");
         values[4097] = f32::NAN;
         let error = quantize::encode(ty, &values, &mut out).unwrap_err();
-        assert!(matches!(error, EncodeError::NotFinite { index: 4097, value } if value.is_nan()), "{ty}");
+        assert!(
+            matches!(error, EncodeError::NotFinite { index: 4097, value } if value.is_nan()),
+            "{ty}"
+        );
     }
     let supported = BlockType::ALL.into_iter().filter(|ty| quantize::supports(*ty));
     assert!(supported.eq([
@@ -166,17 +181,26 @@ fn values_without_a_place_are_refused() {
 /// The largest magnitude each type takes comes back finite and near; the next one is refused.
 #[test]
 fn values_too_large_are_refused() {
-    for ty in BlockType::ALL.into_iter().filter(|ty| quantize::supports(*ty) && *ty != BlockType::F32) {
+    for ty in
+        BlockType::ALL.into_iter().filter(|ty| quantize::supports(*ty) && *ty != BlockType::F32)
+    {
         let mut values = vec![0.0; 256];
         let mut out = vec![0; ty.bytes_for(256).unwrap()];
         values[70] = -f32::MAX;
         let error = quantize::encode(ty, &values, &mut out).unwrap_err();
-        let EncodeError::TooLarge { index: 70, value, limit, .. } = error else { panic!("{ty}: {error}") };
+        let EncodeError::TooLarge { index: 70, value, limit, .. } = error else {
+            panic!("{ty}: {error}")
+        };
         assert_eq!(value, -f32::MAX);
         for (limit, sign) in [(limit, 1.0), (limit, -1.0)] {
             values[70] = limit * sign;
             let back = decoded(ty, &encoded(ty, &values));
-            assert!((back[70] - values[70]).abs() <= limit * 0.01, "{ty}: {} for {}", back[70], values[70]);
+            assert!(
+                (back[70] - values[70]).abs() <= limit * 0.01,
+                "{ty}: {} for {}",
+                back[70],
+                values[70]
+            );
             values[70] = limit.next_up() * sign;
             assert!(quantize::encode(ty, &values, &mut out).is_err(), "{ty}: {}", values[70]);
         }
@@ -191,9 +215,10 @@ fn encoding_into_the_wrong_length_is_a_mistake() {
     let _ = quantize::encode(BlockType::Q8_0, &[0.0; 32], &mut [0; 33]);
 }
 
-/// What plain rounding over the block's extent (or to its peak) can cost: as a part of the extent, half a step and
-/// half a unit of each quantised scale and min (`Q4_0` may cut the end opposite to its peak by a step); and, where
-/// scales are subnormal halves, half the smallest half for each of the largest quant.
+/// What plain rounding over the block's extent (or to its peak) can cost: as a part of the extent,
+/// half a step and half a unit of each quantised scale and min (`Q4_0` may cut the end opposite to
+/// its peak by a step); and, where scales are subnormal halves, half the smallest half for each of
+/// the largest quant.
 fn coarsest(ty: BlockType) -> (f32, f32) {
     const HALF_UNIT: f32 = 1.0 / 33_554_432.0; // 2^-25
     match ty {
@@ -206,19 +231,23 @@ fn coarsest(ty: BlockType) -> (f32, f32) {
     }
 }
 
-/// Rows of 256 in many shapes: each value a fraction of `2^exponent`, some sub-blocks much smaller, outliers.
+/// Rows of 256 in many shapes: each value a fraction of `2^exponent`, some sub-blocks much smaller,
+/// outliers.
 fn row() -> impl Strategy<Value = Vec<f32>> {
     let exponent = prop_oneof![-149..-120i32, -45..-10i32, -10..10i32, 10..16i32];
     let part = prop_oneof![4 => -1.0..1.0f32, 1 => Just(0.0f32), 1 => 0.9..1.0f32];
-    let shrink =
-        prop::collection::vec(prop_oneof![Just(1.0f32), Just(0.05f32), Just(-1.0f32), 0.0..1.0f32], 16);
-    (exponent, prop::collection::vec(part, 256), shrink, prop_oneof![-1.0..1.0f32, -4.0..4.0f32]).prop_map(
-        |(exponent, parts, shrink, lift)| {
+    let shrink = prop::collection::vec(
+        prop_oneof![Just(1.0f32), Just(0.05f32), Just(-1.0f32), 0.0..1.0f32],
+        16,
+    );
+    (exponent, prop::collection::vec(part, 256), shrink, prop_oneof![-1.0..1.0f32, -4.0..4.0f32])
+        .prop_map(|(exponent, parts, shrink, lift)| {
             let size = 2.0_f64.powi(exponent);
-            let value = |(i, part): (usize, &f32)| (f64::from((part + lift) * shrink[i / 16]) * size) as f32;
+            let value = |(i, part): (usize, &f32)| {
+                (f64::from((part + lift) * shrink[i / 16]) * size) as f32
+            };
             parts.iter().enumerate().map(value).collect()
-        },
-    )
+        })
 }
 
 proptest! {
@@ -246,7 +275,8 @@ proptest! {
         }
     }
 
-    /// Blocks whose largest value is the largest the type takes stay finite, whatever the others are.
+    /// Blocks whose largest value is the largest the type takes stay finite, whatever the others
+    /// are.
     #[test]
     fn rows_at_the_limit_stay_finite(values in row()) {
         let peak = values.iter().fold(0.0f32, |peak, x| peak.max(x.abs()));
@@ -276,7 +306,8 @@ proptest! {
         spread in prop_oneof![Just(0.0f32), 0.0..5e-4f32],
     ) {
         let values: Vec<f32> = (0..256).map(|i| value * (1.0 + spread * (i * 7 % 13) as f32 / 13.0)).collect();
-        // Near values may be given other scales in each sub-block, of which not all are multiples of the block's.
+        // Near values may be given other scales in each sub-block, of which not all are multiples
+        // of the block's.
         let most = value.abs() / if spread == 0.0 { 1000.0 } else { 100.0 };
         for ty in QUANTISED {
             for (back, value) in decoded(ty, &encoded(ty, &values)).iter().zip(&values) {

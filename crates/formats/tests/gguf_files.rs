@@ -1,4 +1,5 @@
-//! Files on disk: what is written is read back, half files do not appear, and opening a large file is cheap.
+//! Files on disk: what is written is read back, half files do not appear, and opening a large file
+//! is cheap.
 
 use formats::gguf::{Entries, Error, Gguf, Header, Overwrite, Value, Writer};
 use formats::{BlockType, Storage};
@@ -81,7 +82,10 @@ fn any_part_of_a_split_model_leads_to_all() {
 
     let refusal = || Gguf::open(&part(1)).unwrap_err().to_string();
     write_part(&part(3), 2, 3, &[("x", 3.0)], 3);
-    assert_eq!(refusal(), "`big-00003-of-00003.gguf`, a part of this model: tensor `x` appears twice");
+    assert_eq!(
+        refusal(),
+        "`big-00003-of-00003.gguf`, a part of this model: tensor `x` appears twice"
+    );
     write_part(&part(3), 2, 3, &[], 3);
     assert_eq!(refusal(), "the parts have 2 tensors, `split.tensors.count` is 3");
     write_part(&part(3), 1, 3, &[("z", 3.0)], 3);
@@ -91,7 +95,11 @@ fn any_part_of_a_split_model_leads_to_all() {
         refusal()
     );
     std::fs::remove_file(part(3)).unwrap();
-    assert!(refusal().starts_with("`big-00003-of-00003.gguf`, a part of this model: "), "{}", refusal());
+    assert!(
+        refusal().starts_with("`big-00003-of-00003.gguf`, a part of this model: "),
+        "{}",
+        refusal()
+    );
     std::fs::rename(part(1), at("other.gguf")).unwrap();
     let renamed = Gguf::open(&at("other.gguf")).unwrap_err().to_string();
     assert!(
@@ -115,7 +123,11 @@ fn an_unfinished_or_refused_write_leaves_nothing() {
     let refused = Writer::create(&path, &header, Overwrite::Refuse).unwrap_err();
     assert!(matches!(refused, Error::Io(e) if e.kind() == std::io::ErrorKind::AlreadyExists));
     drop(Writer::create(&path, &header, Overwrite::Replace).unwrap());
-    assert_eq!(std::fs::read(&path).unwrap(), b"mine", "an unfinished replacement must not touch the file");
+    assert_eq!(
+        std::fs::read(&path).unwrap(),
+        b"mine",
+        "an unfinished replacement must not touch the file"
+    );
     Writer::create(&path, &header, Overwrite::Replace).unwrap().finish().unwrap();
     assert_eq!(Gguf::open(&path).unwrap().tensors().len(), 0);
 

@@ -1,4 +1,5 @@
-//! Malformed GGUF files, each with the exact sentence its owner reads. Nothing panics, nothing large is allocated.
+//! Malformed GGUF files, each with the exact sentence its owner reads. Nothing panics, nothing
+//! large is allocated.
 
 use formats::gguf::{Gguf, caps};
 
@@ -77,7 +78,8 @@ fn a_sound_file_is_read() {
     assert_eq!(gguf.string("general.architecture").unwrap(), Some("x"));
     assert_eq!(gguf.integer("n").unwrap(), Some(7));
     assert_eq!(gguf.integer("absent").unwrap(), None);
-    let shapes: Vec<_> = gguf.tensors().iter().map(|t| (t.name.as_str(), t.shape.clone(), t.bytes)).collect();
+    let shapes: Vec<_> =
+        gguf.tensors().iter().map(|t| (t.name.as_str(), t.shape.clone(), t.bytes)).collect();
     assert_eq!(shapes, [("a", vec![2, 32], 68), ("b", vec![3], 12)]);
     let version_two = patched(raw.bytes(), 4, &2u32.to_le_bytes());
     assert_eq!(Gguf::parse(version_two).unwrap().version(), 2);
@@ -87,10 +89,12 @@ fn a_sound_file_is_read() {
 fn each_fault_has_its_sentence() {
     let sound = || Raw::default().entry("k", 4, &[1, 0, 0, 0]).tensor("a", &[32], 8, 0).data(34);
     let one = |kind: u32, value: &[u8]| Raw::default().entry("k", kind, value).bytes();
-    let tensor =
-        |shape: &[u64], ty: u32, offset: u64| Raw::default().tensor("a", shape, ty, offset).data(64).bytes();
-    let array =
-        |kind: u32, count: u64, rest: &[u8]| [&kind.to_le_bytes()[..], &count.to_le_bytes(), rest].concat();
+    let tensor = |shape: &[u64], ty: u32, offset: u64| {
+        Raw::default().tensor("a", shape, ty, offset).data(64).bytes()
+    };
+    let array = |kind: u32, count: u64, rest: &[u8]| {
+        [&kind.to_le_bytes()[..], &count.to_le_bytes(), rest].concat()
+    };
     let cut = |raw: Raw, at: usize| raw.header()[..at].to_vec();
 
     let cases: Vec<(&str, Vec<u8>, &str)> = vec![
@@ -102,8 +106,16 @@ fn each_fault_has_its_sentence() {
             b"GGUF\x03".to_vec(),
             "file ends inside the version: 4 bytes wanted at offset 4, the file has 5",
         ),
-        ("version 1", patched(sound().bytes(), 4, &[1]), "GGUF version 1 is not read; versions 2 and 3 are"),
-        ("version 4", patched(sound().bytes(), 4, &[4]), "GGUF version 4 is not read; versions 2 and 3 are"),
+        (
+            "version 1",
+            patched(sound().bytes(), 4, &[1]),
+            "GGUF version 1 is not read; versions 2 and 3 are",
+        ),
+        (
+            "version 4",
+            patched(sound().bytes(), 4, &[4]),
+            "GGUF version 4 is not read; versions 2 and 3 are",
+        ),
         (
             "big-endian",
             patched(sound().bytes(), 4, &[0, 0, 0, 3]),
@@ -144,9 +156,21 @@ fn each_fault_has_its_sentence() {
             patched(sound().bytes(), 24, &[0, 0, 1]),
             "a metadata key at offset 24 claims 65536 bytes, the cap is 1024",
         ),
-        ("key not UTF-8", patched(sound().bytes(), 32, &[0xff]), "a metadata key at offset 24 is not UTF-8"),
-        ("key empty", Raw::default().entry("", 4, &[0; 4]).bytes(), "metadata key at offset 24 is empty"),
-        ("value type", one(13, &[0; 8]), "metadata key `k` has value type 13, which GGUF does not define"),
+        (
+            "key not UTF-8",
+            patched(sound().bytes(), 32, &[0xff]),
+            "a metadata key at offset 24 is not UTF-8",
+        ),
+        (
+            "key empty",
+            Raw::default().entry("", 4, &[0; 4]).bytes(),
+            "metadata key at offset 24 is empty",
+        ),
+        (
+            "value type",
+            one(13, &[0; 8]),
+            "metadata key `k` has value type 13, which GGUF does not define",
+        ),
         ("bool", one(7, &[2]), "metadata key `k` has the bool byte 2; 0 and 1 are bools"),
         (
             "string too long",
@@ -215,7 +239,11 @@ fn each_fault_has_its_sentence() {
             "tensor `a` appears twice",
         ),
         ("no dimensions", tensor(&[], 0, 0), "tensor `a` has 0 dimensions, 1 to 4 expected"),
-        ("five dimensions", tensor(&[1, 1, 1, 1, 1], 0, 0), "tensor `a` has 5 dimensions, 1 to 4 expected"),
+        (
+            "five dimensions",
+            tensor(&[1, 1, 1, 1, 1], 0, 0),
+            "tensor `a` has 5 dimensions, 1 to 4 expected",
+        ),
         ("empty tensor", tensor(&[0, 32], 8, 0), "tensor `a` has a dimension of 0 in [0, 32]"),
         (
             "shape overflow",
@@ -242,7 +270,11 @@ fn each_fault_has_its_sentence() {
             tensor(&[4], 0, 8),
             "tensor `a` starts at 8, which is no multiple of the alignment 32",
         ),
-        ("data cut off", tensor(&[32], 0, 0), "tensor `a` ends at offset 192, the file has 128 bytes"),
+        (
+            "data cut off",
+            tensor(&[32], 0, 0),
+            "tensor `a` ends at offset 192, the file has 128 bytes",
+        ),
         (
             "data beyond the file",
             tensor(&[4], 0, 1 << 63),
@@ -262,21 +294,24 @@ fn each_fault_has_its_sentence() {
 #[test]
 fn types_we_do_not_read_are_named() {
     let refuse = |id: u32| refusal(Raw::default().tensor("a", &[256], id, 0).data(1 << 12).bytes());
-    for (id, name) in [(16, "IQ2_XXS"), (9, "Q8_1"), (27, "I64"), (39, "MXFP4"), (40, "NVFP4"), (34, "TQ1_0")]
+    for (id, name) in
+        [(16, "IQ2_XXS"), (9, "Q8_1"), (27, "I64"), (39, "MXFP4"), (40, "NVFP4"), (34, "TQ1_0")]
     {
         let sentence = refuse(id);
-        assert!(sentence.starts_with("tensor `a`: ") && sentence.contains(name), "{id}: {sentence}");
+        assert!(
+            sentence.starts_with("tensor `a`: ") && sentence.contains(name),
+            "{id}: {sentence}"
+        );
     }
     assert!(refuse(999).contains("999"));
 }
 
 #[test]
 fn a_key_of_another_type_is_named_with_both() {
-    let raw = Raw::default().entry("s", 8, &text("hello")).entry("i", 5, &(-3i32).to_le_bytes()).entry(
-        "b",
-        9,
-        &[&7u32.to_le_bytes()[..], &2u64.to_le_bytes(), &[1, 0]].concat(),
-    );
+    let raw = Raw::default()
+        .entry("s", 8, &text("hello"))
+        .entry("i", 5, &(-3i32).to_le_bytes())
+        .entry("b", 9, &[&7u32.to_le_bytes()[..], &2u64.to_le_bytes(), &[1, 0]].concat());
     let gguf = Gguf::parse(raw.bytes()).unwrap();
     let sentence = |e: formats::gguf::Error| e.to_string();
     let wrong = gguf.integer("s").map_err(sentence).unwrap_err();
@@ -291,12 +326,17 @@ fn a_key_of_another_type_is_named_with_both() {
 #[test]
 fn every_truncation_of_a_real_file_is_an_error() {
     let bytes =
-        std::fs::read(concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/dense/draft-Q8_0.gguf")).unwrap();
+        std::fs::read(concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/dense/draft-Q8_0.gguf"))
+            .unwrap();
     let whole = Gguf::parse(bytes.clone()).unwrap();
     assert_eq!(whole.tensors().len(), 47);
     // Every length in the first part of the header, then a spread over the rest.
     for len in (0..2000).chain((2000..bytes.len()).step_by(9973)) {
-        assert!(Gguf::parse(bytes[..len].to_vec()).is_err(), "{len} of {} bytes accepted", bytes.len());
+        assert!(
+            Gguf::parse(bytes[..len].to_vec()).is_err(),
+            "{len} of {} bytes accepted",
+            bytes.len()
+        );
     }
 }
 
@@ -304,7 +344,11 @@ fn every_truncation_of_a_real_file_is_an_error() {
 fn flipped_bits_never_panic() {
     let raw = Raw::default()
         .entry("general.architecture", 8, &text("dflash"))
-        .entry("taps", 9, &[&5u32.to_le_bytes()[..], &2u64.to_le_bytes(), &[1, 0, 0, 0, 2, 0, 0, 0]].concat())
+        .entry(
+            "taps",
+            9,
+            &[&5u32.to_le_bytes()[..], &2u64.to_le_bytes(), &[1, 0, 0, 0, 2, 0, 0, 0]].concat(),
+        )
         .tensor("a", &[2, 32], 8, 0)
         .tensor("b", &[3], 0, 96)
         .data(128);

@@ -87,14 +87,26 @@ fn an_index_is_checked() {
         (r#"{"weight_map":[]}"#, "index has no `weight_map` object"),
         (r#"{"weight_map":{}}"#, "index lists no tensors"),
         (r#"{"weight_map":{"a":1}}"#, "index gives `a` no file name"),
-        (r#"{"weight_map":{"a":""}}"#, "index gives `a` the file ``, which is not a plain file name"),
-        (r#"{"weight_map":{"a":".."}}"#, "index gives `a` the file `..`, which is not a plain file name"),
-        (r#"{"weight_map":{"a":"../b"}}"#, "index gives `a` the file `../b`, which is not a plain file name"),
+        (
+            r#"{"weight_map":{"a":""}}"#,
+            "index gives `a` the file ``, which is not a plain file name",
+        ),
+        (
+            r#"{"weight_map":{"a":".."}}"#,
+            "index gives `a` the file `..`, which is not a plain file name",
+        ),
+        (
+            r#"{"weight_map":{"a":"../b"}}"#,
+            "index gives `a` the file `../b`, which is not a plain file name",
+        ),
         (
             r#"{"weight_map":{"a":"/etc/b"}}"#,
             "index gives `a` the file `/etc/b`, which is not a plain file name",
         ),
-        (r#"{"weight_map":{"a":"b/"}}"#, "index gives `a` the file `b/`, which is not a plain file name"),
+        (
+            r#"{"weight_map":{"a":"b/"}}"#,
+            "index gives `a` the file `b/`, which is not a plain file name",
+        ),
     ];
     for (json, sentence) in cases {
         assert_eq!(Index::parse(json.as_bytes()).unwrap_err().to_string(), sentence, "{json}");
@@ -118,10 +130,16 @@ fn shards_are_joined_and_checked_against_the_index() {
     };
     let index = |json: &str| std::fs::write(folder.path().join(st::INDEX), json).unwrap();
     let refusal = || st::open_folder(folder.path()).unwrap_err().to_string();
-    assert!(refusal().starts_with("no `model.safetensors` and no `model.safetensors.index.json` in "));
+    assert!(
+        refusal().starts_with("no `model.safetensors` and no `model.safetensors.index.json` in ")
+    );
 
     index(r#"{"weight_map":{"a":"1.safetensors","b":"2.safetensors"}}"#);
-    assert!(refusal().ends_with("1.safetensors: No such file or directory (os error 2)"), "{}", refusal());
+    assert!(
+        refusal().ends_with("1.safetensors: No such file or directory (os error 2)"),
+        "{}",
+        refusal()
+    );
     shard("1.safetensors", "a", 0x40);
     shard("2.safetensors", "b", 0xc0);
     let tensors = st::open_folder(folder.path()).unwrap();
@@ -150,7 +168,8 @@ fn a_tensor_the_index_forgot_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let header = r#"{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"b":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}}"#;
     std::fs::write(folder.path().join("1.safetensors"), raw(header, 8)).unwrap();
-    std::fs::write(folder.path().join(st::INDEX), r#"{"weight_map":{"a":"1.safetensors"}}"#).unwrap();
+    std::fs::write(folder.path().join(st::INDEX), r#"{"weight_map":{"a":"1.safetensors"}}"#)
+        .unwrap();
     let sentence = st::open_folder(folder.path()).unwrap_err().to_string();
     assert_eq!(sentence, "tensor `b` of `1.safetensors` is not in the index");
 }

@@ -5,7 +5,8 @@ use anyhow::{Context, Result};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// A program that measures, with the run it is making: `--run NAME` among its arguments writes that to `docs/runs`.
+/// A program that measures, with the run it is making: `--run NAME` among its arguments writes that
+/// to `docs/runs`.
 pub struct Bench {
     /// The other arguments.
     pub words: Vec<String>,
@@ -30,7 +31,8 @@ impl Bench {
                 _ => words.push(word),
             }
         }
-        let quoted = |word: &String| if word.contains(' ') { format!("\"{word}\"") } else { word.clone() };
+        let quoted =
+            |word: &String| if word.contains(' ') { format!("\"{word}\"") } else { word.clone() };
         let given = words.iter().map(quoted).chain(name.iter().map(|name| format!("--run {name}")));
         let command = given.fold(format!("{line} --"), |command, word| command + " " + &word);
         Ok(Self { words, run: Named::here(command), name })
@@ -69,7 +71,8 @@ pub fn median(numbers: impl IntoIterator<Item = f64>) -> f64 {
     }
 }
 
-/// Seconds that `f` takes: the median of samples of at least a millisecond each, half a second of them or three.
+/// Seconds that `f` takes: the median of samples of at least a millisecond each, half a second of
+/// them or three.
 pub fn seconds(mut f: impl FnMut()) -> f64 {
     let mut sample = |times: u32| {
         let begin = Instant::now();

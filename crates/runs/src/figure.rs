@@ -32,7 +32,8 @@ impl Table {
     }
 }
 
-/// Four significant digits suffice to tell figures apart, and keep files small; counts stay what they are.
+/// Four significant digits suffice to tell figures apart, and keep files small; counts stay what
+/// they are.
 fn rounded(number: f64) -> f64 {
     match number == number.trunc() {
         true => number,

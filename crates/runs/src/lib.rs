@@ -1,5 +1,6 @@
-//! Runs that pages quote: what was measured, on what, when and by which command, with tables of figures. What measures
-//! writes them itself, so that no figure is typed; `forerun bench tables` fills pages from them.
+//! Runs that pages quote: what was measured, on what, when and by which command, with tables of
+//! figures. What measures writes them itself, so that no figure is typed; `forerun bench tables`
+//! fills pages from them.
 #![forbid(unsafe_code)]
 
 mod bench;
@@ -34,12 +35,18 @@ pub struct Named {
 }
 
 impl Named {
-    /// A run that begins now, of this program on this machine; what was run and its tables are to follow.
+    /// A run that begins now, of this program on this machine; what was run and its tables are to
+    /// follow.
     pub fn here(command: String) -> Self {
         let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
         Self {
-            machine: format!("{}, {cores} cores, load {:.1} before", machine::processor(), machine::load()),
-            build: std::env::current_exe().map_or_else(|_| String::new(), |program| machine::build(&program)),
+            machine: format!(
+                "{}, {cores} cores, load {:.1} before",
+                machine::processor(),
+                machine::load()
+            ),
+            build: std::env::current_exe()
+                .map_or_else(|_| String::new(), |program| machine::build(&program)),
             date: machine::time(),
             command,
             shapes: String::new(),
@@ -93,7 +100,9 @@ fn compact(value: &serde_json::Value) -> String {
                 let line = |(k, v)| (format!("{}: ", serde_json::Value::from(k as &str)), v);
                 ('{', '}', map.iter().map(|(k, v)| line((k.as_str(), v))).collect())
             }
-            serde_json::Value::Array(list) if list.iter().any(serde_json::Value::is_array) && depth < 4 => {
+            serde_json::Value::Array(list)
+                if list.iter().any(serde_json::Value::is_array) && depth < 4 =>
+            {
                 ('[', ']', list.iter().map(|v| (String::new(), v)).collect())
             }
             _ => return text.push_str(&value.to_string()),

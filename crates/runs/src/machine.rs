@@ -1,4 +1,5 @@
-//! What figures are of: the processor, how busy it was, and the build. Nothing, or 0, where the system does not say.
+//! What figures are of: the processor, how busy it was, and the build. Nothing, or 0, where the
+//! system does not say.
 
 use std::fs;
 use std::path::Path;
@@ -63,5 +64,7 @@ fn bytes(file: &str, name: &str) -> u64 {
 fn field(file: &str, name: &str) -> String {
     let text = fs::read_to_string(file).unwrap_or_default();
     let mut lines = text.lines().filter_map(|line| line.split_once(':'));
-    lines.find(|(key, _)| key.trim() == name).map_or_else(String::new, |(_, value)| value.trim().to_owned())
+    lines
+        .find(|(key, _)| key.trim() == name)
+        .map_or_else(String::new, |(_, value)| value.trim().to_owned())
 }

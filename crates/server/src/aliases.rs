@@ -1,13 +1,13 @@
-//! What other servers call a setting that is known here, under the name that it has here. A setting that is said under
-//! both names has the value under ours.
+//! What other servers call a setting that is known here, under the name that it has here. A setting
+//! that is said under both names has the value under ours.
 
 use crate::error::ApiError;
 use crate::fields::Fields;
 use serde_json::{Map, Value, json};
 use std::borrow::Cow;
 
-/// The body of a chat in our words: `enable_thinking` as Qwen's own servers take it, `thinking` as DeepSeek's,
-/// `reasoning` as OpenRouter does.
+/// The body of a chat in our words: `enable_thinking` as Qwen's own servers take it, `thinking` as
+/// DeepSeek's, `reasoning` as OpenRouter does.
 pub(crate) fn settle(body: &Map<String, Value>) -> Result<Cow<'_, Map<String, Value>>, ApiError> {
     let fields = Fields::of(body);
     let mut thinking = fields.bool("enable_thinking")?;
@@ -16,7 +16,9 @@ pub(crate) fn settle(body: &Map<String, Value>) -> Result<Cow<'_, Map<String, Va
             Some("enabled" | "adaptive" | "auto") => Some(true),
             Some("disabled") => Some(false),
             None => None,
-            Some(_) => return Err(asked.unlisted("type", "`enabled`, `adaptive`, `auto` or `disabled`")),
+            Some(_) => {
+                return Err(asked.unlisted("type", "`enabled`, `adaptive`, `auto` or `disabled`"));
+            }
         });
     }
     let mut effort = None;

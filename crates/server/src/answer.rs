@@ -1,6 +1,8 @@
 //! One answer on its way: first a prompt that is read chunk by chunk, then tokens that become text.
 
-use crate::job::{Event, Finish, News, Origin, Outcome, Progress, Report, Said, SpecReport, Ticket, Timing};
+use crate::job::{
+    Event, Finish, News, Origin, Outcome, Progress, Report, Said, SpecReport, Ticket, Timing,
+};
 use crate::speech::Speech;
 use crate::thought::Thought;
 use engine::sampling::Likelihood;
@@ -12,7 +14,8 @@ use text::{Stream, Tokenizer};
 /// A state is kept each time so many tokens of a prompt have been read.
 const KEEP_EVERY: usize = 4096;
 
-/// Text is told this often at most: a faster model would wake its readers for every token, and they share its processors.
+/// Text is told this often at most: a faster model would wake its readers for every token, and they
+/// share its processors.
 const PACE: Duration = Duration::from_millis(5);
 
 /// A prompt being read.
@@ -40,7 +43,8 @@ impl Reading {
     ) -> Self {
         let job = &ticket.job;
         let mut marks = marks(&job.prompt, opening);
-        // Whoever goes on from here draws from the last token's row, which says nothing about the prompt.
+        // Whoever goes on from here draws from the last token's row, which says nothing about the
+        // prompt.
         if job.choices.len() > 1 || job.scores.is_some() || job.room == 0 {
             marks.push(job.prompt.len() - 1);
             marks.dedup();
@@ -68,7 +72,8 @@ impl Reading {
         }
     }
 
-    /// Where the next chunk ends: after `limit` tokens, at the next mark or at the end of the prompt.
+    /// Where the next chunk ends: after `limit` tokens, at the next mark or at the end of the
+    /// prompt.
     pub(crate) fn chunk_end(&self, limit: usize) -> usize {
         let read = self.sequence.committed();
         let mark = self.marks.iter().copied().find(|m| *m > read);
@@ -92,9 +97,10 @@ impl Reading {
     }
 }
 
-/// Places in a prompt that later prompts are likely to share: the end of the first message (a system prompt with
-/// tools), the beginnings of the last two (the next turn, another try at the last one), and every 4096 tokens. A
-/// prompt without messages is kept whole but for its last token.
+/// Places in a prompt that later prompts are likely to share: the end of the first message (a
+/// system prompt with tools), the beginnings of the last two (the next turn, another try at the
+/// last one), and every 4096 tokens. A prompt without messages is kept whole but for its last
+/// token.
 fn marks(prompt: &[u32], opening: Option<u32>) -> Vec<usize> {
     let last = prompt.len() - 1;
     let messages: Vec<usize> = (1..prompt.len()).filter(|i| Some(prompt[*i]) == opening).collect();
@@ -137,7 +143,15 @@ impl Begun {
         report.timing.prefill_s = began.elapsed().as_secs_f64();
         let (prompt_tokens, cached_tokens) = (ticket.job.prompt.len(), report.cached_tokens);
         let (finish, stop, completion_tokens, reasoning_tokens) = (Finish::Length, None, 0, 0);
-        Outcome { finish, stop, prompt_tokens, completion_tokens, reasoning_tokens, cached_tokens, report }
+        Outcome {
+            finish,
+            stop,
+            prompt_tokens,
+            completion_tokens,
+            reasoning_tokens,
+            cached_tokens,
+            report,
+        }
     }
 }
 
@@ -168,8 +182,11 @@ impl Answer {
     pub(crate) fn new(begun: Begun, generation: Generation, tokenizer: Arc<Tokenizer>) -> Self {
         let Begun { ticket, choice, mut report, began } = begun;
         report.timing.prefill_s = began.elapsed().as_secs_f64();
-        let stream =
-            Stream::new(Arc::clone(&tokenizer), ticket.job.controls, ticket.job.stops.iter().cloned());
+        let stream = Stream::new(
+            Arc::clone(&tokenizer),
+            ticket.job.controls,
+            ticket.job.stops.iter().cloned(),
+        );
         let (tokens, listener) = (ticket.job.prompt.clone(), ticket.job.listener.clone());
         let reasoning = ticket.job.reasoning.clone();
         let thought = reasoning.map(|reasoning| Thought::new(reasoning, tokenizer));
@@ -216,7 +233,11 @@ impl Answer {
     }
 
     /// Brings its state back to where passes read it.
-    pub(crate) fn bring_back(&mut self, engine: &mut Engine, state: &Stowed) -> Result<(), engine::Error> {
+    pub(crate) fn bring_back(
+        &mut self,
+        engine: &mut Engine,
+        state: &Stowed,
+    ) -> Result<(), engine::Error> {
         engine.bring_back(&mut self.generation, state)
     }
 
@@ -225,7 +246,8 @@ impl Answer {
         (&mut self.generation, self.ticket.job.room - self.written)
     }
 
-    /// Its turn begins. Its reader has waited for it and may as well wait until there is more than a token to tell.
+    /// Its turn begins. Its reader has waited for it and may as well wait until there is more than
+    /// a token to tell.
     pub(crate) fn begin_turn(&mut self) {
         self.told = self.told.map(|_| Instant::now());
     }
@@ -275,7 +297,11 @@ impl Answer {
             }
             if self.ticket.job.origins {
                 let proposed = proposed.filter(|_| i == 0);
-                self.untold.origins.push(Origin { bytes: piece.len(), drafted: i < stood, proposed });
+                self.untold.origins.push(Origin {
+                    bytes: piece.len(),
+                    drafted: i < stood,
+                    proposed,
+                });
             }
             if self.stopped().is_some() || is_end {
                 self.finish = Finish::Stop;

@@ -1,9 +1,10 @@
-//! The arguments of an earlier call. An answer that was cut by its length leaves half an object, which comes back with
-//! the conversation; it is read as far as it goes.
+//! The arguments of an earlier call. An answer that was cut by its length leaves half an object,
+//! which comes back with the conversation; it is read as far as it goes.
 
 use serde_json::{Map, Value};
 
-/// The object in `text`. Half an object is closed where it ends; what is none at all stands under `arguments`.
+/// The object in `text`. Half an object is closed where it ends; what is none at all stands under
+/// `arguments`.
 pub(crate) fn read(text: &str) -> Map<String, Value> {
     if text.trim().is_empty() {
         return Map::new();
@@ -16,8 +17,8 @@ pub(crate) fn read(text: &str) -> Map<String, Value> {
     }
 }
 
-/// Half a JSON text made whole: its open strings and brackets are closed, and a value or a name that is not there yet
-/// is left out.
+/// Half a JSON text made whole: its open strings and brackets are closed, and a value or a name
+/// that is not there yet is left out.
 fn close(text: &str) -> Option<Value> {
     let mut open: Vec<char> = Vec::new();
     // Where the text could be cut so that it needs nothing but brackets.
@@ -54,8 +55,9 @@ fn close(text: &str) -> Option<Value> {
         }
     }
     let brackets: String = open.iter().rev().collect();
-    let closed =
-        |end: usize, quote: &str| serde_json::from_str(&format!("{}{quote}{brackets}", &text[..end])).ok();
+    let closed = |end: usize, quote: &str| {
+        serde_json::from_str(&format!("{}{quote}{brackets}", &text[..end])).ok()
+    };
     let quote = if string { "\"" } else { "" };
     closed(escape.unwrap_or(text.len()), quote).or_else(|| closed(safe, ""))
 }

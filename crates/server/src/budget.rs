@@ -17,7 +17,8 @@ pub(crate) struct Budget {
 }
 
 impl Budget {
-    /// Reads what a request allows; -1 is no limit. `thinking` says whether the prompt has left `<think>` open.
+    /// Reads what a request allows; -1 is no limit. `thinking` says whether the prompt has left
+    /// `<think>` open.
     pub(crate) fn read(
         fields: &Fields<'_>,
         thinking: bool,

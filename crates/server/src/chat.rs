@@ -23,12 +23,16 @@ pub(crate) struct Chat {
     pub(crate) settings: Settings,
     pub(crate) job: Job,
     pub(crate) speech: Speech,
-    /// What the request asks for and does not get, each by its path: `tools[3]: web_search`. Told with the answer.
+    /// What the request asks for and does not get, each by its path: `tools[3]: web_search`. Told
+    /// with the answer.
     pub(crate) ignored: Vec<String>,
 }
 
 /// Answers a chat.
-pub(crate) async fn complete(State(shared): State<Arc<Shared>>, body: Body) -> Result<Response, ApiError> {
+pub(crate) async fn complete(
+    State(shared): State<Arc<Shared>>,
+    body: Body,
+) -> Result<Response, ApiError> {
     let Chat { settings, mut job, speech, ignored } = body.read(&shared, read).await?;
     job.ignored.clone_from(&ignored);
     let answers = settings.choices;
@@ -42,7 +46,8 @@ pub(crate) async fn complete(State(shared): State<Arc<Shared>>, body: Body) -> R
         let include_usage = settings.include_usage;
         let tokenizer = Arc::clone(&shared.tokenizer);
         let legacy = settings.legacy;
-        let chunks = ChatChunks { id, created, model, speeches, totals, include_usage, legacy, tokenizer };
+        let chunks =
+            ChatChunks { id, created, model, speeches, totals, include_usage, legacy, tokenizer };
         return Ok(known::tell(sse::stream(news, chunks, answers), &ignored));
     }
     let mut totals = totals;
@@ -59,7 +64,8 @@ pub(crate) async fn complete(State(shared): State<Arc<Shared>>, body: Body) -> R
         if settings.legacy {
             (message, reason) = (legacy::former(message), legacy::former_reason(reason));
         }
-        let logprobs = settings.likelihoods.map(|_| logprobs::of_chat(&said.likelihoods, &shared.tokenizer));
+        let logprobs =
+            settings.likelihoods.map(|_| logprobs::of_chat(&said.likelihoods, &shared.tokenizer));
         choices
             .push(json!({"index": index, "message": message, "logprobs": logprobs, "finish_reason": reason}));
         totals.add(index, outcome);
@@ -132,20 +138,22 @@ impl ChatChunks {
     fn chunk(&self, choices: Value) -> Value {
         let Self { id, created, model, .. } = self;
         let object = "chat.completion.chunk";
-        let mut chunk =
-            json!({"id": id, "object": object, "created": created, "model": model, "choices": choices});
+        let mut chunk = json!({"id": id, "object": object, "created": created, "model": model, "choices": choices});
         self.totals.tell(&mut chunk, self.include_usage);
         chunk
     }
 
     fn delta(&self, index: usize, delta: Value) -> Value {
         let delta = if self.legacy { legacy::former(delta) } else { delta };
-        self.chunk(json!([{"index": index, "delta": delta, "logprobs": null, "finish_reason": null}]))
+        self.chunk(
+            json!([{"index": index, "delta": delta, "logprobs": null, "finish_reason": null}]),
+        )
     }
 }
 
 impl ChatChunks {
-    /// A chunk for each token, with its text, as far as that is certain, and where the token came from.
+    /// A chunk for each token, with its text, as far as that is certain, and where the token came
+    /// from.
     fn told_by_token(&mut self, choice: usize, text: &str, origins: &[Origin]) -> Vec<Value> {
         let mut chunks = Vec::with_capacity(origins.len());
         let mut start = 0;
@@ -202,10 +210,12 @@ impl Chunks for ChatChunks {
 
     fn done(&mut self, choice: usize, outcome: Outcome) -> Vec<Value> {
         let parts = self.speeches[choice].finish();
-        let mut chunks: Vec<Value> = parts.into_iter().map(|part| self.delta(choice, delta(part))).collect();
+        let mut chunks: Vec<Value> =
+            parts.into_iter().map(|part| self.delta(choice, delta(part))).collect();
         let reason = self.speeches[choice].finish_reason(outcome.finish);
         let reason = if self.legacy { legacy::former_reason(reason) } else { reason };
-        let end = json!([{"index": choice, "delta": {}, "logprobs": null, "finish_reason": reason}]);
+        let end =
+            json!([{"index": choice, "delta": {}, "logprobs": null, "finish_reason": reason}]);
         let report = json!(outcome.report);
         self.totals.add(choice, outcome);
         let mut end = self.chunk(end);

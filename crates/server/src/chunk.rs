@@ -1,6 +1,7 @@
-//! How much of a prompt is read between two rounds of other answers: as much as keeps them waiting for a moment only, where a longer
-//! chunk is read faster at all. A pass over few tokens costs a large card nearly what one over many does; on a processor every token
-//! costs the same, and a longer chunk would only make the others wait.
+//! How much of a prompt is read between two rounds of other answers: as much as keeps them waiting
+//! for a moment only, where a longer chunk is read faster at all. A pass over few tokens costs a
+//! large card nearly what one over many does; on a processor every token costs the same, and a
+//! longer chunk would only make the others wait.
 
 /// Tokens of a chunk at least, and at first.
 const LEAST: usize = 64;
@@ -34,7 +35,8 @@ impl Chunk {
         self.tokens
     }
 
-    /// A chunk of so many tokens was read. One that the prompt or a mark in it cut short says nothing, unless it took too long.
+    /// A chunk of so many tokens was read. One that the prompt or a mark in it cut short says
+    /// nothing, unless it took too long.
     pub(crate) fn add(&mut self, tokens: usize, seconds: f64) {
         let is_late = seconds > LONGEST;
         if tokens < self.tokens && !is_late {
@@ -72,10 +74,13 @@ mod tests {
 
     #[test]
     fn chunks_are_as_long_as_others_can_wait() {
-        // An H200 with 27B, one with the 35B mixture, a processor that reads 10,000 tokens a second, a slow one.
-        let card = |tokens: usize| [26.7e-3, 30.0e-3, 41.5e-3, 72.5e-3][tokens.ilog2() as usize - 6];
+        // An H200 with 27B, one with the 35B mixture, a processor that reads 10,000 tokens a
+        // second, a slow one.
+        let card =
+            |tokens: usize| [26.7e-3, 30.0e-3, 41.5e-3, 72.5e-3][tokens.ilog2() as usize - 6];
         assert_eq!(settle(card, 2048), [256; 10]);
-        let mixture = |tokens: usize| [16.5e-3, 20.2e-3, 23.2e-3, 30.4e-3][tokens.ilog2() as usize - 6];
+        let mixture =
+            |tokens: usize| [16.5e-3, 20.2e-3, 23.2e-3, 30.4e-3][tokens.ilog2() as usize - 6];
         assert_eq!(settle(mixture, 512), [512; 10]);
         assert_eq!(settle(|tokens| 1e-4 * tokens as f64, 256), [64; 10]);
         assert_eq!(settle(|tokens| tokens as f64, 256), [64; 10]);

@@ -56,7 +56,10 @@ struct Head {
 }
 
 /// Continues prompts.
-pub(crate) async fn complete(State(shared): State<Arc<Shared>>, body: Body) -> Result<Response, ApiError> {
+pub(crate) async fn complete(
+    State(shared): State<Arc<Shared>>,
+    body: Body,
+) -> Result<Response, ApiError> {
     let Completion { settings, mut jobs, form, ignored } = body.read(&shared, read).await?;
     jobs.iter_mut().for_each(|job| job.ignored.clone_from(&ignored));
     let answers = jobs.len() * settings.choices;
@@ -81,7 +84,8 @@ pub(crate) async fn complete(State(shared): State<Arc<Shared>>, body: Body) -> R
     };
     // What is told about long prompts is long itself.
     let composed = tokio::task::spawn_blocking(compose).await;
-    let composed = composed.map_err(|_| ApiError::Internal("a panic while telling the answer".to_owned()))?;
+    let composed =
+        composed.map_err(|_| ApiError::Internal("a panic while telling the answer".to_owned()))?;
     Ok(known::tell(composed, &ignored))
 }
 
@@ -91,7 +95,8 @@ impl Form {
         let mut choices = Vec::with_capacity(wholes.len());
         for (index, Whole { said, outcome }) in wholes.into_iter().enumerate() {
             let head = self.head(index);
-            let mut choice = choice(index, &format!("{}{}", head.text, said.text), Some(outcome.finish));
+            let mut choice =
+                choice(index, &format!("{}{}", head.text, said.text), Some(outcome.finish));
             if self.logprobs.is_some() {
                 choice["logprobs"] = match self.echo {
                     true => {
@@ -115,7 +120,11 @@ impl Form {
         &self.heads[choice / self.choices]
     }
 
-    fn logprobs<'l>(&self, told: impl Iterator<Item = logprobs::Told<'l>>, offset: &mut usize) -> Value {
+    fn logprobs<'l>(
+        &self,
+        told: impl Iterator<Item = logprobs::Told<'l>>,
+        offset: &mut usize,
+    ) -> Value {
         logprobs::of_text(told, self.logprobs.unwrap_or(0), &self.tokenizer, offset)
     }
 }
@@ -133,7 +142,10 @@ pub(crate) fn read(body: &Map<String, Value>, shared: &Shared) -> Result<Complet
     let fields = Fields::of(body);
     let mut settings = Settings::read_from(&fields, &shared.limits, 0)?;
     // Who says -1 wants no limit, who says nothing takes the usual one.
-    if ["max_tokens", "max_completion_tokens", "n_predict"].iter().all(|name| fields.get(name).is_none()) {
+    if ["max_tokens", "max_completion_tokens", "n_predict"]
+        .iter()
+        .all(|name| fields.get(name).is_none())
+    {
         settings.max_tokens = Some(DEFAULT_MAX_TOKENS);
     }
     let choices = settings.choices;
@@ -177,7 +189,8 @@ pub(crate) fn read(body: &Map<String, Value>, shared: &Shared) -> Result<Complet
 /// The text of a prompt, where it was one, and its tokens.
 type ReadPrompt<'b> = (Option<&'b str>, Vec<u32>);
 
-/// A text, several texts, tokens, or several lists of tokens: each with its tokens, and its text where it was one.
+/// A text, several texts, tokens, or several lists of tokens: each with its tokens, and its text
+/// where it was one.
 fn read_prompts<'b>(fields: &Fields<'b>, shared: &Shared) -> Result<Vec<ReadPrompt<'b>>, ApiError> {
     let path = || fields.path("prompt");
     let vocab = shared.limits.vocab;
@@ -234,13 +247,13 @@ impl TextChunks {
     fn chunk(&self, choices: Value) -> Value {
         let Self { id, created, model, .. } = self;
         let object = "text_completion";
-        let mut chunk =
-            json!({"id": id, "object": object, "created": created, "model": model, "choices": choices});
+        let mut chunk = json!({"id": id, "object": object, "created": created, "model": model, "choices": choices});
         self.totals.tell(&mut chunk, self.include_usage);
         chunk
     }
 
-    /// Whether prompts come with likelihoods, so that they can be told only when they have been read.
+    /// Whether prompts come with likelihoods, so that they can be told only when they have been
+    /// read.
     fn scores_echo(&self) -> bool {
         self.form.echo && self.form.logprobs.is_some()
     }
@@ -278,7 +291,9 @@ impl Chunks for TextChunks {
         let mut chunks = self.begin(index, &said.scores);
         if !said.text.is_empty() || !said.likelihoods.is_empty() {
             let mut choice = choice(index, &said.text, None);
-            if let Some(offset) = self.begun[index].as_mut().filter(|_| !said.likelihoods.is_empty()) {
+            if let Some(offset) =
+                self.begun[index].as_mut().filter(|_| !said.likelihoods.is_empty())
+            {
                 choice["logprobs"] = self.form.logprobs(logprobs::told(&said.likelihoods), offset);
             }
             chunks.push(self.chunk(json!([choice])));

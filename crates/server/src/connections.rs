@@ -1,5 +1,5 @@
-//! Connections: taken in, given so long to ask and so long to listen, and told when it is over. Whoever is slow or gone
-//! holds a socket for a while and nothing else.
+//! Connections: taken in, given so long to ask and so long to listen, and told when it is over.
+//! Whoever is slow or gone holds a socket for a while and nothing else.
 
 use crate::framing::Framing;
 use crate::log::Peer;
@@ -64,7 +64,9 @@ pub(crate) async fn serve(
             let Some(tls) = tls else { return hold(stream, peer, app, watcher).await };
             match tokio::time::timeout(HEAD_PATIENCE, tls.accept(stream)).await {
                 Ok(Ok(stream)) => hold(stream, peer, app, watcher).await,
-                Ok(Err(error)) => tracing::debug!(client = %peer, cause = %error, "no TLS connection"),
+                Ok(Err(error)) => {
+                    tracing::debug!(client = %peer, cause = %error, "no TLS connection")
+                }
                 Err(_) => tracing::debug!(client = %peer, "no TLS connection in time"),
             }
         });
@@ -104,8 +106,8 @@ fn prepare(stream: &TcpStream) {
 /// Ends a head so that it is refused as malformed, with a 400 and the end of the connection.
 const REFUSAL: &[u8] = b"transfer-encoding: refused\r\n\r\n";
 
-/// A stream whose writes fail when the other side takes nothing for too long, and whose reads end in a refusal where a
-/// request tells its length twice.
+/// A stream whose writes fail when the other side takes nothing for too long, and whose reads end
+/// in a refusal where a request tells its length twice.
 struct Patient<T> {
     inner: T,
     framing: Framing,
@@ -165,7 +167,11 @@ impl<T: AsyncRead + Unpin> AsyncRead for Patient<T> {
 }
 
 impl<T: AsyncWrite + Unpin> AsyncWrite for Patient<T> {
-    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         let poll = Pin::new(&mut this.inner).poll_write(cx, bytes);
         this.watch(cx, poll)

@@ -1,5 +1,5 @@
-//! What an answer is held to, as a constraint of the engine, which knows no text: a grammar, tokens that may not come,
-//! and ends that may not come yet.
+//! What an answer is held to, as a constraint of the engine, which knows no text: a grammar, tokens
+//! that may not come, and ends that may not come yet.
 
 use crate::budget::Budget;
 use crate::error::ApiError;
@@ -69,7 +69,8 @@ impl Constraint for Held {
             }
         }
         if self.written.len() < self.least {
-            let kept: Vec<f32> = self.ends.iter().filter_map(|t| logits.get(*t as usize).copied()).collect();
+            let kept: Vec<f32> =
+                self.ends.iter().filter_map(|t| logits.get(*t as usize).copied()).collect();
             self.ends.iter().for_each(|end| forbid(logits, *end));
             // Where a grammar has come to its end there is nothing else to write.
             if self.grammar.is_some() && logits.iter().all(|logit| *logit == f32::NEG_INFINITY) {

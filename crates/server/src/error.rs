@@ -26,7 +26,9 @@ pub enum ApiError {
     #[error("the content type is `{found}`, `application/json` was expected")]
     ContentType { found: String },
     /// More tokens than the context holds.
-    #[error("the prompt has {tokens} tokens, which leaves no room for an answer in a context of {context}")]
+    #[error(
+        "the prompt has {tokens} tokens, which leaves no room for an answer in a context of {context}"
+    )]
     TooLong { field: &'static str, tokens: usize, context: usize },
     /// No key, or one that is not known.
     #[error("no valid API key was given: send `Authorization: Bearer KEY`")]
@@ -130,7 +132,9 @@ impl ApiError {
             Self::TooLong { .. } => ("invalid_request_error", Some("context_length_exceeded")),
             Self::Key => ("invalid_request_error", Some("invalid_api_key")),
             Self::NotFound(_) => ("invalid_request_error", Some("unknown_url")),
-            Self::Busy { .. } | Self::Crowded(_) => ("rate_limit_error", Some("rate_limit_exceeded")),
+            Self::Busy { .. } | Self::Crowded(_) => {
+                ("rate_limit_error", Some("rate_limit_exceeded"))
+            }
             Self::Closing => ("server_error", Some("shutting_down")),
             Self::NoRoom { .. } => ("server_error", Some("out_of_memory")),
             Self::Deadline { .. } => ("server_error", Some("timeout")),

@@ -1,5 +1,6 @@
-//! Reading a request's fields one by one, so that an error names the field, what it holds and what it should hold.
-//! `null` counts as absent, as OpenAI's clients expect. Which fields there are at all is in `known`.
+//! Reading a request's fields one by one, so that an error names the field, what it holds and what
+//! it should hold. `null` counts as absent, as OpenAI's clients expect. Which fields there are at
+//! all is in `known`.
 
 use crate::error::ApiError;
 use serde_json::{Map, Value};
@@ -51,10 +52,12 @@ impl<'a> Fields<'a> {
         wrong(self.path(name), self.object.get(name).unwrap_or(&Value::Null), expected)
     }
 
-    /// An error about a field whose value is a word out of a list: such a word is no part of a prompt, and may be
-    /// repeated.
+    /// An error about a field whose value is a word out of a list: such a word is no part of a
+    /// prompt, and may be repeated.
     pub(crate) fn unlisted(&self, name: &str, expected: &str) -> ApiError {
-        let Some(Value::String(word)) = self.object.get(name) else { return self.wrong(name, expected) };
+        let Some(Value::String(word)) = self.object.get(name) else {
+            return self.wrong(name, expected);
+        };
         let (path, word) = (self.path(name), word.chars().take(64).collect::<String>());
         ApiError::field(path.clone(), format!("`{path}` is `{word}`, {expected} was expected"))
     }
@@ -91,13 +94,21 @@ impl<'a> Fields<'a> {
         Ok(object.map(|object| Self { object, path: self.path(name) }))
     }
 
-    pub(crate) fn number(&self, name: &str, range: RangeInclusive<f64>) -> Result<Option<f32>, ApiError> {
+    pub(crate) fn number(
+        &self,
+        name: &str,
+        range: RangeInclusive<f64>,
+    ) -> Result<Option<f32>, ApiError> {
         let expected = || format!("a number from {} to {}", range.start(), range.end());
         let read = |value: &Value| value.as_f64().filter(|x| range.contains(x)).map(|x| x as f32);
         self.read(name, expected, read)
     }
 
-    pub(crate) fn integer(&self, name: &str, range: RangeInclusive<i64>) -> Result<Option<i64>, ApiError> {
+    pub(crate) fn integer(
+        &self,
+        name: &str,
+        range: RangeInclusive<i64>,
+    ) -> Result<Option<i64>, ApiError> {
         let expected = || match *range.end() {
             i64::MAX => format!("an integer from {} on", range.start()),
             end => format!("an integer from {} to {end}", range.start()),
@@ -105,7 +116,8 @@ impl<'a> Fields<'a> {
         self.read(name, expected, |value| whole(value).filter(|x| range.contains(x)))
     }
 
-    /// The most tokens that are wanted, from `least` on; -1 is how some clients say that there is no limit.
+    /// The most tokens that are wanted, from `least` on; -1 is how some clients say that there is
+    /// no limit.
     pub(crate) fn limit(&self, name: &str, least: i64) -> Result<Option<usize>, ApiError> {
         let expected = || format!("an integer from {least} on, or -1 for no limit");
         let read = |value: &Value| whole(value).filter(|x| *x >= least || *x == -1);
@@ -119,14 +131,16 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// A whole number, also where it is spelt with a fraction of nothing: some languages know no other numbers.
+/// A whole number, also where it is spelt with a fraction of nothing: some languages know no other
+/// numbers.
 pub(crate) fn whole(value: &Value) -> Option<i64> {
     // Beyond this neighbours of a float are more than 1 apart.
     let exact = |x: &f64| x.fract() == 0.0 && x.abs() <= (1_i64 << 53) as f64;
     value.as_i64().or_else(|| value.as_f64().filter(exact).map(|x| x as i64))
 }
 
-/// An error about a value that is not what was expected. Strings are not repeated: they may be part of a prompt.
+/// An error about a value that is not what was expected. Strings are not repeated: they may be part
+/// of a prompt.
 pub(crate) fn wrong(path: String, found: &Value, expected: &str) -> ApiError {
     let message = format!("`{path}` is {}, {expected} was expected", described(found));
     ApiError::Field { field: path, message }
@@ -160,10 +174,16 @@ mod tests {
             message(fields.number("a", 0.0..=2.0).map(drop)),
             "`a` is 3, a number from 0 to 2 was expected"
         );
-        assert_eq!(message(fields.bool("b").map(drop)), "`b` is a string, true or false was expected");
+        assert_eq!(
+            message(fields.bool("b").map(drop)),
+            "`b` is a string, true or false was expected"
+        );
         assert_eq!(fields.unlisted("b", "`c`").to_string(), "`b` is `text`, `c` was expected");
         let inner = fields.object("d").unwrap().unwrap();
-        assert_eq!(message(inner.string("e").map(drop)), "`d.e` is an array of 1, a string was expected");
+        assert_eq!(
+            message(inner.string("e").map(drop)),
+            "`d.e` is an array of 1, a string was expected"
+        );
         assert_eq!(message(inner.required("f").map(drop)), "`d.f` is missing");
         assert_eq!(
             message(fields.integer("a", 5..=i64::MAX).map(drop)),
@@ -173,7 +193,8 @@ mod tests {
 
     #[test]
     fn numbers_are_taken_as_clients_spell_them() {
-        let body = json!({"a": 3.0, "b": -1, "c": -1.0, "d": 1.5, "e": "3", "f": 1e300, "g": -2, "h": 0});
+        let body =
+            json!({"a": 3.0, "b": -1, "c": -1.0, "d": 1.5, "e": "3", "f": 1e300, "g": -2, "h": 0});
         let fields = Fields::of(body.as_object().unwrap());
         assert_eq!(fields.integer("a", 0..=5), Ok(Some(3)));
         assert_eq!(fields.limit("a", 1), Ok(Some(3)));

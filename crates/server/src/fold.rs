@@ -1,8 +1,8 @@
-//! System messages where a template takes none, and conversations without a user: brought into a form that every
-//! template takes, before it runs.
+//! System messages where a template takes none, and conversations without a user: brought into a
+//! form that every template takes, before it runs.
 //!
-//! What becomes of a message depends on the messages before it alone, so that a longer conversation begins with the
-//! same text as a shorter one, and the prefix cache finds it.
+//! What becomes of a message depends on the messages before it alone, so that a longer conversation
+//! begins with the same text as a shorter one, and the prefix cache finds it.
 
 use serde_json::{Value, json};
 use text::Manners;
@@ -10,18 +10,21 @@ use text::Manners;
 /// Folds messages that are in the template's form.
 ///
 /// - System messages at the beginning become one.
-/// - A later one becomes a note at the end of the user's turn, or of the tool's result, that it follows. After an
-///   answer it is a turn of the user's own; between a call and its result it waits for the result.
-/// - Where the template insists on a user and an answer or a tool's result comes first, an empty turn of the user's is
-///   put before it. A system message that stands alone is what there is to answer, so the user says it: beside an empty
-///   turn it would be answered with a greeting.
+/// - A later one becomes a note at the end of the user's turn, or of the tool's result, that it
+///   follows. After an answer it is a turn of the user's own; between a call and its result it
+///   waits for the result.
+/// - Where the template insists on a user and an answer or a tool's result comes first, an empty
+///   turn of the user's is put before it. A system message that stands alone is what there is to
+///   answer, so the user says it: beside an empty turn it would be answered with a greeting.
 pub(crate) fn fold(messages: Vec<Value>, manners: Manners) -> Vec<Value> {
     let mut folded = if manners.system_anywhere { messages } else { fold_systems(messages) };
     if !manners.needs_user {
         return folded;
     }
     match folded.iter().position(|message| role(message) != "system") {
-        Some(at) if role(&folded[at]) != "user" => folded.insert(at, json!({"role": "user", "content": ""})),
+        Some(at) if role(&folded[at]) != "user" => {
+            folded.insert(at, json!({"role": "user", "content": ""}))
+        }
         Some(_) => {}
         None => {
             if let Some(last) = folded.last_mut() {
@@ -97,7 +100,8 @@ mod tests {
 
     const STRICT: Manners = Manners { system_anywhere: false, needs_user: true };
 
-    /// Messages written short: `s` system, `u` user, `a` answer, `c` call, `t` tool, each with its place as its words.
+    /// Messages written short: `s` system, `u` user, `a` answer, `c` call, `t` tool, each with its
+    /// place as its words.
     fn conversation(roles: &str) -> Vec<Value> {
         let message = |(i, role): (usize, char)| {
             let said = i.to_string();
@@ -117,7 +121,8 @@ mod tests {
     /// The same back: roles with their words; notes in brackets.
     fn shown(messages: &[Value]) -> String {
         let turn = |message: &Value| {
-            let said = content(message).replace("<system_note>\n", "[").replace("\n</system_note>", "]");
+            let said =
+                content(message).replace("<system_note>\n", "[").replace("\n</system_note>", "]");
             format!("{}({})", &role(message)[..1], said.replace("\n\n", " "))
         };
         messages.iter().map(turn).collect::<Vec<_>>().join(" ")
@@ -162,7 +167,8 @@ mod tests {
             let whole = conversation(&roles);
             let cut = cut.min(whole.len() - 1);
             let (short, long) = (fold(whole[..cut].to_vec(), STRICT), fold(whole, STRICT));
-            // Only what the user has not answered yet can grow: the last turn, and a system message that stood alone.
+            // Only what the user has not answered yet can grow: the last turn, and a system message
+            // that stood alone.
             let settled = short.len() - 1;
             prop_assert!(long.len() >= settled);
             prop_assert_eq!(&short[..settled], &long[..settled]);

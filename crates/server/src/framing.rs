@@ -1,6 +1,7 @@
-//! Where requests begin and end on a connection, seen from the bytes alone. A request that tells its length twice, by
-//! `Content-Length` and by `Transfer-Encoding`, could mean one thing here and another to a proxy in between; what parses heads
-//! drops one of the two without a word, so they are looked for before it.
+//! Where requests begin and end on a connection, seen from the bytes alone. A request that tells
+//! its length twice, by `Content-Length` and by `Transfer-Encoding`, could mean one thing here and
+//! another to a proxy in between; what parses heads drops one of the two without a word, so they
+//! are looked for before it.
 
 /// Bytes of a line that are kept; headers that matter are shorter.
 const MAX_LINE: usize = 256;
@@ -38,8 +39,8 @@ impl Framing {
         Self { awaits: Awaits::Head, line: Vec::new(), length: None, encoded: false, begun: false }
     }
 
-    /// Takes what was read. Where a head ends that tells its length twice, says how many of the bytes come before the
-    /// last of its line ends.
+    /// Takes what was read. Where a head ends that tells its length twice, says how many of the
+    /// bytes come before the last of its line ends.
     pub(crate) fn take(&mut self, bytes: &[u8]) -> Option<usize> {
         let mut at = 0;
         while at < bytes.len() {
@@ -92,7 +93,8 @@ impl Framing {
             }
             Awaits::Size => {
                 let digits = line.split(|b| *b == b';').next().unwrap_or_default().trim_ascii();
-                let size = std::str::from_utf8(digits).ok().map(|digits| u64::from_str_radix(digits, 16));
+                let size =
+                    std::str::from_utf8(digits).ok().map(|digits| u64::from_str_radix(digits, 16));
                 self.awaits = match size {
                     Some(Ok(0)) => Awaits::Trailers,
                     // A line end comes after the chunk.
@@ -123,9 +125,12 @@ mod tests {
     use super::*;
 
     const PLAIN: &str = "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nhello";
-    const CHUNKED: &str = "POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n5;x=y\r\nhello\r\n0\r\n\r\n";
-    const TWICE: &str = "POST / HTTP/1.1\r\ncontent-length: 4\r\nTRANSFER-ENCODING: chunked\r\n\r\n0\r\n\r\n";
-    const OTHER_WAY: &str = "POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\nContent-Length: 4\r\n\r\n";
+    const CHUNKED: &str =
+        "POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n5;x=y\r\nhello\r\n0\r\n\r\n";
+    const TWICE: &str =
+        "POST / HTTP/1.1\r\ncontent-length: 4\r\nTRANSFER-ENCODING: chunked\r\n\r\n0\r\n\r\n";
+    const OTHER_WAY: &str =
+        "POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\nContent-Length: 4\r\n\r\n";
 
     /// Where the bytes are refused, however they are cut.
     fn refused(text: &str) -> Option<usize> {

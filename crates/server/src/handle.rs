@@ -1,4 +1,5 @@
-//! The HTTP side's end of the channel to the engine's thread: who may enter, and how the door is closed.
+//! The HTTP side's end of the channel to the engine's thread: who may enter, and how the door is
+//! closed.
 
 use crate::error::ApiError;
 use crate::job::{Event, Job, Ticket};
@@ -29,7 +30,8 @@ pub(crate) struct Handle {
 }
 
 impl Handle {
-    /// `capacity` answers can be in the works at once, `share` of them for one request, each for at most `timeout`.
+    /// `capacity` answers can be in the works at once, `share` of them for one request, each for at
+    /// most `timeout`.
     pub(crate) fn new(
         jobs: Sender<Arc<Ticket>>,
         capacity: usize,
@@ -45,8 +47,9 @@ impl Handle {
         Self { jobs, permits, capacity, share, timeout, life, closing, abandon, metrics }
     }
 
-    /// Sends the jobs of one request, a share of them at a time where there are many: a request has no more places in
-    /// the queue than that, and others go in between. Dropping the receiver cancels all of them.
+    /// Sends the jobs of one request, a share of them at a time where there are many: a request has
+    /// no more places in the queue than that, and others go in between. Dropping the receiver
+    /// cancels all of them.
     pub(crate) fn submit(&self, jobs: Vec<Job>) -> Result<UnboundedReceiver<Event>, ApiError> {
         if self.is_closing() {
             return Err(ApiError::Closing);
@@ -54,10 +57,11 @@ impl Handle {
         let answers = jobs.iter().map(|job| job.choices.len());
         let (all, most) = (answers.clone().sum::<usize>(), answers.max().unwrap_or(0));
         let share = all.min(self.share.max(most));
-        let permit = Arc::clone(&self.permits).try_acquire_many_owned(share as u32).map_err(|_| {
-            self.metrics.refused.inc();
-            ApiError::Busy { waiting: self.capacity - self.permits.available_permits() }
-        })?;
+        let permit =
+            Arc::clone(&self.permits).try_acquire_many_owned(share as u32).map_err(|_| {
+                self.metrics.refused.inc();
+                ApiError::Busy { waiting: self.capacity - self.permits.available_permits() }
+            })?;
         let (events, receiver) = unbounded_channel();
         let arrived = Instant::now();
         let deadline = self.timeout.map(|timeout| arrived + timeout);
@@ -84,7 +88,8 @@ impl Handle {
         self.closing.load(Ordering::Relaxed)
     }
 
-    /// Turns new requests away and waits for those under way, at most `limit`; then they are given up.
+    /// Turns new requests away and waits for those under way, at most `limit`; then they are given
+    /// up.
     pub(crate) async fn drain(&self, limit: Duration) {
         self.closing.store(true, Ordering::Relaxed);
         let answers = self.capacity - self.permits.available_permits();
@@ -143,13 +148,21 @@ impl Feeder {
     }
 
     fn send(&self, job: Job, place: OwnedSemaphorePermit) -> Result<(), ApiError> {
-        let (record, events, share) = (self.record.clone(), self.events.clone(), Arc::clone(&self.permit));
+        let (record, events, share) =
+            (self.record.clone(), self.events.clone(), Arc::clone(&self.permit));
         if let Some(record) = &record {
             record.add_prompt(job.prompt.len());
         }
         let Self { arrived, deadline, .. } = *self;
-        let ticket =
-            Arc::new(Ticket { job, record, events, arrived, deadline, _place: place, _share: share });
+        let ticket = Arc::new(Ticket {
+            job,
+            record,
+            events,
+            arrived,
+            deadline,
+            _place: place,
+            _share: share,
+        });
         self.jobs.send(ticket).map_err(|_| ApiError::Internal("the engine has ended".to_owned()))
     }
 }

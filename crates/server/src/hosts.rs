@@ -1,12 +1,14 @@
-//! Whose requests are answered: on a loopback address only those that were sent to it by name. A page elsewhere whose
-//! name was made to point here (DNS rebinding) sends its own name.
+//! Whose requests are answered: on a loopback address only those that were sent to it by name. A
+//! page elsewhere whose name was made to point here (DNS rebinding) sends its own name.
 
 use std::net::IpAddr;
 
 /// Whether a `Host` header names this machine: `localhost` or a loopback address, with any port.
 pub(crate) fn is_local(host: &str) -> bool {
     let name = match host.rsplit_once(':') {
-        Some((name, port)) if port.bytes().all(|b| b.is_ascii_digit()) && !name.ends_with(':') => name,
+        Some((name, port)) if port.bytes().all(|b| b.is_ascii_digit()) && !name.ends_with(':') => {
+            name
+        }
         _ => host,
     };
     let name = name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase();
@@ -22,9 +24,15 @@ mod tests {
 
     #[test]
     fn only_this_machine_is_local() {
-        for host in
-            ["localhost", "LOCALHOST:80", "127.0.0.1:8000", "127.1.2.3", "[::1]:8000", "[::1]", "a.localhost"]
-        {
+        for host in [
+            "localhost",
+            "LOCALHOST:80",
+            "127.0.0.1:8000",
+            "127.1.2.3",
+            "[::1]:8000",
+            "[::1]",
+            "a.localhost",
+        ] {
             assert!(is_local(host), "{host}");
         }
         for host in [

@@ -22,7 +22,8 @@ pub(crate) struct Job {
     pub(crate) choices: Vec<Sampling>,
     /// Index of the first of them in the response.
     pub(crate) first_choice: usize,
-    /// Tokens of an answer at most, within the context; where it is 0 the prompt is read and nothing is written.
+    /// Tokens of an answer at most, within the context; where it is 0 the prompt is read and
+    /// nothing is written.
     pub(crate) room: usize,
     /// Texts that end an answer wherever they occur.
     pub(crate) stops: Vec<String>,
@@ -112,13 +113,14 @@ pub(crate) struct Origin {
     pub(crate) proposed: Option<usize>,
 }
 
-/// Text of an answer and what is told about its tokens, where that is wanted; not all of it is empty. Text may come
-/// later than its tokens.
+/// Text of an answer and what is told about its tokens, where that is wanted; not all of it is
+/// empty. Text may come later than its tokens.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Said {
     pub(crate) text: String,
     pub(crate) likelihoods: Vec<Likelihood>,
-    /// How likely the tokens of the prompt were, from its second on: told once, before anything else.
+    /// How likely the tokens of the prompt were, from its second on: told once, before anything
+    /// else.
     pub(crate) scores: Vec<Likelihood>,
     /// One for each token.
     pub(crate) origins: Vec<Origin>,
@@ -181,7 +183,8 @@ pub(crate) struct SpecReport {
     pub(crate) fallback: Option<&'static str>,
 }
 
-/// Seconds. Rounds are shared with other answers: a verify counts as it took, drafting by this answer's part.
+/// Seconds. Rounds are shared with other answers: a verify counts as it took, drafting by this
+/// answer's part.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(crate) struct Timing {
     pub(crate) load_s: f64,
@@ -203,14 +206,16 @@ impl Report {
         spec.rounds += 1;
         spec.accepted += round.stood;
         spec.drafted += round.drafted;
-        spec.mean_accept_length = spec.accept_lengths.iter().sum::<usize>() as f64 / spec.rounds as f64;
+        spec.mean_accept_length =
+            spec.accept_lengths.iter().sum::<usize>() as f64 / spec.rounds as f64;
         timing.draft_s += round.draft_s;
         timing.verify_s += round.verify_s;
         timing.judge_s += round.judge_s;
         timing.commit_s += round.commit_s;
     }
 
-    /// Adds what another answer of the same response took: counts are summed, waits are the longest.
+    /// Adds what another answer of the same response took: counts are summed, waits are the
+    /// longest.
     pub(crate) fn merge(&mut self, other: Self) {
         let (spec, more) = (&mut self.spec, other.spec);
         spec.rounds += more.rounds;

@@ -46,7 +46,8 @@ impl Keys {
         found == 1
     }
 
-    /// Whether a request carries one: `Authorization: Bearer KEY`, or `x-api-key: KEY` as Anthropic's clients send it.
+    /// Whether a request carries one: `Authorization: Bearer KEY`, or `x-api-key: KEY` as
+    /// Anthropic's clients send it.
     pub(crate) fn open(&self, headers: &HeaderMap) -> bool {
         let bearer = headers.get(header::AUTHORIZATION).map(|value| value.as_bytes());
         let bearer = bearer.and_then(|value| {
@@ -72,7 +73,12 @@ mod tests {
     fn keys_are_read_line_by_line() {
         let keys = Keys::parse("\n# two keys\n one \ntwo\r\n").unwrap();
         assert!(keys.know(b"one") && keys.know(b"two"));
-        assert!(!keys.know(b"") && !keys.know(b"on") && !keys.know(b"ones") && !keys.know(b"# two keys"));
+        assert!(
+            !keys.know(b"")
+                && !keys.know(b"on")
+                && !keys.know(b"ones")
+                && !keys.know(b"# two keys")
+        );
         assert_eq!(Keys::parse("# none\n").unwrap_err(), KeyError::Empty);
         assert_eq!(Keys::parse("a\nb c\n").unwrap_err(), KeyError::Characters { line: 2 });
         assert_eq!(format!("{keys:?}"), "2 keys");

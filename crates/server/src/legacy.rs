@@ -1,5 +1,5 @@
-//! Chats as they were before tools: `functions` and `function_call`, in requests, in their history and in answers. A
-//! request is brought into today's form, and an answer back.
+//! Chats as they were before tools: `functions` and `function_call`, in requests, in their history
+//! and in answers. A request is brought into today's form, and an answer back.
 
 use crate::error::ApiError;
 use crate::fields::Fields;
@@ -8,7 +8,8 @@ use serde_json::{Map, Value, json};
 /// The same request in today's form; nothing where it is in that form already.
 pub(crate) fn modern(body: &Map<String, Value>) -> Result<Option<Map<String, Value>>, ApiError> {
     let fields = Fields::of(body);
-    let messages = fields.get("messages").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+    let messages =
+        fields.get("messages").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
     let asks = ["functions", "function_call"].iter().any(|name| fields.get(name).is_some());
     if !asks && !messages.iter().any(is_legacy) {
         return Ok(None);
@@ -27,7 +28,8 @@ pub(crate) fn modern(body: &Map<String, Value>) -> Result<Option<Map<String, Val
             function.required("name")?;
             function.string("name")?;
         }
-        let tools = functions.iter().map(|function| json!({"type": "function", "function": function}));
+        let tools =
+            functions.iter().map(|function| json!({"type": "function", "function": function}));
         modern.insert("tools".into(), tools.collect());
         if let Some(choice) = read_choice(&fields, functions)? {
             modern.insert("tool_choice".into(), choice);
@@ -45,11 +47,14 @@ fn read_choice(fields: &Fields<'_>, functions: &[Value]) -> Result<Option<Value>
     let expected = "`none`, `auto` or the name of one of `functions`";
     match fields.get("function_call") {
         None => Ok(None),
-        Some(Value::String(choice)) if choice == "none" || choice == "auto" => Ok(Some(json!(choice))),
+        Some(Value::String(choice)) if choice == "none" || choice == "auto" => {
+            Ok(Some(json!(choice)))
+        }
         Some(Value::Object(_)) => {
             let choice = fields.object("function_call")?;
             let name = choice.map(|choice| choice.string("name")).transpose()?.flatten();
-            if !functions.iter().any(|function| function["name"].as_str() == name && name.is_some()) {
+            if !functions.iter().any(|function| function["name"].as_str() == name && name.is_some())
+            {
                 return Err(fields.wrong("function_call", expected));
             }
             Ok(Some(json!({"type": "function", "function": {"name": name}})))
@@ -76,7 +81,8 @@ fn modern_message(message: &Value) -> Value {
         && let Some(call) = object.remove("function_call")
     {
         let id = call["name"].clone();
-        object.insert("tool_calls".into(), json!([{"id": id, "type": "function", "function": call}]));
+        object
+            .insert("tool_calls".into(), json!([{"id": id, "type": "function", "function": call}]));
     }
     modern
 }
@@ -101,12 +107,17 @@ mod tests {
     use super::*;
 
     fn of(body: Value) -> Result<Option<Value>, String> {
-        modern(body.as_object().unwrap()).map(|body| body.map(Value::Object)).map_err(ApiError::named)
+        modern(body.as_object().unwrap())
+            .map(|body| body.map(Value::Object))
+            .map_err(ApiError::named)
     }
 
     #[test]
     fn requests_and_history_are_brought_up_to_date() {
-        assert_eq!(of(json!({"messages": [{"role": "user", "content": "x"}], "tools": []})), Ok(None));
+        assert_eq!(
+            of(json!({"messages": [{"role": "user", "content": "x"}], "tools": []})),
+            Ok(None)
+        );
         let body = of(json!({
             "functions": [{"name": "f", "parameters": {"type": "object"}}], "function_call": {"name": "f"},
             "messages": [
@@ -124,7 +135,10 @@ mod tests {
         for (body, field) in [
             (json!({"functions": 3}), "functions"),
             (json!({"functions": [{}]}), "functions[0].name"),
-            (json!({"functions": [{"name": "f"}], "function_call": {"name": "g"}}), "function_call"),
+            (
+                json!({"functions": [{"name": "f"}], "function_call": {"name": "g"}}),
+                "function_call",
+            ),
             (json!({"functions": [{"name": "f"}], "function_call": "f"}), "function_call"),
             (json!({"functions": [{"name": "f"}], "tools": []}), "functions"),
         ] {
@@ -134,8 +148,7 @@ mod tests {
 
     #[test]
     fn answers_are_brought_back() {
-        let call =
-            json!({"index": 0, "id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}});
+        let call = json!({"index": 0, "id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}});
         let message = former(json!({"role": "assistant", "content": null, "tool_calls": [call]}));
         assert_eq!(message["function_call"], json!({"name": "f", "arguments": "{}"}));
         assert!(message.get("tool_calls").is_none());

@@ -1,10 +1,11 @@
-//! An OpenAI-compatible HTTP server: requests become jobs, one thread runs them on one engine, tokens come back as
-//! text. Knows no tensors.
+//! An OpenAI-compatible HTTP server: requests become jobs, one thread runs them on one engine,
+//! tokens come back as text. Knows no tensors.
 //!
-//! A request's life: `connections` takes it in, `router` checks its key and reads its body, `chat` (for `anthropic` and
-//! `responses` too) or `completions` makes a job of it, held to a `shape` where one is asked for, `handle` lets it in,
-//! `scheduler` gives it a slot, reads its prompt (`answer`, `prefix`) and writes its answer round by round, `speech` takes
-//! the text apart, `sse` sends it.
+//! A request's life: `connections` takes it in, `router` checks its key and reads its body, `chat`
+//! (for `anthropic` and `responses` too) or `completions` makes a job of it, held to a `shape`
+//! where one is asked for, `handle` lets it in, `scheduler` gives it a slot, reads its prompt
+//! (`answer`, `prefix`) and writes its answer round by round, `speech` takes the text apart, `sse`
+//! sends it.
 //!
 //! ```
 //! let keys = server::Keys::parse("a-key\n")?;
@@ -166,9 +167,11 @@ pub async fn serve(
     options: Options,
     stop: impl Future<Output = ()> + Send + 'static,
 ) -> io::Result<()> {
-    let Served { names, engine, mode, tokenizer, template, sampling, context, load_s, facts } = served;
+    let Served { names, engine, mode, tokenizer, template, sampling, context, load_s, facts } =
+        served;
     let Options { slots, queue, keys, cache_bytes, host_cache_bytes, timeout, drain, .. } = options;
-    let store = (options.store_bytes > 0).then(|| Arc::new(responses::Store::new(options.store_bytes)));
+    let store =
+        (options.store_bytes > 0).then(|| Arc::new(responses::Store::new(options.store_bytes)));
     let address = listener.local_addr()?;
     let slots = slots.clamp(1, MAX_SLOTS);
     let capacity = slots + queue;
@@ -218,8 +221,15 @@ pub async fn serve(
         scheduler.run(&jobs);
         drop(alive);
     })?;
-    let handle =
-        handle::Handle::new(sender, capacity, 2 * slots, timeout, abandon, Arc::clone(&metrics), life);
+    let handle = handle::Handle::new(
+        sender,
+        capacity,
+        2 * slots,
+        timeout,
+        abandon,
+        Arc::clone(&metrics),
+        life,
+    );
     let grammars = std::sync::OnceLock::new();
     tracing::info!(%address, model = about.called(None), context, slots, queue, mode, "listening");
     let source = template.as_ref().ok().and_then(ChatTemplate::source).unwrap_or_default();

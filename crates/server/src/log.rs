@@ -121,7 +121,8 @@ impl Work {
 
 impl Record {
     fn of(request: &Request, log: Log) -> Self {
-        let header = |name: &HeaderName| request.headers().get(name).and_then(|value| value.to_str().ok());
+        let header =
+            |name: &HeaderName| request.headers().get(name).and_then(|value| value.to_str().ok());
         let id = header(&REQUEST_ID).filter(|id| is_sane(id)).map(str::to_owned);
         let route = match request.extensions().get::<MatchedPath>() {
             Some(path) => path.as_str().to_owned(),

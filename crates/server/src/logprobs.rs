@@ -1,5 +1,6 @@
-//! How likely tokens were, in the forms that the APIs have for it: of an answer, where thinking is included, and of a
-//! prompt. A message does not tell its end token; a completion does, as evaluators count on one figure a token.
+//! How likely tokens were, in the forms that the APIs have for it: of an answer, where thinking is
+//! included, and of a prompt. A message does not tell its end token; a completion does, as
+//! evaluators count on one figure a token.
 
 use crate::error::ApiError;
 use crate::fields::Fields;
@@ -8,10 +9,12 @@ use engine::sampling::Likelihood;
 use serde_json::{Map, Value, json};
 use text::{Controls, Kind, Tokenizer};
 
-/// Figures that may be told about the prompts of one request: they are all in memory before they are sent.
+/// Figures that may be told about the prompts of one request: they are all in memory before they
+/// are sent.
 const MAX_FIGURES: usize = 1 << 20;
 
-/// A token, how likely it was (nobody can say that of the first), and whether its text is there if it is a control token.
+/// A token, how likely it was (nobody can say that of the first), and whether its text is there if
+/// it is a control token.
 pub(crate) type Told<'l> = (u32, Option<&'l Likelihood>, Controls);
 
 /// The tokens of an answer.
@@ -26,7 +29,10 @@ pub(crate) fn told_prompt(first: u32, scores: &[Likelihood]) -> impl Iterator<It
 }
 
 /// `prompt_logprobs`: likeliest tokens to tell beside each of the prompt's.
-pub(crate) fn read_prompt_top(fields: &Fields<'_>, stream: bool) -> Result<Option<usize>, ApiError> {
+pub(crate) fn read_prompt_top(
+    fields: &Fields<'_>,
+    stream: bool,
+) -> Result<Option<usize>, ApiError> {
     let top = fields.integer("prompt_logprobs", 0..=MAX_LIKELIEST)?;
     if top.is_some() && stream {
         return Err(fields.wrong("prompt_logprobs", "nothing with `stream`"));
@@ -41,7 +47,10 @@ pub(crate) fn check_size(field: &str, tokens: usize, top: usize) -> Result<(), A
         return Ok(());
     }
     let asked = format!("{figures} figures ({} for each of {tokens} tokens)", top + 1);
-    Err(ApiError::field(field, format!("`{field}` asks for {asked}, at most {MAX_FIGURES} are told")))
+    Err(ApiError::field(
+        field,
+        format!("`{field}` asks for {asked}, at most {MAX_FIGURES} are told"),
+    ))
 }
 
 /// The `logprobs` object of a chat's choice.
@@ -56,8 +65,8 @@ pub(crate) fn of_chat(likelihoods: &[Likelihood], tokenizer: &Tokenizer) -> Valu
     json!({"content": content.collect::<Vec<_>>(), "refusal": null})
 }
 
-/// The `logprobs` object of a completion's choice, whose text has `offset` characters before these tokens; as many as
-/// the text has after them in the end.
+/// The `logprobs` object of a completion's choice, whose text has `offset` characters before these
+/// tokens; as many as the text has after them in the end.
 pub(crate) fn of_text<'l>(
     told: impl Iterator<Item = Told<'l>>,
     top: usize,
@@ -85,7 +94,8 @@ fn is_inside(byte: u8) -> bool {
     byte & 0xc0 == 0x80
 }
 
-/// The likeliest tokens by name, and the token itself. Halves of characters may share a name, which is the likelier's.
+/// The likeliest tokens by name, and the token itself. Halves of characters may share a name, which
+/// is the likelier's.
 fn likeliest(likelihood: &Likelihood, top: usize, tokenizer: &Tokenizer) -> Map<String, Value> {
     let own = (likelihood.token, likelihood.logprob);
     let mut named = Map::new();
@@ -96,9 +106,15 @@ fn likeliest(likelihood: &Likelihood, top: usize, tokenizer: &Tokenizer) -> Map<
 }
 
 /// The `prompt_logprobs` of a prompt, in vLLM's form: by id, the token itself first.
-pub(crate) fn of_prompt(first: u32, scores: &[Likelihood], top: usize, tokenizer: &Tokenizer) -> Value {
+pub(crate) fn of_prompt(
+    first: u32,
+    scores: &[Likelihood],
+    top: usize,
+    tokenizer: &Tokenizer,
+) -> Value {
     let entry = |token: u32, logprob: f32, rank: usize| {
-        let told = json!({"logprob": logprob, "rank": rank, "decoded_token": name(token, tokenizer)});
+        let told =
+            json!({"logprob": logprob, "rank": rank, "decoded_token": name(token, tokenizer)});
         (token.to_string(), told)
     };
     let by_id = |l: &Likelihood| -> Map<String, Value> {

@@ -1,5 +1,5 @@
-//! The messages of a chat request, checked and brought into the form that chat templates read: `content` is one
-//! string, `arguments` of tool calls are objects.
+//! The messages of a chat request, checked and brought into the form that chat templates read:
+//! `content` is one string, `arguments` of tool calls are objects.
 
 use crate::arguments;
 use crate::error::ApiError;
@@ -24,8 +24,9 @@ pub(crate) fn read(fields: &Fields<'_>) -> Result<Vec<Value>, ApiError> {
     read.collect()
 }
 
-/// The place of what the user says now: the last message, whatever the system says after it. What is not text is
-/// refused there alone; everything before has been answered, or was followed by something else to answer.
+/// The place of what the user says now: the last message, whatever the system says after it. What
+/// is not text is refused there alone; everything before has been answered, or was followed by
+/// something else to answer.
 pub(crate) fn newest(messages: &[Value]) -> Option<usize> {
     let aside = |message: &Value| matches!(message["role"].as_str(), Some("system" | "developer"));
     let last = messages.iter().rposition(|message| !aside(message))?;
@@ -39,7 +40,11 @@ fn read_message(fields: &Fields<'_>, newest: bool) -> Result<Value, ApiError> {
         // Results of functions as they were before there were tools.
         Some("function") => "tool",
         Some(role @ ("system" | "user" | "assistant" | "tool")) => role,
-        _ => return Err(fields.unlisted("role", "`system`, `developer`, `user`, `assistant` or `tool`")),
+        _ => {
+            return Err(
+                fields.unlisted("role", "`system`, `developer`, `user`, `assistant` or `tool`")
+            );
+        }
     };
     let mut read = Map::new();
     read.insert("role".into(), json!(role));
@@ -122,8 +127,7 @@ mod tests {
 
     #[test]
     fn messages_take_the_template_s_form() {
-        let call =
-            json!({"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{\"a\": [1]}"}});
+        let call = json!({"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{\"a\": [1]}"}});
         let read = messages(json!([
             {"role": "developer", "content": "be brief"},
             {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}], "extra": 1},
@@ -134,7 +138,10 @@ mod tests {
         assert_eq!(read[0], json!({"role": "system", "content": "be brief"}));
         assert_eq!(read[1], json!({"role": "user", "content": "ab"}));
         assert_eq!(read[2]["tool_calls"][0]["function"]["arguments"], json!({"a": [1]}));
-        assert_eq!((&read[2]["content"], &read[2]["reasoning_content"]), (&json!(""), &json!("hm")));
+        assert_eq!(
+            (&read[2]["content"], &read[2]["reasoning_content"]),
+            (&json!(""), &json!("hm"))
+        );
         assert_eq!(read[3], json!({"role": "tool", "content": "42", "tool_call_id": "c1"}));
     }
 
@@ -152,18 +159,29 @@ mod tests {
             (json!([{"role": "user", "content": 3}]), "messages[0].content"),
             (json!([{"role": "user", "content": [3]}]), "messages[0].content[0]"),
             (json!([{"role": "user", "content": [{"text": "x"}]}]), "messages[0].content[0].type"),
-            (json!([{"role": "user", "content": [{"type": "text"}]}]), "messages[0].content[0].text"),
-            (json!([{"role": "user", "content": [{"type": "smell"}]}]), "messages[0].content[0].type"),
+            (
+                json!([{"role": "user", "content": [{"type": "text"}]}]),
+                "messages[0].content[0].text",
+            ),
+            (
+                json!([{"role": "user", "content": [{"type": "smell"}]}]),
+                "messages[0].content[0].type",
+            ),
             (json!([{"role": "assistant", "tool_calls": 3}]), "messages[0].tool_calls"),
-            (json!([{"role": "assistant", "tool_calls": [{}]}]), "messages[0].tool_calls[0].function"),
+            (
+                json!([{"role": "assistant", "tool_calls": [{}]}]),
+                "messages[0].tool_calls[0].function",
+            ),
             (call(json!({})), "messages[0].tool_calls[0].function.name"),
-            (call(json!({"name": "f", "arguments": 3})), "messages[0].tool_calls[0].function.arguments"),
+            (
+                call(json!({"name": "f", "arguments": 3})),
+                "messages[0].tool_calls[0].function.arguments",
+            ),
         ] {
             let error = messages(value.clone()).unwrap_err();
             assert_eq!(error.object()["error"]["param"], field, "{value}");
         }
-        let image =
-            json!([{"role": "user", "content": [{"type": "text", "text": "x"}, {"type": "image_url"}]}]);
+        let image = json!([{"role": "user", "content": [{"type": "text", "text": "x"}, {"type": "image_url"}]}]);
         assert_eq!(
             messages(image).unwrap_err().to_string(),
             "`messages[0].content[1]` is of type `image_url`: the model that is served reads text only"
@@ -189,8 +207,9 @@ mod tests {
         ]))
         .unwrap();
         assert_eq!((&read[0]["content"], &read[3]["content"]), (&json!(seen), &json!(seen)));
-        let arguments =
-            |message: usize, call: usize| &read[message]["tool_calls"][call]["function"]["arguments"];
+        let arguments = |message: usize, call: usize| {
+            &read[message]["tool_calls"][call]["function"]["arguments"]
+        };
         assert_eq!(arguments(2, 0), &json!({"path": "a.p"}));
         assert_eq!(arguments(2, 1), &json!({"input": "*** Begin"}));
         assert_eq!((arguments(4, 0), &read[5]["role"]), (&json!({}), &json!("tool")));

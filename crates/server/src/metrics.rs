@@ -1,5 +1,5 @@
-//! Counters and histograms in Prometheus' text form. Names that gateways for vLLM know are used where they mean the
-//! same; the others begin with `forerun`. Nothing here tells what was said.
+//! Counters and histograms in Prometheus' text form. Names that gateways for vLLM know are used
+//! where they mean the same; the others begin with `forerun`. Nothing here tells what was said.
 
 use crate::job::{Finish, Outcome, Ticket};
 use engine::Round;
@@ -140,9 +140,12 @@ impl Metrics {
             cached_queries: b.made("vllm:prefix_cache_queries", "Prompt tokens looked up"),
             cached_hits: b.made("vllm:prefix_cache_hits", "Prompt tokens found"),
             cache_bytes: b.made("forerun_prefix_cache_bytes", "Bytes that cached states use"),
-            state_bytes: b.made("forerun_state_bytes", "Bytes that the states of texts use, cached ones too"),
-            cache_host_bytes: b
-                .made("forerun_prefix_cache_host_bytes", "Bytes of those stowed in the host's memory"),
+            state_bytes: b
+                .made("forerun_state_bytes", "Bytes that the states of texts use, cached ones too"),
+            cache_host_bytes: b.made(
+                "forerun_prefix_cache_host_bytes",
+                "Bytes of those stowed in the host's memory",
+            ),
             cache_entries: b.made("forerun_prefix_cache_entries", "Cached states"),
             kv_usage,
             refused: b.made("forerun_requests_refused", "Requests turned away"),
@@ -157,8 +160,16 @@ impl Metrics {
             prefill: b.seconds("vllm:request_prefill_time_seconds", "A slot to the first token"),
             decode: b.seconds("vllm:request_decode_time_seconds", "First token to last"),
             prompt_lengths: b.tokens("vllm:request_prompt_tokens", "Tokens of a prompt", context),
-            answer_lengths: b.tokens("vllm:request_generation_tokens", "Tokens of an answer", context),
-            rooms: b.tokens("vllm:request_params_max_tokens", "Tokens that an answer may have", context),
+            answer_lengths: b.tokens(
+                "vllm:request_generation_tokens",
+                "Tokens of an answer",
+                context,
+            ),
+            rooms: b.tokens(
+                "vllm:request_params_max_tokens",
+                "Tokens that an answer may have",
+                context,
+            ),
             choices: b.tokens("vllm:request_params_n", "Answers to a prompt", 20),
             drafts: b.made("vllm:spec_decode_num_drafts", "Rounds with a draft"),
             drafted: b.made("vllm:spec_decode_num_draft_tokens", "Drafted tokens judged"),
@@ -237,8 +248,8 @@ impl Metrics {
         self.errors.get_or_create(&Kind { kind }).inc();
     }
 
-    /// The page of `/metrics`, in OpenMetrics' form or in Prometheus' older one, where a counter's family is called as
-    /// its samples are.
+    /// The page of `/metrics`, in OpenMetrics' form or in Prometheus' older one, where a counter's
+    /// family is called as its samples are.
     pub(crate) fn page(&self, is_open: bool) -> String {
         let mut page = String::new();
         // Writing to a string cannot fail; a page cut short is still better than no page.
@@ -246,7 +257,8 @@ impl Metrics {
         if is_open {
             return page;
         }
-        let counters = page.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.strip_suffix(" counter"));
+        let counters =
+            page.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.strip_suffix(" counter"));
         let counters: HashSet<&str> = counters.collect();
         let older = |line: &str| {
             let mut words = line.splitn(4, ' ');

@@ -42,8 +42,12 @@ impl Abilities {
         let tool = json!({"type": "function", "function": {"name": "offered_tool", "description": "",
             "parameters": {"type": "object", "properties": {}}}});
         let render = |tools: &[Value], thinking: Option<bool>| {
-            let prompt =
-                Prompt { messages: &messages, tools, enable_thinking: thinking, ..Prompt::default() };
+            let prompt = Prompt {
+                messages: &messages,
+                tools,
+                enable_thinking: thinking,
+                ..Prompt::default()
+            };
             template.render(&prompt).ok()
         };
         let with_tool = render(&[tool], None);
@@ -88,7 +92,10 @@ pub(crate) async fn list(State(shared): State<Arc<Shared>>) -> Json<Value> {
 }
 
 /// Any name is served by the model that is loaded.
-pub(crate) async fn one(State(shared): State<Arc<Shared>>, Path(name): Path<String>) -> Json<Value> {
+pub(crate) async fn one(
+    State(shared): State<Arc<Shared>>,
+    Path(name): Path<String>,
+) -> Json<Value> {
     let about = &shared.about;
     Json(about.object(about.called(Some(&name))))
 }

@@ -28,7 +28,9 @@ pub(crate) async fn document(State(shared): State<Arc<Shared>>) -> Result<Json<V
         // Once is enough: what is served stays the same.
         shared.openapi.get_or_init(|| make(&shared)).clone()
     });
-    made.await.map(Json).map_err(|_| ApiError::Internal("a panic while describing the server".to_owned()))
+    made.await
+        .map(Json)
+        .map_err(|_| ApiError::Internal("a panic while describing the server".to_owned()))
 }
 
 fn make(shared: &Shared) -> Value {
@@ -54,7 +56,8 @@ fn make(shared: &Shared) -> Value {
         "components": {"schemas": schemas},
     });
     if shared.keys.is_some() {
-        document["components"]["securitySchemes"] = json!({"key": {"type": "http", "scheme": "bearer"}});
+        document["components"]["securitySchemes"] =
+            json!({"key": {"type": "http", "scheme": "bearer"}});
     }
     document
 }
@@ -108,7 +111,8 @@ impl Schema<'_> {
             .filter(|name| examples.iter().all(|example| example.get(name).is_some()))
             .collect();
         let fields = self.asked.tables.iter().flat_map(|table| table.iter());
-        let properties = fields.filter_map(|field| Some((field.name.to_owned(), self.of_field(field, &[])?)));
+        let properties =
+            fields.filter_map(|field| Some((field.name.to_owned(), self.of_field(field, &[])?)));
         let mut properties: Map<String, Value> = properties.collect();
         for name in &needed {
             // Nothing is not enough.
@@ -143,7 +147,8 @@ impl Schema<'_> {
         schema["description"] = json!(about);
         if let Fate::Within(fields) = field.fate {
             // Of objects in arrays it is not found out what their fields may hold.
-            let is_array = expected.as_deref().is_some_and(|expected| expected.starts_with("an array"));
+            let is_array =
+                expected.as_deref().is_some_and(|expected| expected.starts_with("an array"));
             let inner = fields.iter().filter_map(|inner| match is_array {
                 true if matches!(inner.fate, Fate::Refused(_)) => None,
                 true => Some((inner.name.to_owned(), json!({"description": inner.about}))),
@@ -164,7 +169,8 @@ impl Schema<'_> {
         let name = path.join(".");
         wrong.iter().find_map(|value| {
             let mut body = self.example();
-            let value = path.iter().skip(1).rev().fold(value.clone(), |value, name| json!({*name: value}));
+            let value =
+                path.iter().skip(1).rev().fold(value.clone(), |value, name| json!({*name: value}));
             body.insert((*path.first()?).to_owned(), value);
             match (self.asked.read)(&body, self.shared) {
                 Err(ApiError::Field { field, message }) if field == name => {
@@ -181,11 +187,13 @@ impl Schema<'_> {
 fn schema_of(expected: &str) -> Value {
     let number = |text: &str| text.parse::<f64>().ok().filter(|number| number.is_finite());
     let range = |kind: &str, rest: &str| {
-        let (least, most) = rest.split_once(" to ").unwrap_or((rest.strip_suffix(" on").unwrap_or(rest), ""));
+        let (least, most) =
+            rest.split_once(" to ").unwrap_or((rest.strip_suffix(" on").unwrap_or(rest), ""));
         let mut schema = json!({"type": [kind, "null"]});
         // Integers stay integers.
-        let bound =
-            |text: &str| text.parse::<i64>().map(|n| json!(n)).ok().or_else(|| Some(json!(number(text)?)));
+        let bound = |text: &str| {
+            text.parse::<i64>().map(|n| json!(n)).ok().or_else(|| Some(json!(number(text)?)))
+        };
         if let Some(least) = bound(least) {
             schema["minimum"] = least;
         }
@@ -224,9 +232,18 @@ mod tests {
     fn words_of_readers_are_schemas() {
         for (expected, schema) in [
             ("true or false", json!({"type": ["boolean", "null"]})),
-            ("a number from 0 to 2", json!({"type": ["number", "null"], "minimum": 0, "maximum": 2})),
-            ("a number from -0.5 to 1", json!({"type": ["number", "null"], "minimum": -0.5, "maximum": 1})),
-            ("an integer from 1 to 16", json!({"type": ["integer", "null"], "minimum": 1, "maximum": 16})),
+            (
+                "a number from 0 to 2",
+                json!({"type": ["number", "null"], "minimum": 0, "maximum": 2}),
+            ),
+            (
+                "a number from -0.5 to 1",
+                json!({"type": ["number", "null"], "minimum": -0.5, "maximum": 1}),
+            ),
+            (
+                "an integer from 1 to 16",
+                json!({"type": ["integer", "null"], "minimum": 1, "maximum": 16}),
+            ),
             ("an integer from 5 on", json!({"type": ["integer", "null"], "minimum": 5})),
             (
                 "an integer from 1 on, or -1 for no limit",

@@ -44,7 +44,9 @@ pub struct Collector {
 #[allow(missing_docs)]
 pub enum CollectorError {
     /// Another kind of address.
-    #[error("`{0}` is no address such as `http://127.0.0.1:4318`; of a collector beyond TLS ask one nearby")]
+    #[error(
+        "`{0}` is no address such as `http://127.0.0.1:4318`; of a collector beyond TLS ask one nearby"
+    )]
     Address(String),
     /// Headers of another form.
     #[error("`OTEL_EXPORTER_OTLP_HEADERS` is not of the form `name=value,name=value`")]
@@ -54,25 +56,41 @@ pub enum CollectorError {
 impl Collector {
     /// A collector at a base address, with the headers and the service's name that OpenTelemetry's
     /// variables have.
-    pub fn new(url: &str, headers: Option<&str>, service: Option<&str>) -> Result<Self, CollectorError> {
+    pub fn new(
+        url: &str,
+        headers: Option<&str>,
+        service: Option<&str>,
+    ) -> Result<Self, CollectorError> {
         let wrong = || CollectorError::Address(url.to_owned());
         let uri = url.parse::<Uri>().map_err(|_| wrong())?;
-        let authority = uri.authority().filter(|_| uri.scheme() == Some(&Scheme::HTTP)).ok_or_else(wrong)?;
+        let authority =
+            uri.authority().filter(|_| uri.scheme() == Some(&Scheme::HTTP)).ok_or_else(wrong)?;
         let authority = match authority.port_u16() {
             Some(_) => authority.to_string(),
             None => format!("{authority}:4318"),
         };
         let base = uri.path().trim_end_matches('/');
-        let path = if base.ends_with("/v1/traces") { base.to_owned() } else { format!("{base}/v1/traces") };
+        let path = if base.ends_with("/v1/traces") {
+            base.to_owned()
+        } else {
+            format!("{base}/v1/traces")
+        };
         let mut lines = String::new();
-        for header in headers.unwrap_or_default().split(',').filter(|header| !header.trim().is_empty()) {
+        for header in
+            headers.unwrap_or_default().split(',').filter(|header| !header.trim().is_empty())
+        {
             let (name, value) = header.split_once('=').ok_or(CollectorError::Headers)?;
             if header.contains(['\r', '\n']) {
                 return Err(CollectorError::Headers);
             }
             lines += &format!("{}: {}\r\n", name.trim(), value.trim());
         }
-        Ok(Self { authority, path, headers: lines, service: service.unwrap_or("forerun").to_owned() })
+        Ok(Self {
+            authority,
+            path,
+            headers: lines,
+            service: service.unwrap_or("forerun").to_owned(),
+        })
     }
 
     /// Sends a message.
@@ -138,9 +156,12 @@ impl Traces {
         }
         let span = Span::new(parent.as_ref());
         let start = nanoseconds(record.arrived);
-        let mut message = span.message(&format!("{} {}", record.method, record.route), SERVER, start, whole);
+        let mut message =
+            span.message(&format!("{} {}", record.method, record.route), SERVER, start, whole);
         attributes(record, told, &mut message);
-        if let Some(failure) = told.failure.as_ref().filter(|_| told.status.is_none_or(|code| code >= 500)) {
+        if let Some(failure) =
+            told.failure.as_ref().filter(|_| told.status.is_none_or(|code| code >= 500))
+        {
             let mut status = Message::default();
             status.text(2, failure.kind);
             status.number(3, 2);
@@ -304,7 +325,9 @@ mod tests {
 
     #[test]
     fn collectors_are_addresses_with_a_path() {
-        let of = |url: &str| Collector::new(url, None, None).map(|c| format!("{} {}", c.authority, c.path));
+        let of = |url: &str| {
+            Collector::new(url, None, None).map(|c| format!("{} {}", c.authority, c.path))
+        };
         assert_eq!(of("http://127.0.0.1:4318").unwrap(), "127.0.0.1:4318 /v1/traces");
         assert_eq!(of("http://collector/").unwrap(), "collector:4318 /v1/traces");
         assert_eq!(of("http://c:1/otlp/v1/traces").unwrap(), "c:1 /otlp/v1/traces");

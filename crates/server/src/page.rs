@@ -6,7 +6,8 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-/// Only what comes from here runs, is shown or is talked to, nobody frames it, and no text becomes HTML or a script.
+/// Only what comes from here runs, is shown or is talked to, nobody frames it, and no text becomes
+/// HTML or a script.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; \
     base-uri 'none'; form-action 'none'; frame-ancestors 'none'; \
     require-trusted-types-for 'script'; trusted-types 'none'";
@@ -38,7 +39,10 @@ const FILES: &[(&str, &str, &str)] = files! {
 pub(crate) fn routes<S: Clone + Send + Sync + 'static>() -> Router<S> {
     FILES.iter().fold(Router::new(), |router, (path, kind, text)| {
         let tag = tag(text);
-        router.route(path, get(move |headers: HeaderMap| async move { respond(&headers, kind, tag, text) }))
+        router.route(
+            path,
+            get(move |headers: HeaderMap| async move { respond(&headers, kind, tag, text) }),
+        )
     })
 }
 
@@ -97,7 +101,8 @@ mod tests {
     #[test]
     fn a_file_that_is_known_is_not_sent_again() {
         let fetch = |known: Option<&str>| {
-            let known = known.map(|tag| (header::IF_NONE_MATCH, HeaderValue::from_str(tag).unwrap()));
+            let known =
+                known.map(|tag| (header::IF_NONE_MATCH, HeaderValue::from_str(tag).unwrap()));
             respond(&known.into_iter().collect(), CSS, tag("a"), "a")
         };
         let first = fetch(None);

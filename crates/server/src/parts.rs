@@ -1,6 +1,6 @@
-//! The content of a message, of whichever API: a string, or parts of which the model reads the text. What it cannot
-//! read is refused where the answer hangs on it, and leaves a note where it is history: a client that resends its
-//! conversation must be able to go on.
+//! The content of a message, of whichever API: a string, or parts of which the model reads the
+//! text. What it cannot read is refused where the answer hangs on it, and leaves a note where it is
+//! history: a client that resends its conversation must be able to go on.
 
 use crate::error::ApiError;
 use crate::fields::{Fields, wrong};
@@ -35,7 +35,9 @@ pub(crate) fn note(kind: &str) -> String {
         "image_url" | "image" | "input_image" | "computer_screenshot" | "image_generation_call" => {
             "an image that this model cannot see"
         }
-        "input_audio" | "audio" | "audio_url" | "output_audio" => "audio that this model cannot hear",
+        "input_audio" | "audio" | "audio_url" | "output_audio" => {
+            "audio that this model cannot hear"
+        }
         "video_url" | "video" | "input_video" => "a video that this model cannot see",
         "file" | "input_file" | "container_upload" => "a file that this model cannot read",
         "document" => "a document that this model cannot read",
@@ -68,17 +70,23 @@ impl Text {
                 self.0.push_str(part.string("text")?.unwrap_or_default());
             }
             "refusal" => self.0.push_str(part.string("refusal")?.unwrap_or_default()),
-            // Thoughts among the parts of an answer: templates leave those of earlier turns out as well.
+            // Thoughts among the parts of an answer: templates leave those of earlier turns out as
+            // well.
             "thinking" | "redacted_thinking" | "reasoning" if unread == Unread::Noted => {}
             "document" => match document(part, unread)? {
                 Some(text) => self.paragraph(&text),
                 None => self.unreadable(part, kind, unread)?,
             },
             "search_result" => {
-                let content = part.get("content").map(|content| read(content, &part.path("content"), unread));
+                let content =
+                    part.get("content").map(|content| read(content, &part.path("content"), unread));
                 let head = [part.string("title")?, part.string("source")?];
                 let head: Vec<&str> = head.into_iter().flatten().collect();
-                self.paragraph(&format!("{}\n{}", head.join(", "), content.transpose()?.unwrap_or_default()));
+                self.paragraph(&format!(
+                    "{}\n{}",
+                    head.join(", "),
+                    content.transpose()?.unwrap_or_default()
+                ));
             }
             "tool_reference" => {
                 let name = part.string("tool_name")?.unwrap_or_default();
@@ -98,7 +106,12 @@ impl Text {
         self.0.push('\n');
     }
 
-    fn unreadable(&mut self, part: &Fields<'_>, kind: &str, unread: Unread) -> Result<(), ApiError> {
+    fn unreadable(
+        &mut self,
+        part: &Fields<'_>,
+        kind: &str,
+        unread: Unread,
+    ) -> Result<(), ApiError> {
         if unread == Unread::Noted {
             self.paragraph(&note(kind));
             return Ok(());
@@ -107,7 +120,8 @@ impl Text {
             return Err(part.unlisted("type", "`text`"));
         }
         let path = part.whole_path();
-        let message = format!("`{path}` is of type `{kind}`: the model that is served reads text only");
+        let message =
+            format!("`{path}` is of type `{kind}`: the model that is served reads text only");
         Err(ApiError::field(path, message))
     }
 }
@@ -133,20 +147,28 @@ mod tests {
     #[test]
     fn parts_are_read_noted_or_refused() {
         let image = json!({"type": "image_url", "image_url": {"url": "data:"}});
-        let plain = |data: &str| json!({"type": "document", "source": {"type": "text", "data": data}});
+        let plain =
+            |data: &str| json!({"type": "document", "source": {"type": "text", "data": data}});
         let pdf = json!({"type": "document", "source": {"type": "base64", "data": "AA"}});
-        let blocks =
-            json!({"type": "document", "title": "T", "source": {"type": "content", "content": "inside"}});
+        let blocks = json!({"type": "document", "title": "T", "source": {"type": "content", "content": "inside"}});
         let found = json!({"type": "search_result", "title": "T", "source": "u", "content": [{"type": "text", "text": "x"}]});
         for (parts, noted, refused) in [
             (json!("as it is"), "as it is", None),
-            (json!([{"type": "text", "text": "a"}, {"type": "input_text", "text": "b"}]), "ab", None),
+            (
+                json!([{"type": "text", "text": "a"}, {"type": "input_text", "text": "b"}]),
+                "ab",
+                None,
+            ),
             (
                 json!([{"type": "text", "text": "See:"}, image, {"type": "text", "text": "Why?"}]),
                 "See:\n[an image that this model cannot see]\nWhy?",
                 Some("p[1]"),
             ),
-            (json!([{"type": "input_audio"}]), "[audio that this model cannot hear]\n", Some("p[0]")),
+            (
+                json!([{"type": "input_audio"}]),
+                "[audio that this model cannot hear]\n",
+                Some("p[0]"),
+            ),
             (json!([{"type": "file"}]), "[a file that this model cannot read]\n", Some("p[0]")),
             (
                 json!([{"type": "smell"}]),
@@ -157,7 +179,11 @@ mod tests {
             (json!([blocks]), "T\ninside\n", None),
             (json!([pdf]), "[a document that this model cannot read]\n", Some("p[0]")),
             (json!([found]), "T, u\nx\n", None),
-            (json!([{"type": "tool_reference", "tool_name": "f"}]), "[the tool f was found]\n", None),
+            (
+                json!([{"type": "tool_reference", "tool_name": "f"}]),
+                "[the tool f was found]\n",
+                None,
+            ),
         ] {
             assert_eq!(read(&parts, "p", Unread::Noted).unwrap(), noted, "{parts}");
             let now = read(&parts, "p", Unread::Refused).map_err(ApiError::named);

@@ -1,6 +1,7 @@
-//! The prefix cache: states that earlier prompts and answers left, found again by the tokens that led to them. They
-//! have a budget of bytes where passes read them and another in the host's memory: what is used least recently is stowed
-//! there when the first is spent, fetched when it is wanted, and let go of when the second is spent too.
+//! The prefix cache: states that earlier prompts and answers left, found again by the tokens that
+//! led to them. They have a budget of bytes where passes read them and another in the host's
+//! memory: what is used least recently is stowed there when the first is spent, fetched when it is
+//! wanted, and let go of when the second is spent too.
 
 use engine::{Block, Engine, Sequence, Stowed};
 use std::collections::HashMap;
@@ -116,13 +117,14 @@ impl<K: Keeper> Entry<K> {
 }
 
 impl<K: Keeper> PrefixCache<K> {
-    /// A cache of at most `near` bytes where passes read states, and `far` bytes of the host's memory beside them.
+    /// A cache of at most `near` bytes where passes read states, and `far` bytes of the host's
+    /// memory beside them.
     pub(crate) fn new(near: usize, far: usize) -> Self {
         Self { entries: Vec::new(), near: Tally::new(near), far: Tally::new(far), clock: 0 }
     }
 
-    /// The state after the longest known beginning of `prompt`, less than all of it: the logits of its last token are
-    /// wanted, so that one is always read.
+    /// The state after the longest known beginning of `prompt`, less than all of it: the logits of
+    /// its last token are wanted, so that one is always read.
     pub(crate) fn find(&mut self, keeper: &mut K, prompt: &[u32]) -> Option<(usize, K::State)> {
         let known = |e: &Entry<K>| e.tokens.len() < prompt.len() && prompt.starts_with(&e.tokens);
         let matches = (0..self.entries.len()).filter(|i| known(&self.entries[*i]));
@@ -173,7 +175,8 @@ impl<K: Keeper> PrefixCache<K> {
         self.settle(keeper);
     }
 
-    /// Keeps to the budgets: stows what is near, lets go of what is far, the least recently used first.
+    /// Keeps to the budgets: stows what is near, lets go of what is far, the least recently used
+    /// first.
     fn settle(&mut self, keeper: &mut K) {
         while self.near.is_overdrawn() && self.make_way(keeper) {}
         while self.far.is_overdrawn()
@@ -184,7 +187,8 @@ impl<K: Keeper> PrefixCache<K> {
         }
     }
 
-    /// Lets go of the state that passes could read and that was used longest ago, or stows it; whether there was one.
+    /// Lets go of the state that passes could read and that was used longest ago, or stows it;
+    /// whether there was one.
     pub(crate) fn make_way(&mut self, keeper: &mut K) -> bool {
         let Some(oldest) = self.oldest(true) else { return false };
         let blocks = self.entries[oldest].blocks();
@@ -221,7 +225,8 @@ impl<K: Keeper> PrefixCache<K> {
 mod tests {
     use super::*;
 
-    /// A state is a list of blocks of 10 bytes; stowed, their ids are 1000 more. Counts the blocks it copied.
+    /// A state is a list of blocks of 10 bytes; stowed, their ids are 1000 more. Counts the blocks
+    /// it copied.
     #[derive(Default)]
     struct Lists {
         stowed: usize,
@@ -346,7 +351,9 @@ mod tests {
         case.insert(&[5], &[5]);
         assert_eq!((case.0.len(), case.0.bytes()), (4, (20, 20)));
         assert_eq!(case.find(&[2, 0]), None);
-        assert!([1, 3, 4, 5].into_iter().all(|id| case.find(&[id, 0]) == Some((1, vec![id as usize]))));
+        assert!(
+            [1, 3, 4, 5].into_iter().all(|id| case.find(&[id, 0]) == Some((1, vec![id as usize])))
+        );
     }
 
     #[test]

@@ -26,7 +26,11 @@ impl Rendered {
 }
 
 /// Renders the messages of a request, with `tools` on offer.
-pub(crate) fn render(fields: &Fields<'_>, tools: &[Value], shared: &Shared) -> Result<Rendered, ApiError> {
+pub(crate) fn render(
+    fields: &Fields<'_>,
+    tools: &[Value],
+    shared: &Shared,
+) -> Result<Rendered, ApiError> {
     let template = shared.template.as_ref().map_err(|why| {
         let message = format!("{why}: use /v1/completions, or serve with `--chat-template FILE`");
         ApiError::field("messages", message)
@@ -47,7 +51,8 @@ pub(crate) fn render(fields: &Fields<'_>, tools: &[Value], shared: &Shared) -> R
     let part = |i: usize| said[i].as_array().map(Vec::as_slice).unwrap_or_default();
     let extra = said[2].as_object().cloned().unwrap_or_default();
     let (messages, tools) = (part(0), part(1));
-    let prompt = Prompt { messages, tools, add_generation_prompt, enable_thinking: thinking, extra };
+    let prompt =
+        Prompt { messages, tools, add_generation_prompt, enable_thinking: thinking, extra };
     let mut text = template.render(&prompt).map_err(|error| match error {
         TemplateError::Thread(_) => ApiError::Internal(error.to_string()),
         error => ApiError::field("messages", error.to_string()),
@@ -63,8 +68,8 @@ pub(crate) fn render(fields: &Fields<'_>, tools: &[Value], shared: &Shared) -> R
     Ok(Rendered { text, mark, goes_on })
 }
 
-/// How the prompt ends: whether the last message is left open (and inside its thinking), and whether the assistant's
-/// turn is opened.
+/// How the prompt ends: whether the last message is left open (and inside its thinking), and
+/// whether the assistant's turn is opened.
 fn read_opening(fields: &Fields<'_>, messages: &[Value]) -> Result<(Option<bool>, bool), ApiError> {
     let goes_on = fields.bool("continue_final_message")?.unwrap_or(false);
     let opens = fields.bool("add_generation_prompt")?;
@@ -74,9 +79,12 @@ fn read_opening(fields: &Fields<'_>, messages: &[Value]) -> Result<(Option<bool>
     if opens == Some(true) {
         return Err(fields.wrong("add_generation_prompt", "false with `continue_final_message`"));
     }
-    let last = messages.last().filter(|last| last["role"] == "assistant" && last.get("tool_calls").is_none());
+    let last = messages
+        .last()
+        .filter(|last| last["role"] == "assistant" && last.get("tool_calls").is_none());
     let Some(last) = last else {
-        let message = "`continue_final_message` is true, but the last message is not an answer in words";
+        let message =
+            "`continue_final_message` is true, but the last message is not an answer in words";
         return Err(ApiError::field("continue_final_message", message));
     };
     let silent = last["content"].as_str().is_none_or(str::is_empty);
@@ -110,7 +118,8 @@ impl Variables {
         if let Some(variables) = fields.object("chat_template_kwargs")? {
             thinking = variables.bool("enable_thinking")?.or(thinking);
             // What the request says elsewhere is not said again here.
-            let own = ["messages", "tools", "documents", "add_generation_prompt", "enable_thinking"];
+            let own =
+                ["messages", "tools", "documents", "add_generation_prompt", "enable_thinking"];
             let others = variables.entries().filter(|(name, _)| !own.contains(&name.as_str()));
             extra.extend(others.map(|(name, value)| (name.clone(), value.clone())));
         }

@@ -1,5 +1,5 @@
-//! Conversations of all three APIs under a template as strict as Qwen3.5's: one system message, at the beginning, and a
-//! question of the user's.
+//! Conversations of all three APIs under a template as strict as Qwen3.5's: one system message, at
+//! the beginning, and a question of the user's.
 
 use crate::reader::Reader;
 use serde_json::{Value, json};
@@ -31,8 +31,10 @@ fn shown(reader: &Reader, read: Read, body: &Value) -> String {
 #[test]
 fn a_strict_template_takes_every_conversation() {
     let reader = reader();
-    let (system, user) =
-        (|text: &str| json!({"role": "system", "content": text}), json!({"role": "user", "content": "u"}));
+    let (system, user) = (
+        |text: &str| json!({"role": "system", "content": text}),
+        json!({"role": "user", "content": "u"}),
+    );
     let (answer, open) = (json!({"role": "assistant", "content": "a"}), "assistant\n<think>\n");
     let note = |text: &str| format!("<system_note>\n{text}\n</system_note>");
     let call = json!({"role": "assistant", "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": "{\"a"}}]});
@@ -53,7 +55,10 @@ fn a_strict_template_takes_every_conversation() {
             json!([system("x"), answer]),
             format!("system\nx|user\n|assistant\n<think>\n\n</think>\n\na|{open}"),
         ),
-        (json!([result, user]), format!("user\n|user\n<tool_response>\n7\n</tool_response>|user\nu|{open}")),
+        (
+            json!([result, user]),
+            format!("user\n|user\n<tool_response>\n7\n</tool_response>|user\nu|{open}"),
+        ),
         (
             json!([user, call, result, system("x")]),
             format!(
@@ -64,7 +69,11 @@ fn a_strict_template_takes_every_conversation() {
         (json!([user, user]), format!("user\nu|user\nu|{open}")),
         (json!([user, answer]), format!("user\nu|assistant\n<think>\n\n</think>\n\na|{open}")),
     ] {
-        assert_eq!(shown(&reader, Reader::chat, &json!({"messages": messages})), prompt, "{messages}");
+        assert_eq!(
+            shown(&reader, Reader::chat, &json!({"messages": messages})),
+            prompt,
+            "{messages}"
+        );
     }
     let responses = json!({"instructions": "i", "input": [
         {"role": "developer", "content": "d"}, {"role": "developer", "content": "e"}, user]});
@@ -88,46 +97,68 @@ fn an_answer_is_continued_where_it_breaks_off() {
     let on = json!({"continue_final_message": true, "add_generation_prompt": false});
     let begun = |text: &str| json!({"role": "assistant", "content": text});
     let thinks = json!({"role": "assistant", "content": "", "reasoning_content": "hm "});
-    let calls = json!({"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": ""}}]});
+    let calls =
+        json!({"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": ""}}]});
     let mark = "<|im_end|>";
     for (body, prompt) in [
-        (body(begun("The "), on.clone()), "user\nu|assistant\n<think>\n\n</think>\n\nThe ".to_owned()),
+        (
+            body(begun("The "), on.clone()),
+            "user\nu|assistant\n<think>\n\n</think>\n\nThe ".to_owned(),
+        ),
         (body(thinks, on.clone()), "user\nu|assistant\n<think>\nhm ".to_owned()),
         // What looks like the end of a turn in a message is none.
-        (body(begun(mark), on.clone()), format!("user\nu|assistant\n<think>\n\n</think>\n\n{mark}")),
+        (
+            body(begun(mark), on.clone()),
+            format!("user\nu|assistant\n<think>\n\n</think>\n\n{mark}"),
+        ),
         (
             body(begun("x"), json!({"add_generation_prompt": false})),
             "user\nu|assistant\n<think>\n\n</think>\n\nx|".into(),
         ),
         (
-            body(begun("x"), json!({"continue_final_message": true, "add_generation_prompt": true})),
-            "! `add_generation_prompt` is true, false with `continue_final_message` was expected".into(),
+            body(
+                begun("x"),
+                json!({"continue_final_message": true, "add_generation_prompt": true}),
+            ),
+            "! `add_generation_prompt` is true, false with `continue_final_message` was expected"
+                .into(),
         ),
         (
             body(calls, on.clone()),
-            "! `continue_final_message` is true, but the last message is not an answer in words".into(),
+            "! `continue_final_message` is true, but the last message is not an answer in words"
+                .into(),
         ),
         (
             json!({"messages": [user], "continue_final_message": true}),
-            "! `continue_final_message` is true, but the last message is not an answer in words".into(),
+            "! `continue_final_message` is true, but the last message is not an answer in words"
+                .into(),
         ),
     ] {
         assert_eq!(shown(&reader, Reader::chat, &body), prompt, "{body}");
     }
     let prefill = json!({"max_tokens": 9, "messages": [user, begun("The ")]});
-    assert_eq!(shown(&reader, Reader::messages, &prefill), "user\nu|assistant\n<think>\n\n</think>\n\nThe ");
-    let held =
-        body(begun("{"), json!({"continue_final_message": true, "response_format": {"type": "json_object"}}));
-    assert!(shown(&reader, Reader::chat, &held).starts_with("! an answer that goes on in the middle"));
+    assert_eq!(
+        shown(&reader, Reader::messages, &prefill),
+        "user\nu|assistant\n<think>\n\n</think>\n\nThe "
+    );
+    let held = body(
+        begun("{"),
+        json!({"continue_final_message": true, "response_format": {"type": "json_object"}}),
+    );
+    assert!(
+        shown(&reader, Reader::chat, &held).starts_with("! an answer that goes on in the middle")
+    );
 }
 
 #[test]
 fn how_hard_to_think_reaches_the_template() {
     let reader = reader();
     let messages = json!([{"role": "system", "content": "s"}, {"role": "user", "content": "u"}]);
-    for (effort, shown_effort) in
-        [("low", "s\n\nReasoning effort: low"), ("max", "s\n\nReasoning effort: xhigh"), ("none", "s")]
-    {
+    for (effort, shown_effort) in [
+        ("low", "s\n\nReasoning effort: low"),
+        ("max", "s\n\nReasoning effort: xhigh"),
+        ("none", "s"),
+    ] {
         let asked = [
             (Reader::chat as Read, json!({"messages": messages, "reasoning_effort": effort})),
             (Reader::responses, json!({"input": messages, "reasoning": {"effort": effort}})),
@@ -139,9 +170,14 @@ fn how_hard_to_think_reaches_the_template() {
         }
     }
     let body = json!({"max_tokens": 1, "output_config": {"effort": "max"}, "messages": messages});
-    assert!(shown(&reader, Reader::messages, &body).starts_with("system\ns\n\nReasoning effort: xhigh|"));
+    assert!(
+        shown(&reader, Reader::messages, &body)
+            .starts_with("system\ns\n\nReasoning effort: xhigh|")
+    );
     let body = json!({"messages": messages, "reasoning_effort": "huge"});
-    assert!(shown(&reader, Reader::chat, &body).starts_with("! `reasoning_effort` is `huge`, `none`"));
+    assert!(
+        shown(&reader, Reader::chat, &body).starts_with("! `reasoning_effort` is `huge`, `none`")
+    );
 }
 
 #[test]
@@ -150,7 +186,10 @@ fn what_is_not_done_is_told() {
     let body = json!({"input": "x", "tools": [{"type": "function", "name": "f", "parameters": {"type": "object"}},
         {"type": "web_search"}, {"type": "custom", "name": "p", "format": {"type": "grammar", "syntax": "lark", "definition": "start: \"x\""}}]});
     let chat = crate::responses::read(body.as_object().unwrap(), &reader.0).unwrap().chat;
-    assert_eq!(chat.ignored, ["tools[1]: web_search", "tools[2].format: told to the model, not enforced"]);
+    assert_eq!(
+        chat.ignored,
+        ["tools[1]: web_search", "tools[2].format: told to the model, not enforced"]
+    );
     let body = json!({"max_tokens": 1, "thinking": {"type": "enabled", "budget_tokens": 2000}, "messages": [{"role": "user", "content": "x"}]});
     let chat = crate::anthropic::read(body.as_object().unwrap(), &reader.0).unwrap();
     assert_eq!(chat.ignored, ["thinking.budget_tokens: thinking ends where the model ends it"]);

@@ -1,4 +1,5 @@
-//! Requests that are read and not answered: everything between a body and a job, without a model. Fuzzing drives it.
+//! Requests that are read and not answered: everything between a body and a job, without a model.
+//! Fuzzing drives it.
 
 use crate::error::ApiError;
 use crate::handle::Handle;
@@ -33,7 +34,8 @@ impl Reader {
             can: Abilities::of(Some(&template)),
         };
         let (vocab, ends) = (tokenizer.len(), tokenizer.ends().to_vec());
-        let limits = Limits { sampling: Sampling::default(), vocab, context: 4096, capacity: 8, ends };
+        let limits =
+            Limits { sampling: Sampling::default(), vocab, context: 4096, capacity: 8, ends };
         Self(Shared {
             handle,
             about,

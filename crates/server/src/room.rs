@@ -1,6 +1,6 @@
-//! Making room where the memory for the state of texts runs short: what is kept of earlier prompts goes first, then
-//! the youngest answer waits in the host's memory and goes on later with the same bits, and until it has come back
-//! nobody new is let in. Only a text that does not fit alone ends.
+//! Making room where the memory for the state of texts runs short: what is kept of earlier prompts
+//! goes first, then the youngest answer waits in the host's memory and goes on later with the same
+//! bits, and until it has come back nobody new is let in. Only a text that does not fit alone ends.
 
 use crate::answer::Answer;
 use crate::error::ApiError;
@@ -26,15 +26,16 @@ pub(crate) fn too_large(tokens: usize) -> ApiError {
 }
 
 impl Scheduler {
-    /// Lets go of the state that was kept of an earlier prompt and used longest ago; no, where there is none.
+    /// Lets go of the state that was kept of an earlier prompt and used longest ago; no, where
+    /// there is none.
     pub(crate) fn drop_kept(&mut self) -> bool {
         let dropped = self.cache.make_way(&mut self.engine);
         self.note_cache();
         dropped
     }
 
-    /// Lets go of something, so that what was short of room can be tried again; no, where nothing is left that could
-    /// make way.
+    /// Lets go of something, so that what was short of room can be tried again; no, where nothing
+    /// is left that could make way.
     pub(crate) fn make_way(&mut self, work: &mut Work) -> bool {
         if self.drop_kept() {
             return true;

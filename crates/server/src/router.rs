@@ -27,8 +27,8 @@ use tower_http::cors::{AllowHeaders, Any, CorsLayer};
 /// Bytes of a body at most.
 const MAX_BODY: usize = 16 << 20;
 
-/// Bodies that are understood at the same time, one a processor; the others wait, so that many long ones take neither
-/// all the processors' time nor all the memory.
+/// Bodies that are understood at the same time, one a processor; the others wait, so that many long
+/// ones take neither all the processors' time nor all the memory.
 static READERS: LazyLock<Semaphore> = LazyLock::new(|| {
     let processors = std::thread::available_parallelism().map_or(2, usize::from);
     Semaphore::new(processors.clamp(2, 16))
@@ -66,9 +66,14 @@ impl Shared {
     }
 }
 
-/// All paths. Pages of the origins in `cors` may take them too; where the server is `loopback` it answers to no other
-/// name than this machine's.
-pub(crate) fn router(shared: Arc<Shared>, log: Log, cors: &[HeaderValue], loopback: bool) -> Router {
+/// All paths. Pages of the origins in `cors` may take them too; where the server is `loopback` it
+/// answers to no other name than this machine's.
+pub(crate) fn router(
+    shared: Arc<Shared>,
+    log: Log,
+    cors: &[HeaderValue],
+    loopback: bool,
+) -> Router {
     let (open, keyed) = ROUTES.iter().partition::<Vec<&Route>, _>(|route| route.is_open);
     let add = |app: Router<Arc<Shared>>, route: &Route| app.route(route.path, (route.serve)());
     let app = keyed.into_iter().fold(Router::new(), add);
@@ -86,7 +91,9 @@ pub(crate) fn router(shared: Arc<Shared>, log: Log, cors: &[HeaderValue], loopba
         .with_state(shared);
     let app = match cors {
         [] => app,
-        origins if origins.iter().any(|origin| origin == "*") => app.layer(shares().allow_origin(Any)),
+        origins if origins.iter().any(|origin| origin == "*") => {
+            app.layer(shares().allow_origin(Any))
+        }
         origins => app.layer(shares().allow_origin(origins.to_vec())),
     };
     let app = if loopback { app.layer(middleware::from_fn(check_host)) } else { app };
@@ -97,7 +104,8 @@ pub(crate) fn router(shared: Arc<Shared>, log: Log, cors: &[HeaderValue], loopba
 /// What pages of other origins may send.
 fn shares() -> CorsLayer {
     let methods = [Method::GET, Method::POST, Method::DELETE];
-    let shares = CorsLayer::new().allow_methods(methods).allow_headers(AllowHeaders::mirror_request());
+    let shares =
+        CorsLayer::new().allow_methods(methods).allow_headers(AllowHeaders::mirror_request());
     shares.expose_headers([log::REQUEST_ID, known::HEADER])
 }
 
@@ -131,7 +139,9 @@ pub(crate) async fn health(State(shared): State<Arc<Shared>>) -> Response {
 pub(crate) async fn ready(State(shared): State<Arc<Shared>>) -> Response {
     match shared.handle.is_alive() && !shared.handle.is_closing() {
         true => Json(json!({"status": "ok"})).into_response(),
-        false => (StatusCode::SERVICE_UNAVAILABLE, Json(json!({"status": "draining"}))).into_response(),
+        false => {
+            (StatusCode::SERVICE_UNAVAILABLE, Json(json!({"status": "draining"}))).into_response()
+        }
     }
 }
 
@@ -171,19 +181,30 @@ impl<S: Send + Sync> FromRequest<S> for Body {
     async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
         // A page in a browser may send other types anywhere without asking; JSON it may not.
         let kind = request.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
-        let essence =
-            kind.unwrap_or("none").split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+        let essence = kind
+            .unwrap_or("none")
+            .split(';')
+            .next()
+            .unwrap_or_default()
+            .trim()
+            .to_ascii_lowercase();
         if essence != "application/json" && !essence.ends_with("+json") {
             return Err(ApiError::ContentType { found: essence });
         }
-        let length = request.headers().get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok());
-        if length.and_then(|length| length.parse().ok()).is_some_and(|length: usize| length > MAX_BODY) {
+        let length =
+            request.headers().get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok());
+        if length
+            .and_then(|length| length.parse().ok())
+            .is_some_and(|length: usize| length > MAX_BODY)
+        {
             return Err(ApiError::TooLarge { limit: MAX_BODY });
         }
         let bytes = tokio::time::timeout(BODY_PATIENCE, Bytes::from_request(request, state)).await;
         let bytes = bytes.map_err(|_| ApiError::Slow { seconds: BODY_PATIENCE.as_secs() })?;
         bytes.map(Self).map_err(|error| match error {
-            BytesRejection::FailedToBufferBody(error) if error.status() == StatusCode::PAYLOAD_TOO_LARGE => {
+            BytesRejection::FailedToBufferBody(error)
+                if error.status() == StatusCode::PAYLOAD_TOO_LARGE =>
+            {
                 ApiError::TooLarge { limit: MAX_BODY }
             }
             error => ApiError::Body(error.body_text()),
@@ -192,7 +213,8 @@ impl<S: Send + Sync> FromRequest<S> for Body {
 }
 
 impl Body {
-    /// Parses the body and reads it, away from the threads that serve connections: long texts take a while.
+    /// Parses the body and reads it, away from the threads that serve connections: long texts take
+    /// a while.
     pub(crate) async fn read<T: Send + 'static>(
         self,
         shared: &Arc<Shared>,
@@ -202,10 +224,12 @@ impl Body {
         let turn = READERS.acquire().await;
         let work = tokio::task::spawn_blocking(move || {
             let _turn = turn;
-            let body: Map<String, Value> =
-                serde_json::from_slice(&self.0).map_err(|error| ApiError::Body(error.to_string()))?;
+            let body: Map<String, Value> = serde_json::from_slice(&self.0)
+                .map_err(|error| ApiError::Body(error.to_string()))?;
             read(&body, &shared)
         });
-        work.await.unwrap_or_else(|_| Err(ApiError::Internal("a panic while reading the request".to_owned())))
+        work.await.unwrap_or_else(|_| {
+            Err(ApiError::Internal("a panic while reading the request".to_owned()))
+        })
     }
 }

@@ -92,7 +92,11 @@ const fn asks(
     Route { path, method: "post", about, asked: Some(asked), kinds, is_open: false, serve }
 }
 
-const fn tells(path: &'static str, about: &'static str, serve: fn() -> MethodRouter<Arc<Shared>>) -> Route {
+const fn tells(
+    path: &'static str,
+    about: &'static str,
+    serve: fn() -> MethodRouter<Arc<Shared>>,
+) -> Route {
     Route { path, method: "get", about, asked: None, kinds: JSON, is_open: false, serve }
 }
 
@@ -103,8 +107,12 @@ const fn open(route: Route) -> Route {
 /// All of them but the page and Ollama's, which `ollama` has.
 pub(crate) const ROUTES: &[Route] = &[
     asks("/v1/chat/completions", "Answers a chat", CHAT, STREAMED, || post(chat::complete)),
-    asks("/v1/completions", "Continues texts", COMPLETION, STREAMED, || post(completions::complete)),
-    asks("/v1/responses", "Answers a chat, as items", RESPONSE, STREAMED, || post(responses::respond)),
+    asks("/v1/completions", "Continues texts", COMPLETION, STREAMED, || {
+        post(completions::complete)
+    }),
+    asks("/v1/responses", "Answers a chat, as items", RESPONSE, STREAMED, || {
+        post(responses::respond)
+    }),
     asks("/v1/responses/input_tokens", "Counts a request's tokens", COUNTED_RESPONSE, JSON, || {
         post(responses::count)
     }),
@@ -113,7 +121,9 @@ pub(crate) const ROUTES: &[Route] = &[
         method: "delete",
         ..tells("/v1/responses/{id}", "Forgets a response", || delete(responses::remove))
     },
-    tells("/v1/responses/{id}/input_items", "What a response was made from", || get(responses::input_items)),
+    tells("/v1/responses/{id}/input_items", "What a response was made from", || {
+        get(responses::input_items)
+    }),
     asks("/v1/messages", "Answers a chat, as Anthropic does", MESSAGES, STREAMED, || {
         post(anthropic::messages)
     }),

@@ -1,6 +1,6 @@
-//! The engine's own thread. It takes jobs from a channel and turns a wheel: let go of who has left, admit who waits, read one
-//! chunk of one prompt, run one round of the answers whose turn it is. So a long prompt stalls nobody, and
-//! whoever hangs up has left the pass by the next round.
+//! The engine's own thread. It takes jobs from a channel and turns a wheel: let go of who has left,
+//! admit who waits, read one chunk of one prompt, run one round of the answers whose turn it is. So
+//! a long prompt stalls nobody, and whoever hangs up has left the pass by the next round.
 
 use crate::answer::{Answer, Begun, Reading};
 use crate::chunk::Chunk;
@@ -58,7 +58,8 @@ pub(crate) struct Work {
     pub(crate) answers: Turns<Answer>,
     /// Answers that had to make way, who left first in front.
     pub(crate) away: VecDeque<Away>,
-    /// Texts that were under way when there was no room for another; as long as none of them ends there is none.
+    /// Texts that were under way when there was no room for another; as long as none of them ends
+    /// there is none.
     full: Option<usize>,
     /// Rounds in a row that failed as a whole.
     failed: usize,
@@ -97,7 +98,9 @@ impl Scheduler {
             self.metrics.running.set(work.busy_slots() as i64);
             self.metrics.waiting.set((work.waiting.len() + work.away.len()) as i64);
             self.metrics.state_bytes.set(self.engine.backend().budget().held() as i64);
-            self.metrics.kv_usage.set(work.held_tokens() as f64 / (self.slots * self.context) as f64);
+            self.metrics
+                .kv_usage
+                .set(work.held_tokens() as f64 / (self.slots * self.context) as f64);
         }
     }
 
@@ -194,7 +197,8 @@ impl Scheduler {
         }
     }
 
-    /// Reads a chunk of a prompt where it is time for one, and lets the next answers go on where a turn is over.
+    /// Reads a chunk of a prompt where it is time for one, and lets the next answers go on where a
+    /// turn is over.
     fn change_turns(&mut self, work: &mut Work) {
         if !work.reading.is_empty() && work.answers.let_read() {
             let start = Instant::now();
@@ -240,11 +244,18 @@ impl Scheduler {
                     Some(top) => {
                         let (tokens, following) = (&prompt[from..end], &prompt[from + 1..=end]);
                         let sequence = &mut reading.sequence;
-                        reading.scores.extend(self.engine.read_scored(sequence, tokens, following, top)?);
+                        reading
+                            .scores
+                            .extend(self.engine.read_scored(sequence, tokens, following, top)?);
                     }
                 }
-                // A device may still be at it; who is told of progress is told what has been read indeed.
-                if is_alone && !ticket.job.progress { Ok(()) } else { Ok(self.engine.backend().finish()?) }
+                // A device may still be at it; who is told of progress is told what has been read
+                // indeed.
+                if is_alone && !ticket.job.progress {
+                    Ok(())
+                } else {
+                    Ok(self.engine.backend().finish()?)
+                }
             });
             match read {
                 Ok(()) => {
@@ -277,7 +288,9 @@ impl Scheduler {
                 });
                 let likelihood = match likelihood.transpose() {
                     Ok(likelihood) => likelihood,
-                    Err(error) => return fail(&ticket, choice, ApiError::Internal(error.to_string())),
+                    Err(error) => {
+                        return fail(&ticket, choice, ApiError::Internal(error.to_string()));
+                    }
                 };
                 self.metrics.first_token.observe(ticket.arrived.elapsed().as_secs_f64());
                 self.metrics.generation_tokens.inc();
@@ -291,9 +304,15 @@ impl Scheduler {
         }
     }
 
-    /// A prompt that could not be read. For want of room it is read again when others have ended; where there are none
-    /// it does not fit at all.
-    fn not_begun(&mut self, work: &mut Work, ticket: Arc<Ticket>, choice: usize, error: &engine::Error) {
+    /// A prompt that could not be read. For want of room it is read again when others have ended;
+    /// where there are none it does not fit at all.
+    fn not_begun(
+        &mut self,
+        work: &mut Work,
+        ticket: Arc<Ticket>,
+        choice: usize,
+        error: &engine::Error,
+    ) {
         let others = work.busy_slots();
         match error.is_out_of_memory() {
             true if self.drop_kept() || others > 0 || !work.away.is_empty() => {
@@ -379,8 +398,8 @@ impl Scheduler {
         work.answers.add_round(texts, tokens, start.elapsed().as_secs_f64());
     }
 
-    /// A round that could not be run has changed nothing. Where there was no room for it somebody makes way; another
-    /// failure may have been a passing one, and is tried again once.
+    /// A round that could not be run has changed nothing. Where there was no room for it somebody
+    /// makes way; another failure may have been a passing one, and is tried again once.
     fn no_round(&mut self, work: &mut Work, error: engine::Error) {
         if error.is_out_of_memory() && self.make_way(work) {
             return;
@@ -395,7 +414,8 @@ impl Scheduler {
         for answer in work.answers.on().drain(..) {
             let tokens = answer.held_tokens();
             let too_large = is_alone && error.is_out_of_memory();
-            let error = if too_large { room::too_large(tokens) } else { told(&answer.ticket, &error) };
+            let error =
+                if too_large { room::too_large(tokens) } else { told(&answer.ticket, &error) };
             answer.fail(error);
         }
     }
@@ -447,7 +467,8 @@ fn fail(ticket: &Ticket, choice: usize, error: ApiError) {
     let _ = ticket.events.send(Event { choice, news: News::Failed(error) });
 }
 
-/// What a client is told of an error: one of what the answer is held to is about the request, and its own.
+/// What a client is told of an error: one of what the answer is held to is about the request, and
+/// its own.
 fn told(ticket: &Ticket, error: &engine::Error) -> ApiError {
     match error {
         engine::Error::Constraint { reason, .. } => ticket.job.held.error(reason),
@@ -455,8 +476,8 @@ fn told(ticket: &Ticket, error: &engine::Error) -> ApiError {
     }
 }
 
-/// Runs a part of the engine; a panic becomes an error. Passes only read committed state, and a commit that was cut
-/// short belongs to a sequence that is dropped with the error.
+/// Runs a part of the engine; a panic becomes an error. Passes only read committed state, and a
+/// commit that was cut short belongs to a sequence that is dropped with the error.
 fn guarded<T>(work: impl FnOnce() -> Result<T, engine::Error>) -> Result<T, ApiError> {
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(result) => result.map_err(|error| ApiError::Internal(error.to_string())),

@@ -1,4 +1,5 @@
-//! What a request says about how to answer, the same for every endpoint: sampling, stops, length, number, streaming.
+//! What a request says about how to answer, the same for every endpoint: sampling, stops, length,
+//! number, streaming.
 
 use crate::completions::read_ids;
 use crate::constraint::Held;
@@ -99,18 +100,28 @@ impl Settings {
     }
 
     /// The same where an answer of `least` tokens may be asked for.
-    pub(crate) fn read_from(fields: &Fields<'_>, limits: &Limits, least: i64) -> Result<Self, ApiError> {
+    pub(crate) fn read_from(
+        fields: &Fields<'_>,
+        limits: &Limits,
+        least: i64,
+    ) -> Result<Self, ApiError> {
         let file = &limits.sampling;
         let any = f64::from(f32::MIN_POSITIVE)..=f64::from(f32::MAX);
         let sampling = Sampling {
-            temperature: fields.number("temperature", 0.0..=MAX_TEMPERATURE)?.unwrap_or(file.temperature),
+            temperature: fields
+                .number("temperature", 0.0..=MAX_TEMPERATURE)?
+                .unwrap_or(file.temperature),
             top_p: fields.number("top_p", 0.0..=1.0)?.unwrap_or(file.top_p),
             // -1 is how some clients say all.
-            top_k: fields.integer("top_k", -1..=i64::MAX)?.map_or(file.top_k, |k| k.max(0) as usize),
+            top_k: fields
+                .integer("top_k", -1..=i64::MAX)?
+                .map_or(file.top_k, |k| k.max(0) as usize),
             min_p: fields.number("min_p", 0.0..=1.0)?.unwrap_or(file.min_p),
             repetition_penalty: read_either(fields, "repetition_penalty", "repeat_penalty", any)?
                 .unwrap_or(file.repetition_penalty),
-            presence_penalty: fields.number("presence_penalty", -2.0..=2.0)?.unwrap_or(file.presence_penalty),
+            presence_penalty: fields
+                .number("presence_penalty", -2.0..=2.0)?
+                .unwrap_or(file.presence_penalty),
             frequency_penalty: fields
                 .number("frequency_penalty", -2.0..=2.0)?
                 .unwrap_or(file.frequency_penalty),
@@ -186,7 +197,9 @@ impl Settings {
         let most = match self.keep {
             None => usize::MAX,
             Some(Keep::Tokens(tokens)) => tokens,
-            Some(Keep::Room) => limits.context.saturating_sub(self.max_tokens.unwrap_or(1).max(1)).max(1),
+            Some(Keep::Room) => {
+                limits.context.saturating_sub(self.max_tokens.unwrap_or(1).max(1)).max(1)
+            }
         };
         prompt.drain(..prompt.len().saturating_sub(most));
         prompt
@@ -209,8 +222,10 @@ impl Settings {
             return Err(ApiError::TooLong { field, tokens: prompt.len(), context });
         }
         let room = self.max_tokens.unwrap_or(usize::MAX).min(context - prompt.len());
-        let choices = (0..self.choices as u32).map(|choice| Sampling { choice, ..self.sampling.clone() });
-        let (choices, stops, likelihoods) = (choices.collect(), self.stops.clone(), self.likelihoods);
+        let choices =
+            (0..self.choices as u32).map(|choice| Sampling { choice, ..self.sampling.clone() });
+        let (choices, stops, likelihoods) =
+            (choices.collect(), self.stops.clone(), self.likelihoods);
         Ok(Job {
             prompt,
             choices,
@@ -234,7 +249,8 @@ impl Settings {
     }
 }
 
-/// A number nobody can guess, from the randomness that the standard library keys its hash maps with.
+/// A number nobody can guess, from the randomness that the standard library keys its hash maps
+/// with.
 pub(crate) fn random() -> u64 {
     std::collections::hash_map::RandomState::new().build_hasher().finish()
 }
@@ -284,7 +300,8 @@ fn read_likelihoods(fields: &Fields<'_>) -> Result<Option<usize>, ApiError> {
     Ok(wanted.map(|top| top as usize))
 }
 
-/// Strings that end an answer. An empty one, which forms send where nothing was filled in, ends nothing.
+/// Strings that end an answer. An empty one, which forms send where nothing was filled in, ends
+/// nothing.
 fn read_stops(fields: &Fields<'_>) -> Result<Vec<String>, ApiError> {
     let stops: Vec<String> = match fields.get("stop") {
         None => Vec::new(),
@@ -303,7 +320,8 @@ fn read_stops(fields: &Fields<'_>) -> Result<Vec<String>, ApiError> {
     }
     if let Some(i) = stops.iter().position(|stop| stop.len() > MAX_STOP_BYTES) {
         let path = format!("{}[{i}]", fields.path("stop"));
-        let message = format!("`{path}` has {} bytes, at most {MAX_STOP_BYTES} are taken", stops[i].len());
+        let message =
+            format!("`{path}` has {} bytes, at most {MAX_STOP_BYTES} are taken", stops[i].len());
         return Err(ApiError::field(path, message));
     }
     Ok(stops.into_iter().filter(|stop| !stop.is_empty()).collect())
@@ -338,7 +356,8 @@ fn read_biases(fields: &Fields<'_>, vocab: usize) -> Result<Vec<(u32, f32)>, Api
             ApiError::field("logit_bias", message)
         })?;
         let bias = value.as_f64().filter(|b| (-100.0..=100.0).contains(b));
-        let bias = bias.ok_or_else(|| wrong(biases.path(name), value, "a number from -100 to 100"))?;
+        let bias =
+            bias.ok_or_else(|| wrong(biases.path(name), value, "a number from -100 to 100"))?;
         Ok((token, bias as f32))
     };
     let list: Vec<(u32, f32)> = biases.entries().map(bias).collect::<Result<_, _>>()?;
@@ -388,11 +407,17 @@ mod tests {
         .unwrap();
         assert_eq!((settings.max_tokens, settings.choices), (None, 2));
         assert_eq!((settings.sampling.top_k, settings.sampling.seed), (4, 7));
-        assert_eq!((settings.sampling.temperature, settings.sampling.repetition_penalty), (3.0, 1.5));
+        assert_eq!(
+            (settings.sampling.temperature, settings.sampling.repetition_penalty),
+            (3.0, 1.5)
+        );
         assert!(settings.stops.is_empty() && !settings.stream);
         assert_eq!(read(json!({"stop": ""})).unwrap().stops, [""; 0]);
         assert_eq!(read(json!({"n_predict": 9})).unwrap().max_tokens, Some(9));
-        assert_eq!(read(json!({"max_completion_tokens": -1, "max_tokens": 5})).unwrap().max_tokens, Some(5));
+        assert_eq!(
+            read(json!({"max_completion_tokens": -1, "max_tokens": 5})).unwrap().max_tokens,
+            Some(5)
+        );
         let seeds = [0, 1].map(|_| read(json!({"seed": -1})).unwrap().sampling.seed);
         assert_ne!(seeds[0], seeds[1]);
     }
@@ -430,7 +455,10 @@ mod tests {
             (json!({"top_logprobs": 2}), "top_logprobs"),
             (json!({"stream": 1}), "stream"),
             (json!({"stream": true, "stream_options": 1}), "stream_options"),
-            (json!({"stream": true, "stream_options": {"include_usage": 1}}), "stream_options.include_usage"),
+            (
+                json!({"stream": true, "stream_options": {"include_usage": 1}}),
+                "stream_options.include_usage",
+            ),
             (
                 json!({"stream": true, "stream_options": {"continuous_usage_stats": 1}}),
                 "stream_options.continuous_usage_stats",

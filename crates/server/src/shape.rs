@@ -1,5 +1,5 @@
-//! What an answer may be: free, of a form (`structured.rs`), a call of a tool (`tool_choice`); and tokens that it may not
-//! have.
+//! What an answer may be: free, of a form (`structured.rs`), a call of a tool (`tool_choice`); and
+//! tokens that it may not have.
 
 use crate::budget::Budget;
 use crate::completions::read_ids;
@@ -59,7 +59,9 @@ impl<'a> Tools<'a> {
                     Err(ApiError::field("tool_choice", message))
                 }
                 "required" => Ok(Self { forced: Cow::Borrowed(tools), ..all }),
-                _ => Err(fields.unlisted("tool_choice", "`none`, `auto`, `required` or a function")),
+                _ => {
+                    Err(fields.unlisted("tool_choice", "`none`, `auto`, `required` or a function"))
+                }
             },
             Some(Value::Object(_)) => {
                 let Some(choice) = fields.object("tool_choice")? else { return Ok(all) };
@@ -127,7 +129,8 @@ fn check_tool(tool: &Fields<'_>) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// What a request's answers are held to. `thinking` says whether the prompt has left `<think>` open.
+/// What a request's answers are held to. `thinking` says whether the prompt has left `<think>`
+/// open.
 pub(crate) fn held(
     fields: &Fields<'_>,
     tools: &Tools<'_>,
@@ -138,7 +141,8 @@ pub(crate) fn held(
     let (grammar, field) = grammar(fields, tools, thinking, shared)?.unzip();
     if grammar.is_some() && settings.ignore_eos {
         let field = field.unwrap_or_default();
-        let message = format!("`ignore_eos` and `{field}` contradict each other: a form has an end");
+        let message =
+            format!("`ignore_eos` and `{field}` contradict each other: a form has an end");
         return Err(ApiError::field("ignore_eos", message));
     }
     let allowed = match fields.array("allowed_token_ids")? {
@@ -174,7 +178,11 @@ fn read_bad_words(fields: &Fields<'_>, shared: &Shared) -> Result<Vec<Vec<u32>>,
         let path = format!("{}[{i}]", fields.path("bad_words"));
         let fits = |word: &&str| !word.trim().is_empty() && word.len() <= MAX_BAD_WORD_BYTES;
         let Some(word) = word.as_str().filter(fits) else {
-            return Err(wrong(path, word, &format!("a word of at most {MAX_BAD_WORD_BYTES} bytes")));
+            return Err(wrong(
+                path,
+                word,
+                &format!("a word of at most {MAX_BAD_WORD_BYTES} bytes"),
+            ));
         };
         for spelt in [word.to_owned(), format!(" {}", word.trim_start())] {
             let row = shared.tokenizer.encode(&spelt, Specials::Literal);
@@ -205,7 +213,9 @@ fn grammar(
         (calls, _) => (Shape { answer: None, calls, several, thinking }, "tool_choice".to_owned()),
     };
     let grammar = shared.grammars()?.grammar(&shape).map_err(|error| match error {
-        GrammarError::Tokenizer(_) | GrammarError::Thread(_) => ApiError::Internal(error.to_string()),
+        GrammarError::Tokenizer(_) | GrammarError::Thread(_) => {
+            ApiError::Internal(error.to_string())
+        }
         GrammarError::Busy => ApiError::Crowded(error.to_string()),
         error => ApiError::field(field.as_str(), format!("`{field}`: {error}")),
     })?;

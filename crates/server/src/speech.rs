@@ -1,6 +1,7 @@
-//! Generated text taken apart: thinking, answer, tool calls. Streams and whole answers come from the same parts, so
-//! that a streamed answer put together is the whole one. Stop strings end the answer where a reader sees them: not in
-//! thinking, not in calls, and not in the line breaks between.
+//! Generated text taken apart: thinking, answer, tool calls. Streams and whole answers come from
+//! the same parts, so that a streamed answer put together is the whole one. Stop strings end the
+//! answer where a reader sees them: not in thinking, not in calls, and not in the line breaks
+//! between.
 
 use crate::job::Finish;
 use crate::settings::random;
@@ -39,7 +40,8 @@ impl Speech {
         Self { reasoning, calls, parallel, begun: 0, ended: 0, stops, told_stops: Vec::new() }
     }
 
-    /// The answer goes on where the prompt's last message breaks off: inside its thinking, or inside what it says.
+    /// The answer goes on where the prompt's last message breaks off: inside its thinking, or
+    /// inside what it says.
     pub(crate) fn goes_on(&mut self, thinking: bool) {
         self.reasoning = Reasoning::within(thinking);
     }
@@ -221,15 +223,19 @@ mod tests {
 
     #[test]
     fn thinking_answer_and_calls_part() {
-        let tools =
-            [json!({"function": {"name": "f", "parameters": {"properties": {"a": {"type": "integer"}}}}})];
+        let tools = [
+            json!({"function": {"name": "f", "parameters": {"properties": {"a": {"type": "integer"}}}}}),
+        ];
         let mut speech = Speech::new("<think>\n", &tools, true);
         let message = say(&mut speech, CALLS).object();
         assert_eq!(
             (&message["reasoning_content"], &message["content"]),
             (&json!("hm"), &json!("Let me see."))
         );
-        assert_eq!(message["tool_calls"][0]["function"], json!({"name": "f", "arguments": "{\"a\":1}"}));
+        assert_eq!(
+            message["tool_calls"][0]["function"],
+            json!({"name": "f", "arguments": "{\"a\":1}"})
+        );
         assert_eq!(message["tool_calls"][1]["function"], json!({"name": "g", "arguments": "{}"}));
         assert_ne!(message["tool_calls"][0]["id"], message["tool_calls"][1]["id"]);
         assert_eq!(speech.finish_reason(Finish::Stop), "tool_calls");
@@ -245,10 +251,10 @@ mod tests {
 
     #[test]
     fn stop_strings_end_what_is_said_and_nothing_else() {
-        let tools =
-            [json!({"function": {"name": "f", "parameters": {"properties": {"a": {"type": "string"}}}}})];
-        let call =
-            "<tool_call>\n<function=f>\n<parameter=a>\nSTOP\n\nx\n</parameter>\n</function>\n</tool_call>";
+        let tools = [
+            json!({"function": {"name": "f", "parameters": {"properties": {"a": {"type": "string"}}}}}),
+        ];
+        let call = "<tool_call>\n<function=f>\n<parameter=a>\nSTOP\n\nx\n</parameter>\n</function>\n</tool_call>";
         for (stop, text, reasoning, content, stopped) in [
             ("STOP", "a STOP b</think>\n\nc STOP d", "a STOP b", "c ", true),
             ("\n\n", "a\n\nb\n</think>\n\nc\n\nd", "a\n\nb", "c", true),
@@ -261,7 +267,11 @@ mod tests {
             speech.stop_at(vec![stop.to_owned()], false);
             let mut whole = speech.clone();
             let message = say(&mut speech, text);
-            assert_eq!((&*message.reasoning, &*message.content), (reasoning, content), "{stop} {text}");
+            assert_eq!(
+                (&*message.reasoning, &*message.content),
+                (reasoning, content),
+                "{stop} {text}"
+            );
             assert_eq!(speech.stopped().is_some(), stopped, "{stop} {text}");
             assert_eq!(message.calls.len(), usize::from(text.contains("<tool_call>")));
             let mut at_once = Message::default();

@@ -1,5 +1,5 @@
-//! Answers as server-sent events, or as lines of JSON. The stream owns the receiver: when the client goes away it is dropped, and with it
-//! the answer.
+//! Answers as server-sent events, or as lines of JSON. The stream owns the receiver: when the
+//! client goes away it is dropped, and with it the answer.
 
 use crate::error::ApiError;
 use crate::job::{Event, News, Outcome, Progress, Said};
@@ -17,7 +17,8 @@ use tokio::sync::mpsc::UnboundedReceiver;
 
 /// Turns news into the chunks of one API.
 pub(crate) trait Chunks: Send + Unpin + 'static {
-    /// Whether events are named after the `type` of their chunk. Streams whose events have no names end with `[DONE]`.
+    /// Whether events are named after the `type` of their chunk. Streams whose events have no names
+    /// end with `[DONE]`.
     const NAMED: bool = false;
     /// What is sent before any news.
     fn open(&mut self) -> Vec<Value>;
@@ -84,7 +85,11 @@ struct Events<C, W> {
 }
 
 /// Answers with the chunks of `answers` answers.
-pub(crate) fn stream<C: Chunks>(news: UnboundedReceiver<Event>, chunks: C, answers: usize) -> Response {
+pub(crate) fn stream<C: Chunks>(
+    news: UnboundedReceiver<Event>,
+    chunks: C,
+    answers: usize,
+) -> Response {
     let events: Events<C, sse::Event> = Events::new(news, chunks, answers);
     Sse::new(events).keep_alive(KeepAlive::default()).into_response()
 }

@@ -1,5 +1,5 @@
-//! What an answer itself is asked to be: OpenAI's `response_format`, and the fields of vLLM, SGLang and llama.cpp that
-//! say the same in other words. Only one of them can be said at a time.
+//! What an answer itself is asked to be: OpenAI's `response_format`, and the fields of vLLM, SGLang
+//! and llama.cpp that say the same in other words. Only one of them can be said at a time.
 
 use crate::error::ApiError;
 use crate::fields::{Fields, wrong};
@@ -64,8 +64,9 @@ impl Structured {
         match asked.as_slice() {
             [first, second, ..] => {
                 let (first, second) = (&first.field, &second.field);
-                let message =
-                    format!("`{first}` and `{second}` both say what the answer is: send one of them");
+                let message = format!(
+                    "`{first}` and `{second}` both say what the answer is: send one of them"
+                );
                 Err(ApiError::field(second, message))
             }
             _ => Ok(asked.pop()),
@@ -188,7 +189,9 @@ fn read_format(fields: &Fields<'_>) -> Result<Option<Structured>, ApiError> {
     };
     let wanted = match format.string("type")? {
         Some("text") => None,
-        Some("json_object") if format.get("schema").is_some() => Some(schema_of(&format, "schema")?),
+        Some("json_object") if format.get("schema").is_some() => {
+            Some(schema_of(&format, "schema")?)
+        }
         Some("json_object") => Some(Wanted::Json(any_object())),
         Some("json_schema") => match format.object("json_schema")? {
             Some(described) => {
@@ -210,7 +213,8 @@ fn read_format(fields: &Fields<'_>) -> Result<Option<Structured>, ApiError> {
     Ok(wanted.map(|wanted| Structured { field: fields.path("response_format"), wanted }))
 }
 
-/// Anthropic's `output_config.format`, or `output_format` as it was first called, as a `response_format`.
+/// Anthropic's `output_config.format`, or `output_format` as it was first called, as a
+/// `response_format`.
 pub(crate) fn of_messages(fields: &Fields<'_>) -> Result<Option<Value>, ApiError> {
     let format = match fields.object("output_config")? {
         Some(config) => config.object("format")?,
@@ -244,7 +248,8 @@ mod tests {
         let schema = json!({"type": "integer"});
         let json = || Wanted::Json(json!({"type": "integer"}));
         let object = || Wanted::Json(any_object());
-        let (regex, grammar) = (|| Wanted::Regex("a+".into()), || Wanted::Grammar("root ::= \"a\"".into()));
+        let (regex, grammar) =
+            (|| Wanted::Regex("a+".into()), || Wanted::Grammar("root ::= \"a\"".into()));
         let choice = || Wanted::Choice(vec!["a".into(), "b".into()]);
         for (body, field, wanted) in [
             (json!({"guided_json": schema}), "guided_json", json()),
@@ -255,7 +260,11 @@ mod tests {
             (json!({"guided_grammar": "root ::= \"a\""}), "guided_grammar", grammar()),
             (json!({"structured_outputs": {"json": schema}}), "structured_outputs.json", json()),
             (json!({"structured_outputs": {"regex": "a+"}}), "structured_outputs.regex", regex()),
-            (json!({"structured_outputs": {"choice": ["a", "b"]}}), "structured_outputs.choice", choice()),
+            (
+                json!({"structured_outputs": {"choice": ["a", "b"]}}),
+                "structured_outputs.choice",
+                choice(),
+            ),
             (
                 json!({"structured_outputs": {"json_object": true}}),
                 "structured_outputs.json_object",
@@ -275,7 +284,11 @@ mod tests {
                 "response_format",
                 json(),
             ),
-            (json!({"response_format": {"type": "regex", "pattern": "a+"}}), "response_format", regex()),
+            (
+                json!({"response_format": {"type": "regex", "pattern": "a+"}}),
+                "response_format",
+                regex(),
+            ),
             (
                 json!({"response_format": {"type": "grammar", "grammar": "root ::= \"a\""}}),
                 "response_format",
@@ -301,7 +314,10 @@ mod tests {
             (json!({"guided_regex": 3}), "guided_regex"),
             (json!({"guided_choice": []}), "guided_choice"),
             (json!({"guided_choice": ["a", 3]}), "guided_choice[1]"),
-            (json!({"structured_outputs": {"structural_tag": {}}}), "structured_outputs.structural_tag"),
+            (
+                json!({"structured_outputs": {"structural_tag": {}}}),
+                "structured_outputs.structural_tag",
+            ),
             (
                 json!({"structured_outputs": {"whitespace_pattern": " "}}),
                 "structured_outputs.whitespace_pattern",
@@ -311,7 +327,10 @@ mod tests {
             (json!({"response_format": {"type": "regex"}}), "response_format.pattern"),
             (json!({"response_format": {"type": "json_schema"}}), "response_format.json_schema"),
             (json!({"guided_regex": "a", "guided_choice": ["a"]}), "guided_choice"),
-            (json!({"response_format": {"type": "json_object"}, "grammar": "root ::= \"a\""}), "grammar"),
+            (
+                json!({"response_format": {"type": "json_object"}, "grammar": "root ::= \"a\""}),
+                "grammar",
+            ),
         ] {
             assert_eq!(read(body.clone()), Err(field.to_owned()), "{body}");
         }
@@ -319,13 +338,22 @@ mod tests {
 
     #[test]
     fn anthropic_s_format_is_a_schema() {
-        let of = |body: Value| of_messages(&Fields::of(body.as_object().unwrap())).map_err(ApiError::named);
+        let of = |body: Value| {
+            of_messages(&Fields::of(body.as_object().unwrap())).map_err(ApiError::named)
+        };
         let format = json!({"type": "json_schema", "schema": {"type": "null"}});
-        for body in [json!({"output_config": {"format": format}}), json!({"output_format": format})] {
-            assert_eq!(of(body).unwrap().unwrap()["json_schema"]["schema"], json!({"type": "null"}));
+        for body in [json!({"output_config": {"format": format}}), json!({"output_format": format})]
+        {
+            assert_eq!(
+                of(body).unwrap().unwrap()["json_schema"]["schema"],
+                json!({"type": "null"})
+            );
         }
         assert_eq!(of(json!({"output_config": {"effort": "low"}})), Ok(None));
         let field = "output_config.format.type";
-        assert_eq!(of(json!({"output_config": {"format": {"type": "xml"}}})), Err(field.to_owned()));
+        assert_eq!(
+            of(json!({"output_config": {"format": {"type": "xml"}}})),
+            Err(field.to_owned())
+        );
     }
 }

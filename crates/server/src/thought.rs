@@ -1,5 +1,5 @@
-//! How many tokens of an answer were thinking: counted as they are written, because text no longer tells where its tokens
-//! ended.
+//! How many tokens of an answer were thinking: counted as they are written, because text no longer
+//! tells where its tokens ended.
 
 use std::sync::Arc;
 use text::{Controls, Reasoning, Stream, Tokenizer};

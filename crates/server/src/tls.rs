@@ -60,7 +60,10 @@ impl Tls {
     }
 
     /// Agrees with the other side on how to speak.
-    pub(crate) async fn accept<S>(&self, stream: S) -> std::io::Result<tokio_rustls::server::TlsStream<S>>
+    pub(crate) async fn accept<S>(
+        &self,
+        stream: S,
+    ) -> std::io::Result<tokio_rustls::server::TlsStream<S>>
     where
         S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin,
     {

@@ -1,5 +1,5 @@
-//! `POST /tokenize` and `/detokenize`: what the server makes of a text, and of tokens. `GET /tokenizer_info`: what else
-//! a client must know to count them.
+//! `POST /tokenize` and `/detokenize`: what the server makes of a text, and of tokens. `GET
+//! /tokenizer_info`: what else a client must know to count them.
 
 use crate::completions::{encode, read_ids};
 use crate::error::ApiError;
@@ -27,14 +27,17 @@ struct Tokenized {
 }
 
 /// Tokens of `prompt` (or `content`), or of `messages` as the chat template renders them.
-pub(crate) async fn tokenize(State(shared): State<Arc<Shared>>, body: Body) -> Result<Response, ApiError> {
+pub(crate) async fn tokenize(
+    State(shared): State<Arc<Shared>>,
+    body: Body,
+) -> Result<Response, ApiError> {
     let (told, ignored) = body.read(&shared, read_text).await?;
     let answer = ([(header::CONTENT_TYPE, "application/json")], told).into_response();
     Ok(known::tell(answer, &ignored))
 }
 
-/// The answer as it is sent, and what was ignored: of a long text the answer is long itself, and written where the
-/// text is read.
+/// The answer as it is sent, and what was ignored: of a long text the answer is long itself, and
+/// written where the text is read.
 pub(crate) fn read_text(
     body: &Map<String, Value>,
     shared: &Shared,
@@ -59,7 +62,8 @@ pub(crate) fn read_text(
     let token_strs = named.then(|| tokens.iter().map(name).collect());
     let max_model_len = shared.limits.context;
     let told = Tokenized { count: tokens.len(), max_model_len, tokens, token_strs };
-    let told = serde_json::to_string(&told).map_err(|error| ApiError::Internal(error.to_string()))?;
+    let told =
+        serde_json::to_string(&told).map_err(|error| ApiError::Internal(error.to_string()))?;
     Ok((told, ignored))
 }
 
@@ -90,7 +94,10 @@ pub(crate) async fn info(State(shared): State<Arc<Shared>>) -> Json<Value> {
 }
 
 /// The text of `tokens`, control tokens included.
-pub(crate) async fn detokenize(State(shared): State<Arc<Shared>>, body: Body) -> Result<Response, ApiError> {
+pub(crate) async fn detokenize(
+    State(shared): State<Arc<Shared>>,
+    body: Body,
+) -> Result<Response, ApiError> {
     let (text, ignored) = body.read(&shared, read_tokens).await?;
     Ok(known::tell(Json(json!({"prompt": text, "content": text})).into_response(), &ignored))
 }

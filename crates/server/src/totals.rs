@@ -19,11 +19,23 @@ pub(crate) struct Totals {
 
 impl Totals {
     pub(crate) fn new(choices: usize) -> Self {
-        Self { choices, prompt: 0, completion: 0, reasoning: 0, cached: 0, so_far: None, report: None }
+        Self {
+            choices,
+            prompt: 0,
+            completion: 0,
+            reasoning: 0,
+            cached: 0,
+            so_far: None,
+            report: None,
+        }
     }
 
     /// Begins to count at prompts of these lengths, where that is wanted.
-    pub(crate) fn for_prompts(self, prompts: impl IntoIterator<Item = usize>, continuous: bool) -> Self {
+    pub(crate) fn for_prompts(
+        self,
+        prompts: impl IntoIterator<Item = usize>,
+        continuous: bool,
+    ) -> Self {
         Self { so_far: continuous.then(|| (prompts.into_iter().sum(), Vec::new())), ..self }
     }
 
@@ -54,8 +66,14 @@ impl Totals {
     }
 
     pub(crate) fn add(&mut self, choice: usize, outcome: Outcome) {
-        let Outcome { prompt_tokens, completion_tokens, reasoning_tokens, cached_tokens, report, .. } =
-            outcome;
+        let Outcome {
+            prompt_tokens,
+            completion_tokens,
+            reasoning_tokens,
+            cached_tokens,
+            report,
+            ..
+        } = outcome;
         if let Some(written) = self.written(choice) {
             *written = completion_tokens;
         }

@@ -1,28 +1,34 @@
-//! Whose turn it is. As many texts share a pass as give the most tokens per second together, which is measured: where weights
-//! have to be fetched a pass should serve all of them, and where it is the texts' own states that do not fit a cache, few at a
-//! time. Those who are not in the pass have their turn a moment later.
+//! Whose turn it is. As many texts share a pass as give the most tokens per second together, which
+//! is measured: where weights have to be fetched a pass should serve all of them, and where it is
+//! the texts' own states that do not fit a cache, few at a time. Those who are not in the pass have
+//! their turn a moment later.
 
 use std::collections::VecDeque;
 
-/// Every text has a turn within this many seconds of rounds, or a round in a cycle where rounds take longer. Short enough to look like a
-/// flow, long enough that a state is worth fetching: on two cores, with turns of 5 ms, a token of one of eight texts cost 7 % more processor time
-/// than one of a single text, with turns of 25 ms 3 %.
+/// Every text has a turn within this many seconds of rounds, or a round in a cycle where rounds
+/// take longer. Short enough to look like a flow, long enough that a state is worth fetching: on
+/// two cores, with turns of 5 ms, a token of one of eight texts cost 7 % more processor time than
+/// one of a single text, with turns of 25 ms 3 %.
 const CYCLE: f64 = 0.2;
 
-/// The same where another company is tried, and where prompts are read beside a turn for so long that everybody would wait a cycle more.
+/// The same where another company is tried, and where prompts are read beside a turn for so long
+/// that everybody would wait a cycle more.
 const SHORT_CYCLE: f64 = 0.04;
 
-/// Turns of a cycle at most; more texts than that share passes, so that nobody waits for too many others.
+/// Turns of a cycle at most; more texts than that share passes, so that nobody waits for too many
+/// others.
 const MOST_TURNS: usize = 8;
 
 /// Companies that are compared: 1, 2, 4 ... texts.
 const SIZES: usize = 6;
 
-/// What was measured before a turn counts for so many short cycles at most, or turns where they are longer.
+/// What was measured before a turn counts for so many short cycles at most, or turns where they are
+/// longer.
 const MEMORY: f64 = 4.0;
 
-/// Another company is tried, for a cycle, only after so many times the seconds that the last trial lost have passed: trials cost
-/// less than one part in so many. At least a tenth of a trial counts as lost.
+/// Another company is tried, for a cycle, only after so many times the seconds that the last trial
+/// lost have passed: trials cost less than one part in so many. At least a tenth of a trial counts
+/// as lost.
 const PATIENCE: f64 = 100.0;
 
 /// Those who take turns.
@@ -73,13 +79,15 @@ impl<T> Turns<T> {
         self.off.push_back(text);
     }
 
-    /// Whether a chunk of a prompt may be read: everybody would have had a round since the last one, had they gone on together.
+    /// Whether a chunk of a prompt may be read: everybody would have had a round since the last
+    /// one, had they gone on together.
     pub(crate) fn let_read(&self) -> bool {
         let Turn { groups, rounds_since_chunk, .. } = self.company.turn;
         self.on.is_empty() || rounds_since_chunk >= groups
     }
 
-    /// Whether the next ones should go on. Where all go on together, whoever is new joins them at once.
+    /// Whether the next ones should go on. Where all go on together, whoever is new joins them at
+    /// once.
     pub(crate) fn is_over(&self) -> bool {
         let Turn { groups, seconds, is_trial, reading, .. } = self.company.turn;
         let joined = groups == 1 && !self.off.is_empty();
@@ -117,7 +125,8 @@ struct Company {
     /// By the power of two that holds the texts of a pass.
     sizes: [Measured; SIZES],
     turn: Turn,
-    /// The size that is tried or was last, turns left of its trial, seconds since then, and how many to let pass.
+    /// The size that is tried or was last, turns left of its trial, seconds since then, and how
+    /// many to let pass.
     trial: usize,
     left: usize,
     idle: f64,
@@ -198,13 +207,16 @@ impl Company {
     /// The best size of these, or another whose time for a trial has come; whether it is a trial.
     fn size(&mut self, least: usize, most: usize) -> (usize, bool) {
         let known = (least..=most).filter(|size| self.sizes[*size].is_known());
-        let Some(best) = known.max_by(|a, b| self.sizes[*a].rate().total_cmp(&self.sizes[*b].rate())) else {
+        let Some(best) =
+            known.max_by(|a, b| self.sizes[*a].rate().total_cmp(&self.sizes[*b].rate()))
+        else {
             return (most, false);
         };
         let unknown = (least..=most).rev().find(|size| !self.sizes[*size].is_known());
         let due = self.idle >= self.wait;
         // The others have a trial one after the other.
-        let after = ((self.trial + 1).max(least)..=most).chain(least..=most).find(|size| *size != best);
+        let after =
+            ((self.trial + 1).max(least)..=most).chain(least..=most).find(|size| *size != best);
         match unknown.or(after.filter(|_| due)) {
             Some(trial) => {
                 (self.trial, self.idle, self.wait) = (trial, 0.0, 0.0);
@@ -234,8 +246,9 @@ fn size_of(texts: usize) -> usize {
 mod tests {
     use super::*;
 
-    /// Texts that take turns for so many seconds, where a round of `n` of them takes `cost(n)` and gives a token each, and a
-    /// chunk of a prompt that does not end takes `chunk`. Tokens of each text, and the longest anyone waited for one.
+    /// Texts that take turns for so many seconds, where a round of `n` of them takes `cost(n)` and
+    /// gives a token each, and a chunk of a prompt that does not end takes `chunk`. Tokens of each
+    /// text, and the longest anyone waited for one.
     fn simulate(
         turns: &mut Turns<usize>,
         seconds: f64,
@@ -325,7 +338,8 @@ mod tests {
             };
             let (tokens, _) = simulate(&mut texts(8), 60.0, None, uneven);
             let mean = (0..6000).map(|i| 1.0 / pace(0.01 * f64::from(i))).sum::<f64>() / 6000.0;
-            let share = tokens.iter().sum::<usize>() as f64 / (60.0 * mean * best as f64 / cost(best));
+            let share =
+                tokens.iter().sum::<usize>() as f64 / (60.0 * mean * best as f64 / cost(best));
             assert!(share > 0.97, "{share} of what {best} at a time give");
         }
     }
@@ -363,7 +377,8 @@ mod tests {
             for room in [1, 2, 4, 32] {
                 for (chunk, bound) in [(None, 2.5 * CYCLE), (Some(6e-3), 10.0 * SHORT_CYCLE)] {
                     let (tokens, longest) = simulate(&mut texts(count), 20.0, chunk, cached(room));
-                    let (least, most) = (tokens.iter().min().unwrap(), tokens.iter().max().unwrap());
+                    let (least, most) =
+                        (tokens.iter().min().unwrap(), tokens.iter().max().unwrap());
                     assert!(
                         *least as f64 > 0.95 * *most as f64,
                         "{count} texts, room for {room}: {tokens:?}"

@@ -14,7 +14,10 @@ fn main() -> runs::Result<()> {
     let reference = tokenizers::Tokenizer::from_file(FILE).expect("the fixture loads");
     let ids = tokenizer.encode(&text, Specials::Parse);
     let times = [
-        ("encode", seconds(|| drop(black_box(tokenizer.encode(black_box(&text), Specials::Parse))))),
+        (
+            "encode",
+            seconds(|| drop(black_box(tokenizer.encode(black_box(&text), Specials::Parse)))),
+        ),
         ("decode", seconds(|| drop(black_box(tokenizer.decode(black_box(&ids), Controls::Hide))))),
         (
             "encode by the `tokenizers` crate",
@@ -25,11 +28,13 @@ fn main() -> runs::Result<()> {
         vec![what.into(), (seconds * 1e3).into(), (text.len() as f64 / 1e6 / seconds).into()]
     };
     let table = Table::new(&["", "ms", "MB/s"], times.into_iter().map(row).collect());
-    let shapes = format!("{:.1} MB of prose, code and JSON, 1 thread, medians", text.len() as f64 / 1e6);
+    let shapes =
+        format!("{:.1} MB of prose, code and JSON, 1 thread, medians", text.len() as f64 / 1e6);
     bench.finish(&shapes, [("text", table)])
 }
 
-/// A million characters of prose in several scripts, code, templates, and a vocabulary, in which hardly a word repeats.
+/// A million characters of prose in several scripts, code, templates, and a vocabulary, in which
+/// hardly a word repeats.
 fn megabyte() -> String {
     let sources = [
         include_str!("../tests/tokenizer/sample.md"),

@@ -1,5 +1,5 @@
-//! Thinking apart from the answer: `<think>` and `</think>` split generated text in two while it arrives. The line
-//! breaks that the template puts around both parts belong to neither.
+//! Thinking apart from the answer: `<think>` and `</think>` split generated text in two while it
+//! arrives. The line breaks that the template puts around both parts belong to neither.
 
 use crate::stops::overlap;
 
@@ -49,8 +49,8 @@ impl Reasoning {
         Self { place: if open { Place::ThinkingBegins } else { Place::Start }, held: String::new() }
     }
 
-    /// For text that goes on where an earlier one broke off, inside its thinking or inside its answer. Line breaks
-    /// between the two belong to the text.
+    /// For text that goes on where an earlier one broke off, inside its thinking or inside its
+    /// answer. Line breaks between the two belong to the text.
     pub fn within(thinking: bool) -> Self {
         Self { place: if thinking { Place::Thinking } else { Place::Content }, held: String::new() }
     }
@@ -146,7 +146,11 @@ mod tests {
     #[test]
     fn thinking_and_answer_part() {
         let of = |prompt, text, reasoning: &str, content: &str| {
-            assert_eq!(split(prompt, &[text]), (reasoning.to_owned(), content.to_owned()), "{prompt} {text}");
+            assert_eq!(
+                split(prompt, &[text]),
+                (reasoning.to_owned(), content.to_owned()),
+                "{prompt} {text}"
+            );
         };
         of("<think>\n", "a\n\nb\n</think>\n\nc\n", "a\n\nb", "c\n");
         of("<think>\n", "</think>\n\nc", "", "c");

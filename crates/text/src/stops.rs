@@ -1,6 +1,7 @@
 //! Stop strings in a text that comes in pieces: nothing of one is given away, and nothing after it.
 
-/// Ends a text before the first of its stop strings. However the text is cut, what is given away is the same.
+/// Ends a text before the first of its stop strings. However the text is cut, what is given away is
+/// the same.
 ///
 /// ```
 /// let mut stops = text::Stops::new(["END".to_owned()]);
@@ -44,15 +45,19 @@ impl Stops {
     fn release(&mut self, all: bool) -> String {
         // The stop that is complete first wins, so the outcome does not depend on where pieces end.
         let found = self.stops.iter().enumerate().filter(|(_, stop)| !stop.is_empty());
-        let found =
-            found.filter_map(|(index, stop)| self.held.find(stop).map(|at| (at + stop.len(), at, index)));
+        let found = found.filter_map(|(index, stop)| {
+            self.held.find(stop).map(|at| (at + stop.len(), at, index))
+        });
         if let Some((_, at, index)) = found.min() {
             self.stopped = Some(index);
             self.held.truncate(at);
             return std::mem::take(&mut self.held);
         }
-        let kept =
-            if all { 0 } else { self.stops.iter().map(|stop| overlap(&self.held, stop)).max().unwrap_or(0) };
+        let kept = if all {
+            0
+        } else {
+            self.stops.iter().map(|stop| overlap(&self.held, stop)).max().unwrap_or(0)
+        };
         let rest = self.held.split_off(self.held.len() - kept);
         std::mem::replace(&mut self.held, rest)
     }

@@ -1,5 +1,6 @@
-//! Tokens to text while they are being generated: never half a character, never part of a stop string. However the
-//! tokens arrive, the pieces put together are the lossy decoding of all their bytes, up to the first stop string.
+//! Tokens to text while they are being generated: never half a character, never part of a stop
+//! string. However the tokens arrive, the pieces put together are the lossy decoding of all their
+//! bytes, up to the first stop string.
 
 use std::ops::Deref;
 
@@ -20,7 +21,8 @@ impl<T: Deref<Target = Tokenizer>> Stream<T> {
         Self { tokenizer, controls, stops: Stops::new(stops), partial: Vec::new() }
     }
 
-    /// Takes a token and returns the text that is now certain; nothing once a stop string has occurred.
+    /// Takes a token and returns the text that is now certain; nothing once a stop string has
+    /// occurred.
     pub fn push(&mut self, id: u32) -> String {
         self.partial.extend_from_slice(self.tokenizer.visible_bytes(id, self.controls));
         let mut text = String::new();

@@ -1,6 +1,6 @@
-//! Tool calls in generated text, while it arrives: `<tool_call>` around either `<function=NAME>` with
-//! `<parameter=KEY>` blocks, whose values get the types that the tool's schema gives them, or a JSON object with
-//! `name` and `arguments`. What is neither stays text.
+//! Tool calls in generated text, while it arrives: `<tool_call>` around either `<function=NAME>`
+//! with `<parameter=KEY>` blocks, whose values get the types that the tool's schema gives them, or
+//! a JSON object with `name` and `arguments`. What is neither stays text.
 
 use std::collections::{HashMap, HashSet};
 
@@ -18,8 +18,8 @@ const PARAMETER_END: &str = "</parameter>";
 /// Bytes of a function's or a parameter's name at most; a longer one is no name.
 const MAX_NAME: usize = 256;
 
-/// What was found. However the text was cut, the events put together are the same: texts and arguments may come in
-/// other pieces.
+/// What was found. However the text was cut, the events put together are the same: texts and
+/// arguments may come in other pieces.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CallEvent {
     /// Text outside calls.
@@ -48,7 +48,8 @@ pub struct ToolCalls {
     place: Place,
     /// Text not yet understood.
     held: String,
-    /// Bytes of it that were understood since the last piece came: taking each out at once would move the rest as often.
+    /// Bytes of it that were understood since the last piece came: taking each out at once would
+    /// move the rest as often.
     at: usize,
     /// Whether there was a call, so that white space at the end is no text.
     any: bool,
@@ -108,13 +109,16 @@ enum Types {
 }
 
 impl ToolCalls {
-    /// For answers to a prompt that offered `tools`, in OpenAI's form: `{"type": "function", "function": {...}}`, or
-    /// the inner object alone.
+    /// For answers to a prompt that offered `tools`, in OpenAI's form: `{"type": "function",
+    /// "function": {...}}`, or the inner object alone.
     pub fn new(tools: &[Value]) -> Self {
         let properties = tools.iter().filter_map(|tool| {
             let function = tool.get("function").unwrap_or(tool);
             let properties = function.pointer("/parameters/properties").and_then(Value::as_object);
-            Some((function.get("name")?.as_str()?.to_owned(), properties.cloned().unwrap_or_default()))
+            Some((
+                function.get("name")?.as_str()?.to_owned(),
+                properties.cloned().unwrap_or_default(),
+            ))
         });
         let properties = properties.collect();
         Self { properties, place: Place::Outside, held: String::new(), at: 0, any: false }
@@ -134,8 +138,8 @@ impl ToolCalls {
         &self.held[self.at..]
     }
 
-    /// The rest, when no more text comes. A call that was cut inside a value has no end, and its arguments are not
-    /// whole.
+    /// The rest, when no more text comes. A call that was cut inside a value has no end, and its
+    /// arguments are not whole.
     pub fn finish(&mut self) -> Vec<CallEvent> {
         let mut events = Vec::new();
         match std::mem::replace(&mut self.place, Place::Outside) {
@@ -227,7 +231,11 @@ impl ToolCalls {
                 self.at += end;
                 self.any = true;
                 let arguments = Value::Object(arguments).to_string();
-                events.extend([CallEvent::Begin(name), CallEvent::Arguments(arguments), CallEvent::End]);
+                events.extend([
+                    CallEvent::Begin(name),
+                    CallEvent::Arguments(arguments),
+                    CallEvent::End,
+                ]);
                 self.place = Place::Closing;
             }
             None => events.push(CallEvent::Text(OPEN.to_owned())),
@@ -256,15 +264,19 @@ impl ToolCalls {
                 self.at += length;
                 let types = self.types(&function.name, &key);
                 let ignored = !function.seen.insert(key.clone());
-                self.place =
-                    Place::Value(function, Parameter { key, types, begun: false, ignored, searched: 0 });
+                self.place = Place::Value(
+                    function,
+                    Parameter { key, types, begun: false, ignored, searched: 0 },
+                );
                 true
             }
             Tag::Partial => {
                 self.place = Place::Function(function);
                 false
             }
-            Tag::Other if FUNCTION_END.starts_with(self.rest()) || CLOSE.starts_with(self.rest()) => {
+            Tag::Other
+                if FUNCTION_END.starts_with(self.rest()) || CLOSE.starts_with(self.rest()) =>
+            {
                 self.place = Place::Function(function);
                 false
             }
@@ -276,7 +288,12 @@ impl ToolCalls {
         }
     }
 
-    fn value(&mut self, function: Function, mut parameter: Parameter, events: &mut Vec<CallEvent>) -> bool {
+    fn value(
+        &mut self,
+        function: Function,
+        mut parameter: Parameter,
+        events: &mut Vec<CallEvent>,
+    ) -> bool {
         let first = function.seen.len() == 1;
         if let Some(at) = self.rest()[parameter.searched..].find(PARAMETER_END) {
             let at = parameter.searched + at;
@@ -286,7 +303,10 @@ impl ToolCalls {
                 events.push(CallEvent::Arguments(escaped(value) + "\""));
             } else if !parameter.ignored {
                 let value = parameter.types.read(value.strip_prefix('\n').unwrap_or(value));
-                events.push(CallEvent::Arguments(format!("{}{value}", opening(&parameter.key, first))));
+                events.push(CallEvent::Arguments(format!(
+                    "{}{value}",
+                    opening(&parameter.key, first)
+                )));
             }
             self.at += at + PARAMETER_END.len();
             self.place = Place::Function(function);
@@ -297,8 +317,8 @@ impl ToolCalls {
             // The line break that may come before the end of the value is not part of it.
             let ends_in_break = self.rest()[..parameter.searched].ends_with('\n');
             let sure = parameter.searched - usize::from(ends_in_break);
-            // A line break at the very beginning is none either, and until something follows it, nobody knows whether
-            // it is the one at the end.
+            // A line break at the very beginning is none either, and until something follows it,
+            // nobody knows whether it is the one at the end.
             if sure > 0 {
                 let mut text = String::new();
                 let mut from = 0;
@@ -376,7 +396,11 @@ fn tag<'a>(text: &'a str, start: &str) -> Tag<'a> {
     // No further than a name reaches.
     let end = rest.bytes().take(MAX_NAME + 1).position(|byte| matches!(byte, b'>' | b'\n'));
     match end {
-        Some(end) if rest[end..].starts_with('>') && end <= MAX_NAME && !rest[..end].trim().is_empty() => {
+        Some(end)
+            if rest[end..].starts_with('>')
+                && end <= MAX_NAME
+                && !rest[..end].trim().is_empty() =>
+        {
             Tag::Whole(rest[..end].trim(), start.len() + end + 1)
         }
         None if rest.len() <= MAX_NAME => Tag::Partial,
@@ -384,7 +408,8 @@ fn tag<'a>(text: &'a str, start: &str) -> Tag<'a> {
     }
 }
 
-/// Name and arguments of `{"name": ..., "arguments": {...}}`; the arguments may be such an object in a string.
+/// Name and arguments of `{"name": ..., "arguments": {...}}`; the arguments may be such an object
+/// in a string.
 fn json_call(text: &str) -> Option<(String, Map<String, Value>)> {
     let mut call: Map<String, Value> = serde_json::from_str(text).ok()?;
     let name = call.get("name")?.as_str()?.to_owned();
@@ -441,7 +466,8 @@ impl Types {
             Self::String => string(),
             Self::Any => parsed().filter(|value| !value.is_string()).unwrap_or_else(string),
             Self::Json(types) => {
-                let allowed = |value: &Value| types.iter().any(|t| t != "string" && is_of_type(value, t));
+                let allowed =
+                    |value: &Value| types.iter().any(|t| t != "string" && is_of_type(value, t));
                 let python = match text.trim() {
                     "True" => Some(Value::Bool(true)),
                     "False" => Some(Value::Bool(false)),
@@ -467,7 +493,10 @@ fn collect_types(schema: &Value, types: &mut Vec<String>, depth: usize) {
         _ => {
             for several in ["anyOf", "oneOf", "allOf"] {
                 let inner = schema.get(several).and_then(Value::as_array);
-                inner.into_iter().flatten().for_each(|inner| collect_types(inner, types, depth + 1));
+                inner
+                    .into_iter()
+                    .flatten()
+                    .for_each(|inner| collect_types(inner, types, depth + 1));
             }
             let values = schema.get("enum").and_then(Value::as_array).into_iter().flatten();
             types.extend(values.chain(schema.get("const")).map(|value| type_of(value).to_owned()));

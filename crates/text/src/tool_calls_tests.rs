@@ -64,7 +64,10 @@ fn values_have_the_types_of_the_schema() {
     let expected = json!({"city": "12", "days": 3, "exact": true, "at": {"x": [1, 2]}, "scale": "warm", "kind": "a",
         "any": 1.5, "unknown": "7"});
     assert_eq!(arguments(&text), expected);
-    assert_eq!(arguments(&call(&[("scale", "2"), ("at", "null")])), json!({"scale": 2, "at": null}));
+    assert_eq!(
+        arguments(&call(&[("scale", "2"), ("at", "null")])),
+        json!({"scale": 2, "at": null})
+    );
     assert_eq!(
         arguments(&call(&[("days", "soon"), ("any", "soon")])),
         json!({"days": "soon", "any": "soon"})
@@ -78,7 +81,9 @@ fn strings_keep_their_lines() {
     assert_eq!(arguments(&call(&[("city", value)])), json!({"city": value}));
     assert_eq!(arguments(&call(&[("city", "")])), json!({"city": ""}));
     assert_eq!(
-        arguments("<tool_call><function=weather><parameter=city>Rome</parameter></function></tool_call>"),
+        arguments(
+            "<tool_call><function=weather><parameter=city>Rome</parameter></function></tool_call>"
+        ),
         json!({"city": "Rome"})
     );
 }

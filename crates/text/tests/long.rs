@@ -1,5 +1,5 @@
-//! Long texts of few kinds of characters: they fall into pieces of any length, and what is done with them must take
-//! time that grows as they do.
+//! Long texts of few kinds of characters: they fall into pieces of any length, and what is done
+//! with them must take time that grows as they do.
 
 mod common;
 
@@ -10,8 +10,9 @@ use text::{Controls, Reasoning, Specials, Stream, ToolCalls};
 
 /// Texts of about so many bytes.
 fn texts(bytes: usize) -> Vec<(&'static str, String)> {
-    let of =
-        |pattern: &'static str| pattern.chars().cycle().take(bytes / pattern.len() * pattern.chars().count());
+    let of = |pattern: &'static str| {
+        pattern.chars().cycle().take(bytes / pattern.len() * pattern.chars().count())
+    };
     let mut chance = 1u32;
     let mut letter = || {
         chance = chance.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
@@ -46,7 +47,8 @@ fn ids_are_those_of_the_reference() {
     // Around the length from which pieces are merged in another way, and well beyond.
     for bytes in [1000, 1030, 20_000] {
         for (name, text) in texts(bytes) {
-            let expected = reference.encode_fast(text.as_str(), false).expect("encodes").get_ids().to_vec();
+            let expected =
+                reference.encode_fast(text.as_str(), false).expect("encodes").get_ids().to_vec();
             let ids = tokenizer.encode(&text, Specials::Parse);
             assert!(ids == expected, "{bytes} bytes of {name}");
             assert_eq!(tokenizer.encode_marked(&text, '\u{fdd0}'), ids, "{bytes} bytes of {name}");
@@ -83,8 +85,9 @@ fn sixteen_times_the_text_takes_no_square_of_the_time() {
     let (short, long) = (texts(32 << 10), texts(512 << 10));
     for ((name, short), (_, long)) in short.iter().zip(&long) {
         for what in ["encode", "encode as text", "mark", "find calls", "find thinking", "decode"] {
-            // What takes the square takes 256 times as long, however often it is tried. Little work is done before others
-            // have their turn on a busy machine, more is not: some milliseconds are the machine's.
+            // What takes the square takes 256 times as long, however often it is tried. Little work
+            // is done before others have their turn on a busy machine, more is not: some
+            // milliseconds are the machine's.
             let is_fair = (0..5).any(|_| {
                 let before = seconds(&|| work(short, what)).max(5e-3);
                 seconds(&|| work(long, what)) < 100.0 * before

@@ -21,12 +21,16 @@ fn streamed(ids: &[u32], controls: Controls, stops: &[String]) -> (String, Optio
     (text, stream.stopped())
 }
 
-/// What `stops` leave of a whole text, by its definition: look at every longer beginning until one ends in a stop.
+/// What `stops` leave of a whole text, by its definition: look at every longer beginning until one
+/// ends in a stop.
 fn cut(text: &str, stops: &[String]) -> (String, Option<usize>) {
     for end in (1..=text.len()).filter(|end| text.is_char_boundary(*end)) {
-        let ended =
-            stops.iter().enumerate().filter(|(_, stop)| !stop.is_empty() && text[..end].ends_with(*stop));
-        if let Some((index, stop)) = ended.max_by_key(|(index, stop)| (stop.len(), std::cmp::Reverse(*index)))
+        let ended = stops
+            .iter()
+            .enumerate()
+            .filter(|(_, stop)| !stop.is_empty() && text[..end].ends_with(*stop));
+        if let Some((index, stop)) =
+            ended.max_by_key(|(index, stop)| (stop.len(), std::cmp::Reverse(*index)))
         {
             return (text[..end - stop.len()].to_owned(), Some(index));
         }
@@ -45,8 +49,17 @@ fn any_bytes() -> impl Strategy<Value = Vec<u32>> {
 
 /// Tokens of a few letters, so that stop strings occur.
 fn few_letters() -> impl Strategy<Value = Vec<u32>> {
-    let letter =
-        prop::sample::select(vec![b'a'.into(), b'b'.into(), b'c'.into(), 0xc3, 0xa9, 256, 257, 258, 259]);
+    let letter = prop::sample::select(vec![
+        b'a'.into(),
+        b'b'.into(),
+        b'c'.into(),
+        0xc3,
+        0xa9,
+        256,
+        257,
+        258,
+        259,
+    ]);
     prop::collection::vec(letter, 0..30)
 }
 

@@ -14,8 +14,10 @@ fn list(value: &Value) -> &[Value] {
 
 #[test]
 fn text_is_that_of_python() {
-    let cases: Vec<Value> = serde_json::from_str(include_str!("template/cases.json")).expect("json");
-    let expected: Value = serde_json::from_str(include_str!("template/expected.json")).expect("json");
+    let cases: Vec<Value> =
+        serde_json::from_str(include_str!("template/cases.json")).expect("json");
+    let expected: Value =
+        serde_json::from_str(include_str!("template/expected.json")).expect("json");
     for (file, source) in TEMPLATES {
         let template = ChatTemplate::new(source).expect("parses");
         for case in &cases {
@@ -66,15 +68,14 @@ fn errors_have_a_type() {
     assert!(matches!(render("{{ nothing | tojson }}"), Err(TemplateError::Failed(_))));
     assert!(matches!(render("{% include 'other' %}"), Err(TemplateError::Failed(_))));
     assert!(matches!(render(&"x".repeat(200_000)), Err(TemplateError::TooLong(200_000))));
-    let error =
-        render("{% macro f() %}{{ raise_exception('no ' ~ 1) }}{% endmacro %}{{ f() }}").expect_err("fails");
+    let error = render("{% macro f() %}{{ raise_exception('no ' ~ 1) }}{% endmacro %}{{ f() }}")
+        .expect_err("fails");
     assert_eq!(error.to_string(), "the chat template refuses: no 1");
 }
 
 #[test]
 fn a_hostile_template_ends() {
-    let endless =
-        "{% for i in range(99999) %}{% for j in range(99999) %}{% set x = i %}{% endfor %}{% endfor %}";
+    let endless = "{% for i in range(99999) %}{% for j in range(99999) %}{% set x = i %}{% endfor %}{% endfor %}";
     assert!(matches!(render(endless), Err(TemplateError::OutOfFuel)));
     assert!(matches!(
         render("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}"),
@@ -82,7 +83,8 @@ fn a_hostile_template_ends() {
     ));
 }
 
-/// Nesting that neither the parser nor the destructors of the engine bound; without a deep stack the process dies.
+/// Nesting that neither the parser nor the destructors of the engine bound; without a deep stack
+/// the process dies.
 #[test]
 fn a_deep_template_does_not_overflow_the_stack() {
     let n = 120_000;
@@ -125,8 +127,8 @@ fn a_deep_template_does_not_overflow_the_stack() {
 fn requests_cannot_change_what_is_asked() {
     let mut extra = Map::new();
     extra.insert("messages".into(), json!("smuggled"));
-    let template =
-        ChatTemplate::new("{{ messages | length }} {{ strftime_now('%Y') | length }}").expect("parses");
+    let template = ChatTemplate::new("{{ messages | length }} {{ strftime_now('%Y') | length }}")
+        .expect("parses");
     let prompt = Prompt { extra, messages: &[json!({"role": "user"})], ..Prompt::default() };
     assert_eq!(template.render(&prompt).expect("renders"), "1 4");
 }

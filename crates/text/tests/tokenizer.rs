@@ -1,4 +1,5 @@
-//! The tokenizer against Hugging Face's: kept ids from Python, and the `tokenizers` crate on arbitrary text.
+//! The tokenizer against Hugging Face's: kept ids from Python, and the `tokenizers` crate on
+//! arbitrary text.
 
 mod common;
 
@@ -44,7 +45,8 @@ fn case_text(case: &Value) -> String {
 /// Ids from runs: `7` or `[7, count]`.
 fn expand(runs: &Value) -> Vec<u32> {
     let expand = |run: &Value| {
-        let (id, count) = if run.is_array() { (&run[0], run[1].as_u64().expect("count")) } else { (run, 1) };
+        let (id, count) =
+            if run.is_array() { (&run[0], run[1].as_u64().expect("count")) } else { (run, 1) };
         std::iter::repeat_n(id.as_u64().expect("id") as u32, count as usize)
     };
     runs.as_array().expect("runs").iter().flat_map(expand).collect()
@@ -52,7 +54,8 @@ fn expand(runs: &Value) -> Vec<u32> {
 
 #[test]
 fn ids_are_those_of_python_from_either_source() {
-    let cases: Vec<Value> = serde_json::from_str(include_str!("tokenizer/cases.json")).expect("json");
+    let cases: Vec<Value> =
+        serde_json::from_str(include_str!("tokenizer/cases.json")).expect("json");
     let expected: Vec<[Value; 2]> =
         serde_json::from_str(include_str!("tokenizer/expected.json")).expect("json");
     let mut texts: Vec<String> = cases.iter().map(case_text).collect();
@@ -62,7 +65,11 @@ fn ids_are_those_of_python_from_either_source() {
         for (text, [parsed, literal]) in texts.iter().zip(&expected) {
             let shown: String = text.chars().take(80).collect();
             assert_eq!(tokenizer.encode(text, Specials::Parse), expand(parsed), "{shown:?} parsed");
-            assert_eq!(tokenizer.encode(text, Specials::Literal), expand(literal), "{shown:?} literal");
+            assert_eq!(
+                tokenizer.encode(text, Specials::Literal),
+                expand(literal),
+                "{shown:?} literal"
+            );
         }
     }
 }
@@ -86,7 +93,10 @@ fn tokens_have_bytes_kinds_and_names() {
     assert_eq!(JSON.bytes(id("<think>")), b"<think>");
     assert_eq!(JSON.kind(id("<think>")), Kind::UserDefined);
     assert_eq!(JSON.kind(id("<|im_end|>")), Kind::Control);
-    assert_eq!((JSON.kind(4090), JSON.bytes(4090), JSON.bytes(u32::MAX)), (Kind::Unused, &b""[..], &b""[..]));
+    assert_eq!(
+        (JSON.kind(4090), JSON.bytes(4090), JSON.bytes(u32::MAX)),
+        (Kind::Unused, &b""[..], &b""[..])
+    );
     assert_eq!(JSON.special("def"), None);
     let ids = JSON.encode("<|im_start|><think>x<|im_end|>", Specials::Parse);
     assert_eq!(JSON.decode(&ids, Controls::Show), "<|im_start|><think>x<|im_end|>");
@@ -168,14 +178,22 @@ fn what_a_vocabulary_can_have_wrong_is_named() {
         refused(Vocabulary { pre: "llama-bpe".into(), ..good() }),
         "tokenizer split `llama-bpe` is not known (known: qwen35, qwen2)"
     );
-    assert_eq!(refused(Vocabulary { token_types: vec![1; 7], ..good() }), "259 tokens but 7 token types");
-    assert_eq!(refused(Vocabulary { eos: Some(259), ..good() }), "eos is 259, but there are 259 tokens");
+    assert_eq!(
+        refused(Vocabulary { token_types: vec![1; 7], ..good() }),
+        "259 tokens but 7 token types"
+    );
+    assert_eq!(
+        refused(Vocabulary { eos: Some(259), ..good() }),
+        "eos is 259, but there are 259 tokens"
+    );
     assert_eq!(
         refused(Vocabulary { ends: vec![3, 300], ..good() }),
         "end of generation is 300, but there are 259 tokens"
     );
-    let merges =
-        |rules: &[&str]| Vocabulary { merges: rules.iter().map(|rule| rule.to_string()).collect(), ..good() };
+    let merges = |rules: &[&str]| Vocabulary {
+        merges: rules.iter().map(|rule| rule.to_string()).collect(),
+        ..good()
+    };
     assert!(Tokenizer::from_vocabulary(merges(&["a b", "ab c"])).is_ok());
     assert_eq!(refused(merges(&["a b", "abc"])), "merge 1 `abc` is not two tokens");
     assert_eq!(refused(merges(&["a c"])), "merge 0 `a c` names a token that text cannot become");
@@ -193,7 +211,10 @@ fn what_a_vocabulary_can_have_wrong_is_named() {
     assert_eq!(changed(|v| v.tokens[65] = "AA".into()), "no token for byte 0x41");
     assert_eq!(changed(|v| v.token_types[65] = 3), "no token for byte 0x41");
     assert_eq!(changed(|v| v.tokens[258].clear()), "added token 258 `` is empty");
-    assert!(changed(|v| v.token_types[256] = 6).starts_with("token 256 `ab` has type 6, not 1 (normal)"));
+    assert!(
+        changed(|v| v.token_types[256] = 6)
+            .starts_with("token 256 `ab` has type 6, not 1 (normal)")
+    );
     assert!(matches!(Tokenizer::from_json("nowhere.json"), Err(TokenizerError::Read { .. })));
 }
 
@@ -222,12 +243,19 @@ fn what_a_file_can_have_wrong_is_named() {
         "tokenizer split pattern `\"\\\\s+\"` is not known (known: qwen35, qwen2)"
     );
     assert!(
-        refused("/pre_tokenizer/pretokenizers/1/use_regex", json!(true)).contains("pre-tokenizer switches")
+        refused("/pre_tokenizer/pretokenizers/1/use_regex", json!(true))
+            .contains("pre-tokenizer switches")
     );
     assert!(refused("/pre_tokenizer", json!({"type": "Whitespace"})).contains("Whitespace"));
-    assert!(refused("/post_processor", json!({"type": "TemplateProcessing"})).contains("TemplateProcessing"));
+    assert!(
+        refused("/post_processor", json!({"type": "TemplateProcessing"}))
+            .contains("TemplateProcessing")
+    );
     assert!(refused("/decoder", json!({"type": "WordPiece"})).contains("decoder"));
-    assert_eq!(refused("/added_tokens/0/lstrip", json!(true)), "added token 4064 `<|endoftext|>` is lstrip");
+    assert_eq!(
+        refused("/added_tokens/0/lstrip", json!(true)),
+        "added token 4064 `<|endoftext|>` is lstrip"
+    );
     assert_eq!(
         refused("/added_tokens/1/id", json!(4064)),
         "id 4064 is both `<|endoftext|>` and `<|im_start|>`"

@@ -1,7 +1,8 @@
 //! A drafter of any dialect to a GGUF in the upstream dialect.
 //!
-//! Rows are read, encoded and written in parallel through positioned reads and writes, so memory stays at a few
-//! buffers a core whatever the model's size, and the file appears under its name only when it is whole.
+//! Rows are read, encoded and written in parallel through positioned reads and writes, so memory
+//! stays at a few buffers a core whatever the model's size, and the file appears under its name
+//! only when it is whole.
 
 mod tokenizer;
 
@@ -16,7 +17,8 @@ use std::path::Path;
 use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Source bytes handled by one task: large enough to amortise a read, small enough to keep memory and waits low.
+/// Source bytes handled by one task: large enough to amortise a read, small enough to keep memory
+/// and waits low.
 const TASK_BYTES: usize = 4 << 20;
 
 /// The mixes a drafter can be written in. Norms are F32 in all of them.
@@ -26,7 +28,8 @@ pub enum Mix {
     F16,
     Bf16,
     Q8_0,
-    /// Q4_K, with Q6_K where llama.cpp's mix spends more bits and `fc` at 8 bits, because acceptance hangs on it.
+    /// Q4_K, with Q6_K where llama.cpp's mix spends more bits and `fc` at 8 bits, because
+    /// acceptance hangs on it.
     Q4KM,
 }
 
@@ -35,7 +38,8 @@ impl Mix {
     pub const NAMES: [(&'static str, Self); 4] =
         [("f16", Self::F16), ("bf16", Self::Bf16), ("q8_0", Self::Q8_0), ("q4_k_m", Self::Q4KM)];
 
-    /// The type a tensor is written in. A row that is not whole blocks falls back to 8 bits, then to F16.
+    /// The type a tensor is written in. A row that is not whole blocks falls back to 8 bits, then
+    /// to F16.
     fn type_of(self, weight: &Weight, layers: usize) -> BlockType {
         let [_, row] = weight.shape[..] else { return BlockType::F32 };
         let wanted = match self {
@@ -65,21 +69,26 @@ impl FromStr for Mix {
     type Err = String;
     fn from_str(name: &str) -> Result<Self, String> {
         let found = Self::NAMES.iter().find(|(n, _)| n.eq_ignore_ascii_case(name));
-        found.map(|&(_, mix)| mix).ok_or_else(|| "one of f16, bf16, q8_0, q4_k_m expected".to_owned())
+        found
+            .map(|&(_, mix)| mix)
+            .ok_or_else(|| "one of f16, bf16, q8_0, q4_k_m expected".to_owned())
     }
 }
 
 impl fmt::Display for Mix {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (name, _) = Self::NAMES.iter().find(|(_, mix)| mix == self).expect("every mix has a name");
+        let (name, _) =
+            Self::NAMES.iter().find(|(_, mix)| mix == self).expect("every mix has a name");
         f.write_str(name)
     }
 }
 
-/// Value and down projections of the outer eighths and of every third layer between, as in llama.cpp's Q4_K_M.
+/// Value and down projections of the outer eighths and of every third layer between, as in
+/// llama.cpp's Q4_K_M.
 fn more_bits(name: &str, layers: usize) -> bool {
     let mut parts = name.split('.');
-    let (Some("blk"), Some(index), Some("attn_v" | "ffn_down")) = (parts.next(), parts.next(), parts.next())
+    let (Some("blk"), Some(index), Some("attn_v" | "ffn_down")) =
+        (parts.next(), parts.next(), parts.next())
     else {
         return false;
     };
@@ -112,7 +121,8 @@ pub fn source_bytes(drafter: &Drafter) -> u64 {
     drafter.weights.iter().map(|w| w.byte_len() as u64).sum()
 }
 
-/// Writes `drafter` to `out`. `name` is used where the source has none; `tokenizer` replaces the source's own.
+/// Writes `drafter` to `out`. `name` is used where the source has none; `tokenizer` replaces the
+/// source's own.
 pub fn convert(
     drafter: &Drafter,
     name: &str,
@@ -156,7 +166,9 @@ pub fn convert(
         return Err(Error::Stopped);
     }
     writer.finish().map_err(named)?;
-    let twice = |(w, ty): &(&&Weight, &BlockType)| w.ty.block_len() > 1 && w.ty != **ty && ty.block_len() > 1;
+    let twice = |(w, ty): &(&&Weight, &BlockType)| {
+        w.ty.block_len() > 1 && w.ty != **ty && ty.block_len() > 1
+    };
     let requantised = weights.iter().zip(&types).filter(twice).count();
     Ok(Summary { tensors: weights.len(), source_bytes: source_bytes(drafter), requantised })
 }
@@ -204,7 +216,8 @@ fn describe(entries: &mut Entries, drafter: &Drafter, name: &str, parameters: us
 /// `4.2M`, `1.7B`: two digits at least.
 fn size_label(parameters: usize) -> String {
     let units = [(1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "K")];
-    let (unit, suffix) = units.into_iter().find(|&(unit, _)| parameters as f64 >= unit).unwrap_or((1e3, "K"));
+    let (unit, suffix) =
+        units.into_iter().find(|&(unit, _)| parameters as f64 >= unit).unwrap_or((1e3, "K"));
     let scaled = parameters as f64 / unit;
     let decimals = usize::from(scaled.round() < 10.0);
     format!("{scaled:.decimals$}{suffix}")
@@ -231,8 +244,9 @@ struct Buffers {
 
 impl<'a> Task<'a> {
     fn split(drafter: &'a Drafter, index: usize, weight: &'a Weight, to: BlockType) -> Vec<Self> {
-        let source =
-            weight.stored(drafter.weights.tensors()).expect("a drafter's tensors are stored as they are");
+        let source = weight
+            .stored(drafter.weights.tensors())
+            .expect("a drafter's tensors are stored as they are");
         let row = weight.shape[weight.shape.len() - 1];
         let rows = weight.elements() / row;
         let bytes = |ty: BlockType, elements: usize| elements / ty.block_len() * ty.block_bytes();
@@ -281,8 +295,12 @@ mod tests {
 
     #[test]
     fn size_labels_have_two_digits() {
-        let labels =
-            [(4_195_840, "4.2M"), (1_730_000_000, "1.7B"), (15_000_000, "15M"), (470_000_000, "470M")];
+        let labels = [
+            (4_195_840, "4.2M"),
+            (1_730_000_000, "1.7B"),
+            (15_000_000, "15M"),
+            (470_000_000, "470M"),
+        ];
         for (parameters, label) in labels {
             assert_eq!(size_label(parameters), label);
         }
@@ -291,7 +309,9 @@ mod tests {
     #[test]
     fn more_bits_go_to_the_layers_llama_cpp_gives_them() {
         let layers = |part: &str, count: usize| {
-            (0..count).filter(|i| more_bits(&format!("blk.{i}.{part}.weight"), count)).collect::<Vec<_>>()
+            (0..count)
+                .filter(|i| more_bits(&format!("blk.{i}.{part}.weight"), count))
+                .collect::<Vec<_>>()
         };
         assert_eq!(layers("attn_v", 8), [0, 3, 6, 7]);
         assert_eq!(layers("ffn_down", 5), [2, 4]);

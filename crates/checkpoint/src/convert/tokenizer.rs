@@ -1,5 +1,5 @@
-//! A target's tokenizer as GGUF metadata, which llama.cpp wants in a drafter too: copied from a GGUF target, or made
-//! from a Hugging Face folder's `tokenizer.json`.
+//! A target's tokenizer as GGUF metadata, which llama.cpp wants in a drafter too: copied from a
+//! GGUF target, or made from a Hugging Face folder's `tokenizer.json`.
 
 use crate::source::sibling;
 use crate::{Error, Json, TargetConfig};
@@ -34,13 +34,16 @@ pub fn from_target(path: &Path, config: &TargetConfig) -> Result<Entries, Error>
 fn from_folder(folder: &Path, target: &TargetConfig) -> Result<Entries, Error> {
     let path = folder.join("tokenizer.json");
     let json = Json::open(&path)?;
-    let settings =
-        sibling(&path, "tokenizer_config.json").map(|p| Json::open(&p)).transpose()?.unwrap_or_default();
+    let settings = sibling(&path, "tokenizer_config.json")
+        .map(|p| Json::open(&p))
+        .transpose()?
+        .unwrap_or_default();
     let mut entries = Entries::default();
     entries.string("tokenizer.ggml.model", "gpt2");
     entries.string("tokenizer.ggml.pre", pre_tokenizer(&json)?);
 
-    let vocab = json.object("model.vocab")?.ok_or_else(|| Error::MissingKey("model.vocab".into()))?;
+    let vocab =
+        json.object("model.vocab")?.ok_or_else(|| Error::MissingKey("model.vocab".into()))?;
     let rows = target.vocab;
     let mut tokens: Vec<String> = (0..rows).map(|id| format!("[PAD{id}]")).collect();
     let mut types = vec![UNUSED; rows];
@@ -66,7 +69,11 @@ fn from_folder(folder: &Path, target: &TargetConfig) -> Result<Entries, Error> {
     for token in added {
         let text = token.get("content").and_then(|v| v.as_str()).unwrap_or_default();
         let special = token.get("special").and_then(|v| v.as_bool()).unwrap_or(false);
-        place(token.get("id").and_then(|v| v.as_u64()), text, if special { CONTROL } else { USER_DEFINED })?;
+        place(
+            token.get("id").and_then(|v| v.as_u64()),
+            text,
+            if special { CONTROL } else { USER_DEFINED },
+        )?;
     }
     let merges = merges(&json)?;
     entries.strings("tokenizer.ggml.tokens", &tokens);
@@ -74,7 +81,8 @@ fn from_folder(folder: &Path, target: &TargetConfig) -> Result<Entries, Error> {
     entries.strings("tokenizer.ggml.merges", &merges);
     for (name, key) in [("bos_token", "bos"), ("eos_token", "eos"), ("pad_token", "padding")] {
         // Written as a string, or as an added token.
-        let text = settings.get(name).and_then(|v| v.as_str().or_else(|| v.get("content")?.as_str()));
+        let text =
+            settings.get(name).and_then(|v| v.as_str().or_else(|| v.get("content")?.as_str()));
         if let Some(id) = text.and_then(|text| tokens.iter().position(|t| t == text)) {
             entries.u32(&format!("tokenizer.ggml.{key}_token_id"), id as u32);
         }
@@ -87,7 +95,8 @@ fn from_folder(folder: &Path, target: &TargetConfig) -> Result<Entries, Error> {
     Ok(entries)
 }
 
-/// The pre-tokenizer by its split pattern: Qwen3.5's takes combining marks into words, Qwen2's does not.
+/// The pre-tokenizer by its split pattern: Qwen3.5's takes combining marks into words, Qwen2's does
+/// not.
 fn pre_tokenizer(json: &Json) -> Result<&'static str, Error> {
     let text = json.get("pre_tokenizer").map(ToString::to_string).unwrap_or_default();
     if text.contains(r"[\\p{L}\\p{M}]+|\\p{N}|") {

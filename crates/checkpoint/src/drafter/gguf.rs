@@ -45,9 +45,12 @@ pub(super) fn claims(gguf: &Gguf, beside: Option<&Json>) -> Result<Claims, Error
     claims.vocab = keys.find("vocab_size", Gguf::integer)?;
     claims.causal = keys.find("attention.causal", Gguf::bool)?;
     keys.windows(&mut claims, beside)?;
-    for (name, neutral) in [("logit_scale", 1.0), ("final_logit_softcapping", 0.0), ("embedding_scale", 1.0)]
+    for (name, neutral) in
+        [("logit_scale", 1.0), ("final_logit_softcapping", 0.0), ("embedding_scale", 1.0)]
     {
-        if let Some(scale) = keys.find(name, Gguf::float)?.filter(|s| s.value != neutral && s.value != 0.0) {
+        if let Some(scale) =
+            keys.find(name, Gguf::float)?.filter(|s| s.value != neutral && s.value != 0.0)
+        {
             let what = format!("a drafter with a `{name}` of {}", scale.value);
             return Err(Error::Unsupported { what, from: scale.from });
         }
@@ -88,7 +91,8 @@ impl<'a> Keys<'a> {
     }
 
     fn windows(&self, claims: &mut Claims, beside: Option<&Json>) -> Result<(), Error> {
-        claims.window = self.find("attention.sliding_window", Gguf::integer)?.filter(|w| w.value > 0);
+        claims.window =
+            self.find("attention.sliding_window", Gguf::integer)?.filter(|w| w.value > 0);
         claims.sliding = self.find("attention.sliding_window_pattern", Gguf::bools)?;
         if claims.window.is_some() || claims.sliding.is_some() {
             return Ok(());

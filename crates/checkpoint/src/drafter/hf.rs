@@ -1,4 +1,5 @@
-//! Claims of a `config.json`: the flat form of April 2026, the nested one of June, and speculators' names.
+//! Claims of a `config.json`: the flat form of April 2026, the nested one of June, and speculators'
+//! names.
 
 use super::Dialect;
 use super::claims::Claims;
@@ -21,8 +22,11 @@ pub(super) fn claims(config: Option<&Json>) -> Result<Claims, Error> {
     claims.kv_heads = keys.first(&["num_key_value_heads"], Json::integer)?;
     claims.head_dim = keys.first(&["head_dim"], Json::integer)?;
     claims.taps = keys.taps()?;
-    claims.block =
-        keys.agreed(&["dflash_config.block_size", "block_size"], "block size", &mut claims.warnings)?;
+    claims.block = keys.agreed(
+        &["dflash_config.block_size", "block_size"],
+        "block size",
+        &mut claims.warnings,
+    )?;
     let mask = ["dflash_config.mask_token_id", "mask_token_id"];
     claims.mask_token = keys.agreed(&mask, "mask token", &mut claims.warnings)?;
     let rope = rope::from_hf(config)?;
@@ -45,14 +49,17 @@ pub(super) fn claims(config: Option<&Json>) -> Result<Claims, Error> {
 }
 
 fn refuse_unsupported(config: &Json) -> Result<(), Error> {
-    let refuse = |what: String, key: &str| Err(Error::Unsupported { what, from: format!("`{key}`") });
+    let refuse =
+        |what: String, key: &str| Err(Error::Unsupported { what, from: format!("`{key}`") });
     if let Some(act) = config.string("hidden_act")?.filter(|&a| a != "silu") {
         return refuse(format!("activation `{act}`"), "hidden_act");
     }
     if config.bool("attention_bias")? == Some(true) {
         return refuse("attention with biases".into(), "attention_bias");
     }
-    for key in ["sample_from_anchor", "dflash_config.sample_from_anchor", "sliding_window_non_causal"] {
+    for key in
+        ["sample_from_anchor", "dflash_config.sample_from_anchor", "sliding_window_non_causal"]
+    {
         if config.bool(key)? == Some(true) {
             return refuse(format!("a drafter with `{key}`"), key);
         }
@@ -63,7 +70,10 @@ fn refuse_unsupported(config: &Json) -> Result<(), Error> {
         }
     }
     if let Some(method) = config.string("quantization_config.quant_method")? {
-        return refuse(format!("a checkpoint quantised by `{method}`"), "quantization_config.quant_method");
+        return refuse(
+            format!("a checkpoint quantised by `{method}`"),
+            "quantization_config.quant_method",
+        );
     }
     Ok(())
 }
@@ -149,7 +159,8 @@ impl<'a> Keys<'a> {
         };
         // A window that is switched off is no window.
         let off = config.bool("use_sliding_window")? == Some(false);
-        let window = self.first(&["sliding_window", "dflash_config.sliding_window"], Json::integer)?;
+        let window =
+            self.first(&["sliding_window", "dflash_config.sliding_window"], Json::integer)?;
         claims.window = window.filter(|w| !off && w.value > 0);
         if claims.sliding.is_none() && claims.window.is_none() {
             claims.silence_is_full = Some("no `layer_types` and no `sliding_window` in use".into());

@@ -1,5 +1,6 @@
-//! The drafter: a DFlash block-diffusion model, from three GGUF dialects, a Hugging Face folder of either
-//! generation, or a bare safetensors file. Its dimensions come from its own tensors, never from the target.
+//! The drafter: a DFlash block-diffusion model, from three GGUF dialects, a Hugging Face folder of
+//! either generation, or a bare safetensors file. Its dimensions come from its own tensors, never
+//! from the target.
 
 mod claims;
 mod gguf;
@@ -93,8 +94,8 @@ pub struct Overrides {
     pub mask_token: Option<u32>,
     /// `--draft-taps`, counted from 0.
     pub taps: Option<Vec<usize>>,
-    /// `--draft-window`: the sliding layers' window; 0 makes every layer full. Where the file names no sliding
-    /// layer, all but the last slide, as in every published drafter that has windows.
+    /// `--draft-window`: the sliding layers' window; 0 makes every layer full. Where the file names
+    /// no sliding layer, all but the last slide, as in every published drafter that has windows.
     pub window: Option<usize>,
     /// `--draft-causal`
     pub causal: Option<Causality>,
@@ -127,8 +128,8 @@ pub enum Dialect {
     /// `qwen35-dflash-draft`, lucebox's.
     #[serde(rename = "lucebox GGUF (`*-dflash-draft`)")]
     Lucebox,
-    /// `config.json` with everything at the top level but the taps and the mask, as of April 2026, or with block size in
-    /// `dflash_config` and theta in `rope_parameters`, as of June 2026.
+    /// `config.json` with everything at the top level but the taps and the mask, as of April 2026,
+    /// or with block size in `dflash_config` and theta in `rope_parameters`, as of June 2026.
     #[serde(rename = "Hugging Face")]
     HuggingFace,
     /// A safetensors file and nothing else.
@@ -160,8 +161,13 @@ pub(crate) struct Origin {
 }
 
 impl Drafter {
-    /// Opens a file or folder that must hold a drafter, and checks it against the target where one is given.
-    pub fn open(path: &Path, overrides: &Overrides, target: Option<&TargetConfig>) -> Result<Self, Error> {
+    /// Opens a file or folder that must hold a drafter, and checks it against the target where one
+    /// is given.
+    pub fn open(
+        path: &Path,
+        overrides: &Overrides,
+        target: Option<&TargetConfig>,
+    ) -> Result<Self, Error> {
         let source = Source::open(path)?;
         if !is_drafter(&source)? {
             return Err(Error::Kind { wanted: "drafter", found: "target" });
@@ -170,7 +176,11 @@ impl Drafter {
     }
 
     /// Reads a drafter out of an open source.
-    pub fn read(source: Source, overrides: &Overrides, target: Option<&TargetConfig>) -> Result<Self, Error> {
+    pub fn read(
+        source: Source,
+        overrides: &Overrides,
+        target: Option<&TargetConfig>,
+    ) -> Result<Self, Error> {
         variants::refuse(&source)?;
         let claims = match &source {
             Source::Gguf { gguf, beside } => gguf::claims(gguf, beside.as_ref())?,
@@ -214,9 +224,10 @@ pub fn is_drafter(source: &Source) -> Result<bool, Error> {
                 "qwen35" | "qwen35moe" => Ok(false),
                 "dflash" => Ok(true),
                 _ if arch.ends_with("dflash-draft") => Ok(true),
-                _ if arch.starts_with("jetspec") => {
-                    Err(Error::Variant { variant: "JetSpec", sign: format!("architecture `{arch}`") })
-                }
+                _ if arch.starts_with("jetspec") => Err(Error::Variant {
+                    variant: "JetSpec",
+                    sign: format!("architecture `{arch}`"),
+                }),
                 _ => Err(Error::Architecture(arch.to_owned())),
             }
         }

@@ -74,8 +74,8 @@ pub(super) fn check(
     Ok(())
 }
 
-/// The reference reads layers 1 to `layers - 3`; a list shifted by one in either direction is likely a list of the
-/// other counting, read as if it were this one.
+/// The reference reads layers 1 to `layers - 3`; a list shifted by one in either direction is
+/// likely a list of the other counting, read as if it were this one.
 fn warn_convention(taps: &[usize], layers: usize, report: &mut Report) {
     let (Some(&first), Some(&last)) = (taps.first(), taps.last()) else { return };
     let shifted = match (first, layers.checked_sub(last)) {

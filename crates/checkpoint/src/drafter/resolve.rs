@@ -1,5 +1,6 @@
-//! Claims, shapes and flags to one configuration. Shapes give the dimensions and check the claims; flags win over
-//! claims; what nobody says is asked for, with the flag and the value that is likely right.
+//! Claims, shapes and flags to one configuration. Shapes give the dimensions and check the claims;
+//! flags win over claims; what nobody says is asked for, with the flag and the value that is likely
+//! right.
 
 use super::claims::Claims;
 use super::slots::aliases;
@@ -35,18 +36,26 @@ pub(super) fn resolve(
     };
     let taps = taps.or_else(|| {
         let suggestion = target_layers.map(|layers| {
-            let ids =
-                default_taps(layers, shape.taps).iter().map(usize::to_string).collect::<Vec<_>>().join(",");
+            let ids = default_taps(layers, shape.taps)
+                .iter()
+                .map(usize::to_string)
+                .collect::<Vec<_>>()
+                .join(",");
             format!("`{ids}` for a target of {layers} layers")
         });
         needs.push(Need::new("which target layers it reads", "--draft-taps", suggestion));
         None
     });
     let block = over(overrides.block, "--draft-block", &claims.block).or_else(|| {
-        needs.push(Need::new("its block size", "--draft-block", Some("16 in most drafters".into())));
+        needs.push(Need::new(
+            "its block size",
+            "--draft-block",
+            Some("16 in most drafters".into()),
+        ));
         None
     });
-    let mask = over(overrides.mask_token.map(|t| t as usize), "--draft-mask-token", &claims.mask_token);
+    let mask =
+        over(overrides.mask_token.map(|t| t as usize), "--draft-mask-token", &claims.mask_token);
     let mask = mask.or_else(|| {
         let likely = if shape.taps == 8 { 248077 } else { 248070 };
         let fits = target.is_none_or(|t| likely < t.vocab);
@@ -85,7 +94,9 @@ pub(super) fn resolve(
     })?;
     report.note("mask_token", &mask_token, mask.from);
     let scaling = match overrides.yarn {
-        Some(yarn) => Claim::key(yarn.map(|y| y.checked("--draft-yarn")).transpose()?, "--draft-yarn"),
+        Some(yarn) => {
+            Claim::key(yarn.map(|y| y.checked("--draft-yarn")).transpose()?, "--draft-yarn")
+        }
         None => claims.scaling.clone(),
     };
     let rope = Rope { theta: check_theta(&theta)?, scaling: scaling.value };
@@ -118,7 +129,8 @@ pub(super) fn resolve(
     })
 }
 
-/// The layers a drafter of `taps` taps reads in a target of `layers` layers, as the reference chooses them.
+/// The layers a drafter of `taps` taps reads in a target of `layers` layers, as the reference
+/// chooses them.
 pub fn default_taps(layers: usize, taps: usize) -> Vec<usize> {
     if taps == 1 {
         return vec![layers / 2];
@@ -157,7 +169,10 @@ impl Dimensions {
             let tensor = find(name)?;
             match *tensor.shape.as_slice() {
                 [rows, columns] if rows > 0 && columns > 0 => Ok((rows, columns, tensor)),
-                _ => Err(Error::NotMatrix { tensor: tensor.name.clone(), found: tensor.shape.clone() }),
+                _ => Err(Error::NotMatrix {
+                    tensor: tensor.name.clone(),
+                    found: tensor.shape.clone(),
+                }),
             }
         };
         let (hidden, features, fc) = matrix("fc.weight")?;
@@ -178,8 +193,9 @@ impl Dimensions {
                 expected: "a whole number of query heads per key head".into(),
             });
         }
-        let layers =
-            (0..caps::LAYERS).take_while(|i| find(&format!("blk.{i}.attn_q.weight")).is_ok()).count();
+        let layers = (0..caps::LAYERS)
+            .take_while(|i| find(&format!("blk.{i}.attn_q.weight")).is_ok())
+            .count();
         let sizes = [("hidden", hidden), ("ffn", ffn), ("taps", taps), ("q_heads", q_heads)];
         for (what, size) in sizes {
             caps::dimension(what, &Claim::new(size, "tensor shapes"))?;
@@ -206,7 +222,13 @@ impl Dimensions {
         for (what, claim, found, from) in pairs {
             match claim {
                 Some(claim) if claim.value != found => {
-                    return Err(Error::disagree(what, claim.value, claim.from.clone(), found, from));
+                    return Err(Error::disagree(
+                        what,
+                        claim.value,
+                        claim.from.clone(),
+                        found,
+                        from,
+                    ));
                 }
                 _ => {}
             }
@@ -219,12 +241,22 @@ impl Dimensions {
     }
 }
 
-fn whole(total: usize, part: usize, what: &'static str, tensor: &TensorInfo) -> Result<usize, Error> {
+fn whole(
+    total: usize,
+    part: usize,
+    what: &'static str,
+    tensor: &TensorInfo,
+) -> Result<usize, Error> {
     if part > 0 && total >= part && total.is_multiple_of(part) {
         return Ok(total / part);
     }
     let from = format!("shape of `{}`", tensor.name);
-    Err(Error::Invalid { what, value: total.to_string(), from, expected: format!("a multiple of {part}") })
+    Err(Error::Invalid {
+        what,
+        value: total.to_string(),
+        from,
+        expected: format!("a multiple of {part}"),
+    })
 }
 
 fn settle_taps(
@@ -234,9 +266,16 @@ fn settle_taps(
 ) -> Result<Vec<usize>, Error> {
     if claim.value.len() != shape.taps {
         let from = format!("shape of `{}`", shape.fc);
-        return Err(Error::disagree("tap count", claim.value.len(), claim.from.clone(), shape.taps, from));
+        return Err(Error::disagree(
+            "tap count",
+            claim.value.len(),
+            claim.from.clone(),
+            shape.taps,
+            from,
+        ));
     }
-    let taps = claim.value.iter().map(|&tap| usize::try_from(tap).ok().filter(|&t| t < caps::LAYERS));
+    let taps =
+        claim.value.iter().map(|&tap| usize::try_from(tap).ok().filter(|&t| t < caps::LAYERS));
     let taps = taps.collect::<Option<Vec<_>>>().ok_or_else(|| Error::Invalid {
         what: "a tap",
         value: format!("{:?}", claim.value),
@@ -245,7 +284,12 @@ fn settle_taps(
     })?;
     if let Some(tap) = (1..taps.len()).find(|&i| taps[..i].contains(&taps[i])).map(|i| taps[i]) {
         let (value, from) = (format!("{tap} twice in {taps:?}"), claim.from.clone());
-        return Err(Error::Invalid { what: "a tap", value, from, expected: "each layer once".into() });
+        return Err(Error::Invalid {
+            what: "a tap",
+            value,
+            from,
+            expected: "each layer once".into(),
+        });
     }
     report.note("taps", &taps, claim.from.clone());
     Ok(taps)
@@ -261,10 +305,17 @@ fn windows(
     let count = shape.layers;
     if let Some(sliding) = claims.sliding.as_ref().filter(|s| s.value.len() != count) {
         let from = "count of layers with query weights";
-        return Err(Error::disagree("layer count", sliding.value.len(), sliding.from.clone(), count, from));
+        return Err(Error::disagree(
+            "layer count",
+            sliding.value.len(),
+            sliding.from.clone(),
+            count,
+            from,
+        ));
     }
     let slides = claims.sliding.as_ref().filter(|s| s.value.contains(&true));
-    let spread = |window: usize, sliding: &[bool]| sliding.iter().map(|&s| s.then_some(window)).collect();
+    let spread =
+        |window: usize, sliding: &[bool]| sliding.iter().map(|&s| s.then_some(window)).collect();
     let flag = "--draft-window";
     let mut ask = |what: &'static str| {
         let layers = count.saturating_sub(1);
@@ -277,9 +328,10 @@ fn windows(
     };
     match (overrides.window, slides, &claims.window) {
         (Some(0), _, _) => Ok(Some(Claim::new(vec![None; count], format!("`{flag} 0`")))),
-        (Some(window), Some(slides), _) => {
-            Ok(Some(Claim::new(spread(window, &slides.value), format!("`{flag}` over {}", slides.from))))
-        }
+        (Some(window), Some(slides), _) => Ok(Some(Claim::new(
+            spread(window, &slides.value),
+            format!("`{flag}` over {}", slides.from),
+        ))),
         (Some(window), None, _) => {
             let all_but_last: Vec<bool> = (0..count).map(|i| count == 1 || i + 1 < count).collect();
             let from = format!("`{flag}` over all layers but the last");
@@ -303,8 +355,8 @@ fn windows(
     }
 }
 
-/// Causality: a flag, else what the file says for all layers, else the rule that sliding layers are causal inside
-/// the block and full layers are not.
+/// Causality: a flag, else what the file says for all layers, else the rule that sliding layers are
+/// causal inside the block and full layers are not.
 fn settle_layers(
     claims: &Claims,
     overrides: &Overrides,
@@ -344,7 +396,9 @@ fn settle_layers(
                 Dialect::Lucebox => "this dialect cannot say",
                 _ => "nothing says otherwise",
             };
-            format!("the rule, as {says}: sliding layers are causal inside the block, full layers are not")
+            format!(
+                "the rule, as {says}: sliding layers are causal inside the block, full layers are not"
+            )
         }
     };
     report.note("causal", &layers.iter().map(|l| l.causal).collect::<Vec<_>>(), from);
@@ -358,14 +412,23 @@ fn settle_eps(claims: &Claims, report: &mut Report) -> Result<f32, Error> {
     };
     if !(eps > 0.0 && eps < 1.0) {
         let expected = "a small positive number".to_owned();
-        return Err(Error::Invalid { what: "norm epsilon", value: eps.to_string(), from, expected });
+        return Err(Error::Invalid {
+            what: "norm epsilon",
+            value: eps.to_string(),
+            from,
+            expected,
+        });
     }
     report.note("norm_eps", &eps, from);
     Ok(eps)
 }
 
 /// Old converters missed a nested theta and wrote 1e6 into files for Qwen3.5, whose theta is 1e7.
-fn check_known_mistake(claims: &Claims, overrides: &Overrides, theta: &Claim<f32>) -> Result<(), Error> {
+fn check_known_mistake(
+    claims: &Claims,
+    overrides: &Overrides,
+    theta: &Claim<f32>,
+) -> Result<(), Error> {
     if overrides.rope_theta.is_some() || theta.value != 1e6 || !claims.arch.starts_with("qwen35") {
         return Ok(());
     }

@@ -82,7 +82,8 @@ fn slot(name: &str, shape: &[usize]) -> Slot {
     Slot::new(name, shape, aliases(name).into_iter().map(Place::whole).collect())
 }
 
-/// [`slots`], with the file's own spelling first, so that a missing tensor is reported by the name it should have.
+/// [`slots`], with the file's own spelling first, so that a missing tensor is reported by the name
+/// it should have.
 pub(super) fn named_for(config: &DrafterConfig, tensors: &Tensors) -> Vec<Slot> {
     let spelling = |name: &str| aliases(name).iter().position(|alias| tensors.get(alias).is_some());
     let first_layer = |name: &str| {

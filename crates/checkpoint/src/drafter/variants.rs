@@ -1,4 +1,5 @@
-//! Relatives of DFlash that need other arithmetic: recognised by their tensors and keys, and refused by name.
+//! Relatives of DFlash that need other arithmetic: recognised by their tensors and keys, and
+//! refused by name.
 
 use crate::{Error, Source};
 

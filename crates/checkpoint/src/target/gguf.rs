@@ -56,7 +56,8 @@ impl Keys<'_> {
     fn config(&mut self, moe: bool) -> Result<TargetConfig, Error> {
         let hidden = self.count("hidden", "embedding_length")?;
         let embedding = self.gguf.tensors().get("token_embd.weight");
-        let embedding = embedding.ok_or_else(|| Error::MissingTensor("token_embd.weight".into()))?;
+        let embedding =
+            embedding.ok_or_else(|| Error::MissingTensor("token_embd.weight".into()))?;
         let vocab = embedding.shape[0];
         self.report.note("vocab", &vocab, "shape of `token_embd.weight`");
         let blocks = self.count("blocks", "block_count")?;
@@ -72,8 +73,11 @@ impl Keys<'_> {
         let layers = self.layers(layer_count)?;
         let attention = self.attention()?;
         let gdn = self.gdn()?;
-        let ffn =
-            if moe { self.moe()? } else { Ffn::Dense { width: self.count("ffn", "feed_forward_length")? } };
+        let ffn = if moe {
+            self.moe()?
+        } else {
+            Ffn::Dense { width: self.count("ffn", "feed_forward_length")? }
+        };
         let norm_eps = self.float("norm_eps", "attention.layer_norm_rms_epsilon")?;
         let context_length = self.count("context_length", "context_length")?;
         let tied_head = self.gguf.tensors().get("output.weight").is_none();
@@ -104,8 +108,8 @@ impl Keys<'_> {
         })
     }
 
-    /// By `attention.recurrent_layers` where it is there, else every `full_attention_interval`-th layer attends;
-    /// either way a layer's tensors must agree.
+    /// By `attention.recurrent_layers` where it is there, else every `full_attention_interval`-th
+    /// layer attends; either way a layer's tensors must agree.
     fn layers(&mut self, count: usize) -> Result<Vec<Mixer>, Error> {
         let listed = self.key("attention.recurrent_layers");
         let mixer = |gdn: bool| if gdn { Mixer::Gdn } else { Mixer::Attention };
@@ -120,7 +124,10 @@ impl Keys<'_> {
                     format!("`{}.block_count`", self.arch),
                 ));
             }
-            (recurrent.into_iter().take(count).map(mixer).collect::<Vec<_>>(), format!("`{listed}`"))
+            (
+                recurrent.into_iter().take(count).map(mixer).collect::<Vec<_>>(),
+                format!("`{listed}`"),
+            )
         } else {
             let interval = self.count("attention_interval", "full_attention_interval")?;
             let layers = (1..=count).map(|n| mixer(n % interval != 0)).collect();
@@ -137,7 +144,13 @@ impl Keys<'_> {
                     Mixer::Gdn => ("Gated DeltaNet", "attention"),
                 };
                 let what = format!("the mixer of layer {index}");
-                return Err(Error::disagree(what, claimed, from, found, format!("tensor `{name}`")));
+                return Err(Error::disagree(
+                    what,
+                    claimed,
+                    from,
+                    found,
+                    format!("tensor `{name}`"),
+                ));
             }
         }
         self.report.note("layers", &layers, from);
@@ -150,7 +163,8 @@ impl Keys<'_> {
         let head_dim = self.count("head_dim", "attention.key_length")?;
         let value_dim = self.count("value_dim", "attention.value_length")?;
         if head_dim != value_dim {
-            let (keys, values) = (self.key("attention.key_length"), self.key("attention.value_length"));
+            let (keys, values) =
+                (self.key("attention.key_length"), self.key("attention.value_length"));
             return Err(Error::disagree(
                 "head_dim",
                 head_dim,
@@ -175,9 +189,16 @@ impl Keys<'_> {
         let conv_kernel = self.count("conv_kernel", "ssm.conv_kernel")?;
         let inner = self.count("gdn_value_width", "ssm.inner_size")?;
         if inner != value_heads * head_dim {
-            let by_heads = format!("`{0}.ssm.time_step_rank` times `{0}.ssm.state_size`", self.arch);
+            let by_heads =
+                format!("`{0}.ssm.time_step_rank` times `{0}.ssm.state_size`", self.arch);
             let from = format!("`{}`", self.key("ssm.inner_size"));
-            return Err(Error::disagree("GDN value width", inner, from, value_heads * head_dim, by_heads));
+            return Err(Error::disagree(
+                "GDN value width",
+                inner,
+                from,
+                value_heads * head_dim,
+                by_heads,
+            ));
         }
         Ok(Gdn { key_heads, value_heads, head_dim, conv_kernel })
     }
@@ -204,7 +225,9 @@ impl Keys<'_> {
 /// A tokenizer larger than the embedding cannot belong to it; a smaller one leaves padding rows.
 fn check_tokens(gguf: &Gguf, config: &TargetConfig, report: &mut Report) -> Result<(), Error> {
     let Some(tokens) = gguf.get("tokenizer.ggml.tokens").and_then(|v| v.as_array()) else {
-        report.warn("the file has no tokenizer (`tokenizer.ggml.tokens`): it can be inspected, not run");
+        report.warn(
+            "the file has no tokenizer (`tokenizer.ggml.tokens`): it can be inspected, not run",
+        );
         return Ok(());
     };
     if tokens.len() > config.vocab {

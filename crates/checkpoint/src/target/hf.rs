@@ -1,5 +1,6 @@
-//! A target from a Hugging Face checkpoint: `Qwen3_5ForCausalLM`, `Qwen3_5MoeForCausalLM`, and the multimodal
-//! `...ForConditionalGeneration`, whose language model lies under `text_config` and `model.language_model.`.
+//! A target from a Hugging Face checkpoint: `Qwen3_5ForCausalLM`, `Qwen3_5MoeForCausalLM`, and the
+//! multimodal `...ForConditionalGeneration`, whose language model lies under `text_config` and
+//! `model.language_model.`.
 
 use super::slots::hf_slots;
 use super::{Attention, Ffn, Gdn, Mixer, Mtp, Target, TargetConfig, check};
@@ -17,7 +18,8 @@ const ARCHITECTURES: [&str; 4] = [
 ];
 
 pub(super) fn read(root: &Json, tensors: Tensors) -> Result<Target, Error> {
-    let architecture = root.strings("architectures")?.and_then(|a| a.first().copied()).unwrap_or_default();
+    let architecture =
+        root.strings("architectures")?.and_then(|a| a.first().copied()).unwrap_or_default();
     if !ARCHITECTURES.contains(&architecture) {
         return Err(Error::Architecture(architecture.to_owned()));
     }
@@ -64,8 +66,10 @@ impl Keys<'_> {
     }
 
     fn count(&mut self, field: &'static str, key: &str) -> Result<usize, Error> {
-        let value =
-            self.json.integer(key)?.ok_or_else(|| Error::MissingKey(format!("{}{key}", self.nested)))?;
+        let value = self
+            .json
+            .integer(key)?
+            .ok_or_else(|| Error::MissingKey(format!("{}{key}", self.nested)))?;
         let claim = Claim::new(value, self.said(key));
         self.report.note(field, &value, self.said(key));
         caps::dimension(field, &claim)
@@ -89,11 +93,16 @@ impl Keys<'_> {
         let layers = self.layers()?;
         let attention = self.attention()?;
         let gdn = self.gdn()?;
-        let ffn =
-            if moe { self.moe()? } else { Ffn::Dense { width: self.count("ffn", "intermediate_size")? } };
+        let ffn = if moe {
+            self.moe()?
+        } else {
+            Ffn::Dense { width: self.count("ffn", "intermediate_size")? }
+        };
         let key = "rms_norm_eps";
-        let norm_eps =
-            self.json.float(key)?.ok_or_else(|| Error::MissingKey(format!("{}{key}", self.nested)))?;
+        let norm_eps = self
+            .json
+            .float(key)?
+            .ok_or_else(|| Error::MissingKey(format!("{}{key}", self.nested)))?;
         self.report.note("norm_eps", &norm_eps, self.said(key));
         let context_length = self.count("context_length", "max_position_embeddings")?;
         let tied_head = self.tied_head()?;
@@ -117,7 +126,8 @@ impl Keys<'_> {
         let (layers, from) = match self.json.strings("layer_types")? {
             Some(types) => {
                 if types.len() != count {
-                    let (first, second) = (self.said("layer_types"), self.said("num_hidden_layers"));
+                    let (first, second) =
+                        (self.said("layer_types"), self.said("num_hidden_layers"));
                     return Err(Error::disagree("layer count", types.len(), first, count, second));
                 }
                 let mixer = |kind: &str| match kind {
@@ -128,11 +138,16 @@ impl Keys<'_> {
                         Err(Error::Unsupported { what, from: self.said("layer_types") })
                     }
                 };
-                (types.into_iter().map(mixer).collect::<Result<Vec<_>, _>>()?, self.said("layer_types"))
+                (
+                    types.into_iter().map(mixer).collect::<Result<Vec<_>, _>>()?,
+                    self.said("layer_types"),
+                )
             }
             None => {
                 let interval = self.count("attention_interval", "full_attention_interval")?;
-                let mixer = |n: usize| if n.is_multiple_of(interval) { Mixer::Attention } else { Mixer::Gdn };
+                let mixer = |n: usize| {
+                    if n.is_multiple_of(interval) { Mixer::Attention } else { Mixer::Gdn }
+                };
                 ((1..=count).map(mixer).collect(), self.said("full_attention_interval"))
             }
         };
@@ -150,9 +165,14 @@ impl Keys<'_> {
             .ok_or_else(|| Error::MissingKey("rope_parameters.partial_rotary_factor".into()))?;
         let factor = self.json.float(factor_key)?.unwrap_or_default();
         let rotary_dims = (head_dim as f32 * factor) as usize;
-        self.report.note("rotary_dims", &rotary_dims, format!("{} of `head_dim`", self.said(factor_key)));
+        self.report.note(
+            "rotary_dims",
+            &rotary_dims,
+            format!("{} of `head_dim`", self.said(factor_key)),
+        );
         let found = rope::from_hf(self.json)?;
-        let theta = found.theta.ok_or_else(|| Error::MissingKey("rope_parameters.rope_theta".into()))?;
+        let theta =
+            found.theta.ok_or_else(|| Error::MissingKey("rope_parameters.rope_theta".into()))?;
         if let Some(other) = found.other_theta {
             let (first, second) = (theta.from, other.from);
             return Err(Error::disagree("rope theta", theta.value, first, other.value, second));
@@ -170,7 +190,8 @@ impl Keys<'_> {
         let head_dim = self.count("gdn_head_dim", "linear_key_head_dim")?;
         let value_dim = self.count("gdn_value_dim", "linear_value_head_dim")?;
         if head_dim != value_dim {
-            let (first, second) = (self.said("linear_key_head_dim"), self.said("linear_value_head_dim"));
+            let (first, second) =
+                (self.said("linear_key_head_dim"), self.said("linear_value_head_dim"));
             return Err(Error::disagree("GDN head_dim", head_dim, first, value_dim, second));
         }
         let conv_kernel = self.count("conv_kernel", "linear_conv_kernel_dim")?;
@@ -195,19 +216,29 @@ impl Keys<'_> {
         })
     }
 
-    /// The flag decides; a checkpoint that claims a head of its own and has none is refused later, by name.
+    /// The flag decides; a checkpoint that claims a head of its own and has none is refused later,
+    /// by name.
     fn tied_head(&mut self) -> Result<bool, Error> {
         let key = "tie_word_embeddings";
         let (inner, outer) = (self.json.bool(key)?, self.root.bool(key)?);
         if let (Some(inner), Some(outer)) = (inner, outer)
             && inner != outer
         {
-            return Err(Error::disagree("the LM head", inner, self.said(key), outer, format!("`{key}`")));
+            return Err(Error::disagree(
+                "the LM head",
+                inner,
+                self.said(key),
+                outer,
+                format!("`{key}`"),
+            ));
         }
         let said = inner.or(outer);
         let tied = said.unwrap_or_else(|| self.tensors.get("lm_head.weight").is_none());
-        let from =
-            if said.is_some() { format!("`{key}`") } else { "presence of `lm_head.weight`".to_owned() };
+        let from = if said.is_some() {
+            format!("`{key}`")
+        } else {
+            "presence of `lm_head.weight`".to_owned()
+        };
         self.report.note("tied_head", &tied, from);
         Ok(tied)
     }
@@ -216,7 +247,10 @@ impl Keys<'_> {
         let said = self.json.integer("mtp_num_hidden_layers")?;
         if let Some(count) = said.filter(|&n| n > 1) {
             let from = self.said("mtp_num_hidden_layers");
-            return Err(Error::Unsupported { what: format!("a model with {count} MTP blocks"), from });
+            return Err(Error::Unsupported {
+                what: format!("a model with {count} MTP blocks"),
+                from,
+            });
         }
         let has = |name: &str| self.tensors.get(name).is_some();
         let present = has("mtp.fc.weight");

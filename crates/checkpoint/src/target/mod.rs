@@ -1,4 +1,5 @@
-//! The target: a Qwen3.5/3.6 model, dense or mixture of experts, from GGUF or a Hugging Face folder.
+//! The target: a Qwen3.5/3.6 model, dense or mixture of experts, from GGUF or a Hugging Face
+//! folder.
 
 mod gguf;
 mod hf;
@@ -163,7 +164,12 @@ impl Target {
 /// The checks that hold in any container.
 fn check(config: &TargetConfig) -> Result<(), Error> {
     let invalid = |what, value: String, expected: &str| {
-        Err(Error::Invalid { what, value, from: "the configuration".into(), expected: expected.into() })
+        Err(Error::Invalid {
+            what,
+            value,
+            from: "the configuration".into(),
+            expected: expected.into(),
+        })
     };
     let Attention { q_heads, kv_heads, head_dim, rotary_dims, .. } = config.attention;
     if kv_heads == 0 || q_heads == 0 || q_heads % kv_heads != 0 {
@@ -178,7 +184,8 @@ fn check(config: &TargetConfig) -> Result<(), Error> {
         );
     }
     let gdn = &config.gdn;
-    if gdn.key_heads == 0 || gdn.value_heads == 0 || !gdn.value_heads.is_multiple_of(gdn.key_heads) {
+    if gdn.key_heads == 0 || gdn.value_heads == 0 || !gdn.value_heads.is_multiple_of(gdn.key_heads)
+    {
         let value = format!("{} value heads over {} key heads", gdn.value_heads, gdn.key_heads);
         return invalid("Gated DeltaNet", value, "a whole number of value heads per key head");
     }

@@ -36,7 +36,11 @@ fn list(config: &TargetConfig, hf: Option<&str>) -> Vec<Slot> {
         let block = format!("blk.{}", config.layers.len());
         list.block(&block, "mtp.layers.0", Mixer::Attention);
         list.add(&format!("{block}.nextn.eh_proj.weight"), "mtp.fc.weight", &[hidden, 2 * hidden]);
-        list.norm(&format!("{block}.nextn.enorm.weight"), "mtp.pre_fc_norm_embedding.weight", hidden);
+        list.norm(
+            &format!("{block}.nextn.enorm.weight"),
+            "mtp.pre_fc_norm_embedding.weight",
+            hidden,
+        );
         list.norm(&format!("{block}.nextn.hnorm.weight"), "mtp.pre_fc_norm_hidden.weight", hidden);
         if mtp.own_norm {
             list.norm(&format!("{block}.nextn.shared_head_norm.weight"), "mtp.norm.weight", hidden);
@@ -74,7 +78,11 @@ impl List<'_> {
 
     fn block(&mut self, gguf: &str, hf: &str, mixer: Mixer) {
         let hidden = self.config.hidden;
-        self.norm(&format!("{gguf}.attn_norm.weight"), &format!("{hf}.input_layernorm.weight"), hidden);
+        self.norm(
+            &format!("{gguf}.attn_norm.weight"),
+            &format!("{hf}.input_layernorm.weight"),
+            hidden,
+        );
         match mixer {
             Mixer::Attention => self.attention(gguf, &format!("{hf}.self_attn")),
             Mixer::Gdn => self.gdn(gguf, &format!("{hf}.linear_attn")),
@@ -89,10 +97,18 @@ impl List<'_> {
         let a = &self.config.attention;
         let (queries, keys, dim) = (a.q_heads * a.head_dim, a.kv_heads * a.head_dim, a.head_dim);
         // Per head: query, then gate.
-        self.add(&format!("{gguf}.attn_q.weight"), &format!("{hf}.q_proj.weight"), &[2 * queries, hidden]);
+        self.add(
+            &format!("{gguf}.attn_q.weight"),
+            &format!("{hf}.q_proj.weight"),
+            &[2 * queries, hidden],
+        );
         self.add(&format!("{gguf}.attn_k.weight"), &format!("{hf}.k_proj.weight"), &[keys, hidden]);
         self.add(&format!("{gguf}.attn_v.weight"), &format!("{hf}.v_proj.weight"), &[keys, hidden]);
-        self.add(&format!("{gguf}.attn_output.weight"), &format!("{hf}.o_proj.weight"), &[hidden, queries]);
+        self.add(
+            &format!("{gguf}.attn_output.weight"),
+            &format!("{hf}.o_proj.weight"),
+            &[hidden, queries],
+        );
         self.norm(&format!("{gguf}.attn_q_norm.weight"), &format!("{hf}.q_norm.weight"), dim);
         self.norm(&format!("{gguf}.attn_k_norm.weight"), &format!("{hf}.k_norm.weight"), dim);
     }
@@ -116,7 +132,8 @@ impl List<'_> {
         };
 
         let qkv = format!("{gguf}.attn_qkv.weight");
-        self.add(&qkv, &format!("{hf}.in_proj_qkv.weight"), &[channels, hidden]).order = rows(values, dim);
+        self.add(&qkv, &format!("{hf}.in_proj_qkv.weight"), &[channels, hidden]).order =
+            rows(values, dim);
         let gate = format!("{gguf}.attn_gate.weight");
         self.add(&gate, &format!("{hf}.in_proj_z.weight"), &[width, hidden]).order = rows(0, dim);
         let alpha = format!("{gguf}.ssm_alpha.weight");
@@ -124,7 +141,8 @@ impl List<'_> {
         let beta = format!("{gguf}.ssm_beta.weight");
         self.add(&beta, &format!("{hf}.in_proj_b.weight"), &[heads, hidden]).order = rows(0, 1);
         let conv = format!("{gguf}.ssm_conv1d.weight");
-        self.add(&conv, &format!("{hf}.conv1d.weight"), &[channels, kernel]).order = rows(values, dim);
+        self.add(&conv, &format!("{hf}.conv1d.weight"), &[channels, kernel]).order =
+            rows(values, dim);
         let bias = format!("{gguf}.ssm_dt.bias");
         self.add(&bias, &format!("{hf}.dt_bias"), &[heads]).order = rows(0, 1);
         let a = self.add(&format!("{gguf}.ssm_a"), &format!("{hf}.A_log"), &[heads]);
@@ -154,26 +172,40 @@ impl List<'_> {
 
     fn swiglu(&mut self, gguf: &str, suffix: &str, hf: &str, width: usize) {
         let hidden = self.config.hidden;
-        for (part, shape) in [("gate", [width, hidden]), ("up", [width, hidden]), ("down", [hidden, width])] {
+        for (part, shape) in
+            [("gate", [width, hidden]), ("up", [width, hidden]), ("down", [hidden, width])]
+        {
             let name = format!("{gguf}.ffn_{part}{suffix}.weight");
             self.add(&name, &format!("{hf}.{part}_proj.weight"), &shape);
         }
     }
 
-    /// One of the three expert tensors: on its own, as a half of a fused gate-and-up tensor, or expert by expert.
-    fn experts(&mut self, gguf: &str, hf: &str, part: &str, shape: &[usize; 3], half: Option<Half>) {
+    /// One of the three expert tensors: on its own, as a half of a fused gate-and-up tensor, or
+    /// expert by expert.
+    fn experts(
+        &mut self,
+        gguf: &str,
+        hf: &str,
+        part: &str,
+        shape: &[usize; 3],
+        half: Option<Half>,
+    ) {
         let name = format!("{gguf}.ffn_{part}_exps.weight");
         let places = match (self.hf, half) {
             (None, None) => vec![Place::whole(&name)],
             (None, Some(half)) => {
-                vec![Place::whole(&name), Place::half(format!("{gguf}.ffn_gate_up_exps.weight"), half)]
+                vec![
+                    Place::whole(&name),
+                    Place::half(format!("{gguf}.ffn_gate_up_exps.weight"), half),
+                ]
             }
             (Some(_), half) => {
                 let fused = match half {
                     Some(half) => Place::half(format!("{hf}.experts.gate_up_proj"), half),
                     None => Place::whole(format!("{hf}.experts.{part}_proj")),
                 };
-                let one_by_one = (0..shape[0]).map(|e| format!("{hf}.experts.{e}.{part}_proj.weight"));
+                let one_by_one =
+                    (0..shape[0]).map(|e| format!("{hf}.experts.{e}.{part}_proj.weight"));
                 vec![fused, Place::stack(one_by_one)]
             }
         };

@@ -1,4 +1,5 @@
-//! Checkpoints made for tests: header-only files of any shape, and rewritings of the repository's tiny models.
+//! Checkpoints made for tests: header-only files of any shape, and rewritings of the repository's
+//! tiny models.
 #![allow(dead_code, unreachable_pub)]
 
 use checkpoint::{Drafter, Error, Overrides, Target, TargetConfig};
@@ -40,7 +41,10 @@ pub fn sparse_safetensors(path: &Path, dtype: &str, tensors: &[Listed]) {
     for (name, shape) in tensors {
         let start = end;
         end += shape.iter().product::<usize>() * width;
-        header.insert(name.clone(), json!({"dtype": dtype, "shape": shape, "data_offsets": [start, end]}));
+        header.insert(
+            name.clone(),
+            json!({"dtype": dtype, "shape": shape, "data_offsets": [start, end]}),
+        );
     }
     let mut header = serde_json::to_vec(&header).unwrap();
     header.resize(header.len().next_multiple_of(8), b' ');
@@ -52,9 +56,11 @@ pub fn sparse_safetensors(path: &Path, dtype: &str, tensors: &[Listed]) {
 
 /// A safetensors file with F32 data.
 pub fn write_safetensors(path: &Path, tensors: &[(String, Vec<usize>, Vec<f32>)]) {
-    let listed: Vec<Listed> = tensors.iter().map(|(name, shape, _)| (name.clone(), shape.clone())).collect();
+    let listed: Vec<Listed> =
+        tensors.iter().map(|(name, shape, _)| (name.clone(), shape.clone())).collect();
     sparse_safetensors(path, "F32", &listed);
-    let data: Vec<u8> = tensors.iter().flat_map(|(_, _, v)| v.iter().flat_map(|x| x.to_le_bytes())).collect();
+    let data: Vec<u8> =
+        tensors.iter().flat_map(|(_, _, v)| v.iter().flat_map(|x| x.to_le_bytes())).collect();
     let mut bytes = std::fs::read(path).unwrap();
     let start = bytes.len() - data.len();
     bytes[start..].copy_from_slice(&data);
@@ -149,7 +155,11 @@ pub fn folder(config: &Value, tensors: &[Listed]) -> TempDir {
     folder
 }
 
-pub fn open(path: &Path, overrides: &Overrides, target: Option<&TargetConfig>) -> Result<Drafter, Error> {
+pub fn open(
+    path: &Path,
+    overrides: &Overrides,
+    target: Option<&TargetConfig>,
+) -> Result<Drafter, Error> {
     Drafter::open(path, overrides, target)
 }
 

@@ -1,8 +1,10 @@
-//! Weight blocks in the form the kernels read: a tile is 16 rows of a matrix, and a group of 32 of its columns is
-//! stored so that four columns of all 16 rows fill one 64-byte vector: lane = row, byte = column. A dot product then
-//! needs no sum across lanes, and the same kernel serves one row of activations or many.
+//! Weight blocks in the form the kernels read: a tile is 16 rows of a matrix, and a group of 32 of
+//! its columns is stored so that four columns of all 16 rows fill one 64-byte vector: lane = row,
+//! byte = column. A dot product then needs no sum across lanes, and the same kernel serves one row
+//! of activations or many.
 //!
-//! A format is how the codes are packed, where scales (and minima) come from, and which code stands for zero.
+//! A format is how the codes are packed, where scales (and minima) come from, and which code stands
+//! for zero.
 // The contract of an unsafe kernel (see `lanes`) covers the block inside it.
 #![allow(clippy::missing_safety_doc, clippy::undocumented_unsafe_blocks)]
 
@@ -36,7 +38,8 @@ pub(crate) trait Codes {
     const MOST: i32;
     /// Vector `i` of the result holds columns `4i..4i+4`.
     unsafe fn unpack<L: Lanes>(from: *const u8) -> [L::Ints; 8];
-    /// The inverse: packs a group whose vector `i` holds the codes of columns `4i..4i+4`, four bytes a row.
+    /// The inverse: packs a group whose vector `i` holds the codes of columns `4i..4i+4`, four
+    /// bytes a row.
     fn pack(codes: &[[u8; 64]; 8], group: &mut [u8]);
 }
 
@@ -66,7 +69,11 @@ impl Codes for Nibbles {
             let mask = L::byte_splat(15);
             let v: [L::Ints; 4] = std::array::from_fn(|i| L::int_load(from.add(64 * i)));
             std::array::from_fn(|i| {
-                if i < 4 { L::int_and(v[i], mask) } else { L::int_and(L::int_shr::<4>(v[i - 4]), mask) }
+                if i < 4 {
+                    L::int_and(v[i], mask)
+                } else {
+                    L::int_and(L::int_shr::<4>(v[i - 4]), mask)
+                }
             })
         }
     }
@@ -82,7 +89,8 @@ impl Codes for Nibbles {
 pub(crate) struct Table;
 
 /// The IQ4 table (ggml `kvalues_iq4nl`) plus 128.
-pub(crate) const IQ4: [u8; 16] = [1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241];
+pub(crate) const IQ4: [u8; 16] =
+    [1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241];
 
 impl Codes for Table {
     const BYTES: usize = Nibbles::BYTES;
@@ -137,7 +145,8 @@ impl Codes for Fives {
     }
 }
 
-/// 6-bit codes: nibbles, then two vectors: bits `2 (i / 2)` of vector `i % 2` are the upper two of vector `i`.
+/// 6-bit codes: nibbles, then two vectors: bits `2 (i / 2)` of vector `i % 2` are the upper two of
+/// vector `i`.
 pub(crate) struct Sixes;
 
 impl Codes for Sixes {
@@ -148,7 +157,8 @@ impl Codes for Sixes {
     unsafe fn unpack<L: Lanes>(from: *const u8) -> [L::Ints; 8] {
         unsafe {
             let low = Nibbles::unpack::<L>(from);
-            let high: [L::Ints; 2] = std::array::from_fn(|i| L::int_load(from.add(Nibbles::BYTES + 64 * i)));
+            let high: [L::Ints; 2] =
+                std::array::from_fn(|i| L::int_load(from.add(Nibbles::BYTES + 64 * i)));
             let mask = L::byte_splat(0x30);
             macro_rules! six {
                 ($i:literal) => {{
@@ -303,7 +313,8 @@ impl<const MINIMA: bool> Scales for Half<MINIMA> {
     }
 }
 
-/// Small integer scales per `256 / COUNT` columns times one f16 per 256, and with `MINIMA` the same again.
+/// Small integer scales per `256 / COUNT` columns times one f16 per 256, and with `MINIMA` the same
+/// again.
 pub(crate) struct Super<const COUNT: usize, const MINIMA: bool>;
 
 impl<const COUNT: usize, const MINIMA: bool> Super<COUNT, MINIMA> {
@@ -328,7 +339,14 @@ impl<const COUNT: usize, const MINIMA: bool> Scales for Super<COUNT, MINIMA> {
     unsafe fn group<L: Lanes>(from: *const u8, (d, dmin): (L, L), i: usize) -> (L, L) {
         unsafe {
             let scale = L::load_i8(from.add(i * TILE).cast()).mul(d);
-            (scale, if MINIMA { L::load_i8(from.add((COUNT + i) * TILE).cast()).mul(dmin) } else { scale })
+            (
+                scale,
+                if MINIMA {
+                    L::load_i8(from.add((COUNT + i) * TILE).cast()).mul(dmin)
+                } else {
+                    scale
+                },
+            )
         }
     }
 

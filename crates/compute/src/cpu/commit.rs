@@ -15,11 +15,17 @@ unsafe impl Sync for NewAnchors {}
 
 impl NewAnchors {
     pub(crate) fn new(anchors: &mut [(usize, &mut Memory)]) -> Self {
-        Self(anchors.iter_mut().map(|(at, memory)| (*at, memory.slice_mut::<f32>().as_mut_ptr())).collect())
+        Self(
+            anchors
+                .iter_mut()
+                .map(|(at, memory)| (*at, memory.slice_mut::<f32>().as_mut_ptr()))
+                .collect(),
+        )
     }
 }
 
-/// Folds the anchors that a path makes due, a thread's share of the heads. Reads the tape as it was before.
+/// Folds the anchors that a path makes due, a thread's share of the heads. Reads the tape as it was
+/// before.
 pub(crate) fn fold_anchors(
     level: CpuLevel,
     worker: Worker<'_>,
@@ -62,7 +68,8 @@ pub(crate) fn fold_anchors(
             position += ANCHOR_TOKENS;
             let anchor = anchors.0.iter().find(|(p, _)| *p == position);
             let out = anchor.map_or(state.as_mut_ptr(), |(_, anchor)| anchor.wrapping_add(at));
-            // SAFETY: keys and deltas are `dim` long, states `dim * dim`; this head is this thread's alone.
+            // SAFETY: keys and deltas are `dim` long, states `dim * dim`; this head is this
+            // thread's alone.
             unsafe { fold(level, from, &rows, dim, scaled_keys.as_mut_ptr(), out) };
             from = out;
         }

@@ -1,5 +1,6 @@
-//! Products of packed matrices with rows of activations. A kernel takes tiles of 16 outputs and 1, 2, 4 or 8 rows;
-//! what is computed for a row, and in which order, is the same in each, so a row's bits do not depend on its company.
+//! Products of packed matrices with rows of activations. A kernel takes tiles of 16 outputs and 1,
+//! 2, 4 or 8 rows; what is computed for a row, and in which order, is the same in each, so a row's
+//! bits do not depend on its company.
 // The contract of an unsafe kernel (see `lanes`) covers the block inside it.
 #![allow(clippy::missing_safety_doc, clippy::undocumented_unsafe_blocks)]
 
@@ -29,12 +30,13 @@ pub(crate) struct TileJob {
     out: *const *mut f32,
     /// Outputs from the first tile to the end of the matrix; the last tile may be partly outside.
     outputs: usize,
-    /// How many bytes ahead weights are fetched while many rows are multiplied: to where nothing else fetches them in
-    /// time.
+    /// How many bytes ahead weights are fetched while many rows are multiplied: to where nothing
+    /// else fetches them in time.
     ahead: usize,
 }
 
-/// Bytes of tiles that every group of rows goes through before the next ones: half of a first-level cache.
+/// Bytes of tiles that every group of rows goes through before the next ones: half of a first-level
+/// cache.
 const CACHED_TILES: usize = 16 << 10;
 
 /// Bytes that a kernel fetches ahead in the stream of tiles.
@@ -57,8 +59,8 @@ pub(crate) fn operand(ty: BlockType, int8: bool) -> Operand {
 /// Multiplies tiles `tiles` of `matrix` (of one expert) with up to `ROW_CHUNK` rows.
 ///
 /// # Safety
-/// Each `x` points at a row of `matrix.cols` activations of the right operand type, each `out` at `matrix.rows`
-/// numbers that no other thread writes for these tiles.
+/// Each `x` points at a row of `matrix.cols` activations of the right operand type, each `out` at
+/// `matrix.rows` numbers that no other thread writes for these tiles.
 pub(crate) unsafe fn multiply(
     level: CpuLevel,
     operand: Operand,
@@ -77,10 +79,14 @@ pub(crate) unsafe fn multiply(
     let widest = if operand == Operand::Q8 { 8 } else { 4 };
     let mut kernels: [(usize, Option<Kernel>); 4] = [(8, None), (4, None), (2, None), (1, None)];
     let outs: &mut [*mut f32; ROW_CHUNK] = &mut [std::ptr::null_mut(); ROW_CHUNK];
-    // With one group of rows a single call goes through all tiles; else tiles stay in cache for every group.
+    // With one group of rows a single call goes through all tiles; else tiles stay in cache for
+    // every group.
     let groups = x.len() / widest + (x.len() % widest).count_ones() as usize;
-    let step =
-        if groups == 1 { tiles.len() } else { (CACHED_TILES / matrix.tile_bytes).clamp(1, tiles.len()) };
+    let step = if groups == 1 {
+        tiles.len()
+    } else {
+        (CACHED_TILES / matrix.tile_bytes).clamp(1, tiles.len())
+    };
     for first in (0..tiles.len()).step_by(step) {
         let at = (tiles.start + first) * TILE;
         for (o, base) in outs.iter_mut().zip(out) {
@@ -90,7 +96,8 @@ pub(crate) unsafe fn multiply(
         let mut row = 0;
         while row < x.len() {
             let left = (x.len() - row).min(widest);
-            let (rows, kernel) = kernels.iter_mut().find(|(r, _)| *r <= left).expect("one row always fits");
+            let (rows, kernel) =
+                kernels.iter_mut().find(|(r, _)| *r <= left).expect("one row always fits");
             let kernel = *kernel.get_or_insert_with(|| choose(level, operand, matrix.ty, *rows));
             let job = TileJob {
                 tile: data[first * matrix.tile_bytes..].as_ptr(),
@@ -100,7 +107,8 @@ pub(crate) unsafe fn multiply(
                 x: x[row..].as_ptr(),
                 out: outs[row..].as_ptr(),
                 outputs: matrix.rows - at,
-                // Tiles are in cache after the first group of rows; the last group can fetch those that follow.
+                // Tiles are in cache after the first group of rows; the last group can fetch those
+                // that follow.
                 ahead: match groups {
                     1 => STREAM_AHEAD,
                     _ if row + *rows == x.len() => step * matrix.tile_bytes,
@@ -150,7 +158,8 @@ fn choose(level: CpuLevel, operand: Operand, ty: BlockType, rows: usize) -> Kern
     }
 }
 
-/// Names the kernel of each level: the level's instructions are switched on where the generic body is inlined.
+/// Names the kernel of each level: the level's instructions are switched on where the generic body
+/// is inlined.
 macro_rules! leveled {
     ($name:ident, $body:ident, $($param:ident $(: $bound:path)?),*) => {
         fn $name<$($param $(: $bound)?,)* const R: usize>(level: CpuLevel) -> Kernel {
@@ -199,7 +208,8 @@ unsafe fn store<L: Lanes>(sums: L, out: *mut f32, lanes: usize) {
     }
 }
 
-/// int8: exact sums of 32 (or 16) products, then one fused multiply-add for each, in order of the columns.
+/// int8: exact sums of 32 (or 16) products, then one fused multiply-add for each, in order of the
+/// columns.
 #[inline(always)]
 unsafe fn run_q8<L: Lanes, F: Format, const R: usize>(job: &TileJob) {
     unsafe {
@@ -215,7 +225,8 @@ unsafe fn run_q8<L: Lanes, F: Format, const R: usize>(job: &TileJob) {
                     let codes = F::Codes::unpack::<L>(block.add(g * F::Codes::BYTES));
                     if R >= 4 && job.ahead > 0 {
                         // A hint only: the address may lie beyond the matrix.
-                        let next = block.wrapping_add(job.ahead + g * (F::BYTES / F::Scales::GROUPS));
+                        let next =
+                            block.wrapping_add(job.ahead + g * (F::BYTES / F::Scales::GROUPS));
                         for line in 0..(F::BYTES / F::Scales::GROUPS).div_ceil(64) {
                             L::fetch(next.wrapping_add(64 * line));
                         }
@@ -247,7 +258,8 @@ unsafe fn run_q8<L: Lanes, F: Format, const R: usize>(job: &TileJob) {
                         let dots = dots::<L, F, 8, R>(&codes, x, 0);
                         for r in 0..R {
                             let x = x[r];
-                            sums[r] = L::from_ints(dots[r]).fma(scale.mul(L::splat((*x).scale)), sums[r]);
+                            sums[r] =
+                                L::from_ints(dots[r]).fma(scale.mul(L::splat((*x).scale)), sums[r]);
                             if F::Scales::MINIMA {
                                 sums[r] = minimum.fnma(L::splat((*x).scaled_sum), sums[r]);
                             }
@@ -277,7 +289,8 @@ unsafe fn start<L: Lanes, F: Format>(minus_sum: i32) -> L::Ints {
     }
 }
 
-/// The dot products of a group's codes with `R` rows, or with `N` of 4 of half a group's, the first or the second.
+/// The dot products of a group's codes with `R` rows, or with `N` of 4 of half a group's, the first
+/// or the second.
 #[inline(always)]
 unsafe fn dots<L: Lanes, F: Format, const N: usize, const R: usize>(
     codes: &[L::Ints; 8],
@@ -291,10 +304,12 @@ unsafe fn dots<L: Lanes, F: Format, const N: usize, const R: usize>(
         let mut bytes = [std::ptr::null(); R];
         for r in 0..R {
             let x = x[r];
-            dots[r] = start::<L, F>(if N == 8 { (*x).minus_sum } else { (*x).minus_half_sums[part] });
+            dots[r] =
+                start::<L, F>(if N == 8 { (*x).minus_sum } else { (*x).minus_half_sums[part] });
             bytes[r] = (&raw const (*x).q).cast::<i8>().add(4 * N * part);
         }
-        // The largest codes of the formats are constants of types, which cannot be passed on as one.
+        // The largest codes of the formats are constants of types, which cannot be passed on as
+        // one.
         match F::Codes::MOST {
             ..=15 => L::dots::<15, N, R>(dots, codes, &bytes),
             16..=31 => L::dots::<31, N, R>(dots, codes, &bytes),

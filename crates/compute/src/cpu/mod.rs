@@ -1,5 +1,5 @@
-//! The CPU backend: one source for three levels of instructions, chosen once; a spinning pool; weights repacked for
-//! the level in use; int8 activations unless f32 is asked for.
+//! The CPU backend: one source for three levels of instructions, chosen once; a spinning pool;
+//! weights repacked for the level in use; int8 activations unless f32 is asked for.
 #![allow(unsafe_code)]
 
 mod blocks;
@@ -60,7 +60,10 @@ impl CpuLevel {
             Self::Scalar => true,
             Self::Avx2 => avx2,
             Self::Avx512 => {
-                avx2 && has!("avx512f") && has!("avx512bw") && has!("avx512vl") && has!("avx512vnni")
+                avx2 && has!("avx512f")
+                    && has!("avx512bw")
+                    && has!("avx512vl")
+                    && has!("avx512vnni")
             }
         }
     }
@@ -126,8 +129,17 @@ impl Cpu {
         pass: &Pass<'_>,
         observe: Option<&(dyn Fn(Instant) + Sync)>,
     ) {
-        assert!(pass.rows() <= arena.capacity(), "{} rows in an arena of {}", pass.rows(), arena.capacity());
-        assert!(pass.chosen.len() <= arena.chosen_capacity(), "{} rows with logits", pass.chosen.len());
+        assert!(
+            pass.rows() <= arena.capacity(),
+            "{} rows in an arena of {}",
+            pass.rows(),
+            arena.capacity()
+        );
+        assert!(
+            pass.chosen.len() <= arena.chosen_capacity(),
+            "{} rows with logits",
+            pass.chosen.len()
+        );
         let plan = arena.plan.clone();
         let needed = 4 * ops::scratch_len(&plan, pass);
         for scratch in &mut self.scratch {
@@ -154,7 +166,8 @@ impl Cpu {
             };
             for op in &plan.ops {
                 let begin = observe.map(|_| Instant::now());
-                // SAFETY: the arena was made for this plan and has room for the pass; all threads run all ops.
+                // SAFETY: the arena was made for this plan and has room for the pass; all threads
+                // run all ops.
                 unsafe { ops::execute(&view, op) };
                 worker.wait();
                 if let (Some(observe), Some(begin), 0) = (observe, begin, worker.index) {
@@ -241,7 +254,9 @@ impl Backend for Cpu {
         let anchors = commit::NewAnchors::new(&mut state.anchors);
         let (base, tape, level) = (state.base, &*state.tape, self.level);
         if !state.anchors.is_empty() {
-            self.pool.run(|worker| commit::fold_anchors(level, worker, arena, path, base, tape, &anchors));
+            self.pool.run(|worker| {
+                commit::fold_anchors(level, worker, arena, path, base, tape, &anchors)
+            });
         }
         write_tape(arena, path, state.tape);
         Ok(())

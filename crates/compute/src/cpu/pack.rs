@@ -1,4 +1,5 @@
-//! Matrices repacked at load: GGUF blocks (row after row) become tiles of 16 rows that the kernels stream through.
+//! Matrices repacked at load: GGUF blocks (row after row) become tiles of 16 rows that the kernels
+//! stream through.
 
 use super::blocks::{Codes, Exploded, Format, GROUP, Scales, TILE, with_format};
 use crate::{backend::Matrix, memory::Memory};
@@ -34,7 +35,8 @@ impl Packed {
             data.slice_mut::<u8>().chunks_exact_mut(tile_bytes).enumerate().collect();
         let pack = |(index, tile): (usize, &mut [u8])| {
             let (expert, first) = (index / tiles, index % tiles * TILE);
-            let from = &bytes[(expert * rows + first) * row_bytes..][..TILE.min(rows - first) * row_bytes];
+            let from =
+                &bytes[(expert * rows + first) * row_bytes..][..TILE.min(rows - first) * row_bytes];
             match ty.block_len() {
                 1 => pack_floats(from, row_bytes, ty.block_bytes(), tile),
                 _ => with_format!(ty, pack_tile => (ty, from, row_bytes, tile)),
@@ -112,7 +114,13 @@ fn pack_tile<F: Format>(ty: BlockType, rows: &[u8], row_bytes: usize, tile: &mut
 
 /// Takes a GGUF block apart (ggml-quants.c gives the layouts).
 fn explode(ty: BlockType, b: &[u8]) -> Exploded {
-    let mut e = Exploded { codes: [0; 256], scales: [0; 16], minima: [0; 16], d: [b[0], b[1]], dmin: [0; 2] };
+    let mut e = Exploded {
+        codes: [0; 256],
+        scales: [0; 16],
+        minima: [0; 16],
+        d: [b[0], b[1]],
+        dmin: [0; 2],
+    };
     // Two columns 16 apart share a byte.
     let nibbles = |qs: &[u8], codes: &mut [u8]| {
         for i in 0..16 {
@@ -154,7 +162,8 @@ fn explode(ty: BlockType, b: &[u8]) -> Exploded {
                 e.scales[i + 4] = (s[i + 8] & 15 | s[i] >> 6 << 4) as i8;
                 e.minima[i + 4] = (s[i + 8] >> 4 | s[i + 4] >> 6 << 4) as i8;
             }
-            let (qh, qs) = if ty == BlockType::Q5_K { (&b[16..48], &b[48..]) } else { (&b[0..0], &b[16..]) };
+            let (qh, qs) =
+                if ty == BlockType::Q5_K { (&b[16..48], &b[48..]) } else { (&b[0..0], &b[16..]) };
             for i in 0..256 {
                 let (chunk, upper, at) = (i / 64, i / 32 % 2, i % 32);
                 e.codes[i] = qs[32 * chunk + at] >> (4 * upper) & 15;

@@ -1,6 +1,7 @@
-//! The threads of the CPU backend: they spin at barriers, since a decode step has hundreds of them and waking a sleeping
-//! thread costs more than most ops take, and park when nothing comes for a while. On a machine that others use too,
-//! threads that wait for each other can be slower than one alone; then fewer take part, until it is worth trying again.
+//! The threads of the CPU backend: they spin at barriers, since a decode step has hundreds of them
+//! and waking a sleeping thread costs more than most ops take, and park when nothing comes for a
+//! while. On a machine that others use too, threads that wait for each other can be slower than one
+//! alone; then fewer take part, until it is worth trying again.
 
 use std::{
     any::Any,
@@ -18,9 +19,9 @@ use std::{
 /// Spins before a waiting thread parks, about 50 us.
 const SPINS_BEFORE_PARK: usize = 20_000;
 
-/// Spins at a barrier before the thread offers its core to others, about 40 us: longer than threads usually wait for
-/// each other, since a core once offered may be gone for milliseconds; no longer, since what is awaited may be waiting
-/// for this very core.
+/// Spins at a barrier before the thread offers its core to others, about 40 us: longer than threads
+/// usually wait for each other, since a core once offered may be gone for milliseconds; no longer,
+/// since what is awaited may be waiting for this very core.
 const SPINS_BEFORE_YIELD: usize = 2_000;
 
 /// Regions that run with fewer threads before more are tried again: at first, and at most.
@@ -180,7 +181,8 @@ impl Pool {
         self.adapt(begin.elapsed(), waited);
     }
 
-    /// Halves the threads when they did little but wait for each other; doubles them again after a while.
+    /// Halves the threads when they did little but wait for each other; doubles them again after a
+    /// while.
     fn adapt(&mut self, elapsed: Duration, waited: Duration) {
         let threads = self.shared.threads;
         if self.active > 1 && waited * 4 > elapsed * 3 * (self.active as u32 - 1) {
@@ -235,7 +237,8 @@ impl Shared {
             let active = (region & 0xffff) as usize;
             // A region without this thread does not keep it from parking.
             if index < active {
-                // SAFETY: the leader keeps the job alive until every thread of the region has finished.
+                // SAFETY: the leader keeps the job alive until every thread of the region has
+                // finished.
                 let job = unsafe { *self.job.load(Relaxed).cast::<Job<'_>>() };
                 self.work(index, active, job);
                 self.finished.fetch_add(1, Release);

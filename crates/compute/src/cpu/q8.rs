@@ -1,4 +1,5 @@
-//! Activations rounded to int8, 32 at a time: one cache line holds the codes and everything a kernel needs of them.
+//! Activations rounded to int8, 32 at a time: one cache line holds the codes and everything a
+//! kernel needs of them.
 // The contract of an unsafe kernel covers the block inside it.
 #![allow(clippy::undocumented_unsafe_blocks)]
 
@@ -11,7 +12,8 @@ use bytemuck::{Pod, Zeroable};
 pub(crate) struct Q8Block {
     pub(crate) q: [i8; 32],
     pub(crate) scale: f32,
-    /// Minus the sum of all codes, and of each 16: the start of a dot product with codes that are offset.
+    /// Minus the sum of all codes, and of each 16: the start of a dot product with codes that are
+    /// offset.
     pub(crate) minus_sum: i32,
     pub(crate) minus_half_sums: [i32; 2],
     /// `scale` times the sum of all codes, and of each 16: what minima are multiplied with.
@@ -20,7 +22,8 @@ pub(crate) struct Q8Block {
     unused: u32,
 }
 
-/// Rounds the 32 numbers in `x` to a block. NaN and infinity give a scale of NaN, so that they are not lost.
+/// Rounds the 32 numbers in `x` to a block. NaN and infinity give a scale of NaN, so that they are
+/// not lost.
 ///
 /// # Safety
 /// The level's instructions exist.

@@ -1,5 +1,5 @@
-//! What an op sees while a plan runs: weights, the pass, and the arena's buffers as pointers, since threads write
-//! disjoint parts of them at the same time.
+//! What an op sees while a plan runs: weights, the pass, and the arena's buffers as pointers, since
+//! threads write disjoint parts of them at the same time.
 
 use super::{CpuLevel, pack::Packed, pool::Worker, q8::Q8Block};
 use crate::{
@@ -74,7 +74,8 @@ pub(crate) struct Shared<'a> {
     pub(crate) scratch: Vec<*mut f32>,
 }
 
-// SAFETY: the pointers lead to memory that outlives the run; ops give each thread parts of its own to write.
+// SAFETY: the pointers lead to memory that outlives the run; ops give each thread parts of its own
+// to write.
 unsafe impl Sync for Shared<'_> {}
 
 /// The buffers of an arena as pointers.

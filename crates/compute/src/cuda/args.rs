@@ -241,7 +241,8 @@ pub(crate) struct DeltaNetArgs {
 }
 
 // As `kernels/forerun.cuh` asserts them.
-const _: () = assert!(size_of::<Sequence>() == 72 && size_of::<Step>() == 32 && size_of::<Pass>() == 104);
+const _: () =
+    assert!(size_of::<Sequence>() == 72 && size_of::<Step>() == 32 && size_of::<Pass>() == 104);
 const _: () = assert!(size_of::<Activation>() == 32 && size_of::<KvLayout>() == 20);
 const _: () = assert!(size_of::<RecurrentLayout>() == 40 && size_of::<NormArgs>() == 88);
 const _: () = assert!(size_of::<AttentionArgs>() == 104 + 24 + 32 + 20 + 40 + 4);

@@ -1,4 +1,5 @@
-//! Blocks of a device's memory: taken from the driver's pool, given back in the order of the stream.
+//! Blocks of a device's memory: taken from the driver's pool, given back in the order of the
+//! stream.
 
 use super::driver::{Driver, call, check};
 use crate::{
@@ -10,7 +11,11 @@ use std::{any::Any, sync::Arc};
 
 impl Driver {
     /// Zeroed memory.
-    pub(crate) fn allocate(self: &Arc<Self>, len: usize, what: &'static str) -> Result<DeviceMemory, Error> {
+    pub(crate) fn allocate(
+        self: &Arc<Self>,
+        len: usize,
+        what: &'static str,
+    ) -> Result<DeviceMemory, Error> {
         let memory = self.allocate_as_is(len, what)?;
         if len > 0 {
             // SAFETY: the block is `len` long.
@@ -80,7 +85,11 @@ impl DeviceBlock for DeviceMemory {
 
     fn read(&self, at: usize, bytes: &mut [u8]) -> Result<(), Error> {
         assert!(at + bytes.len() <= self.len, "{} bytes at {at} of {}", bytes.len(), self.len);
-        if bytes.is_empty() { Ok(()) } else { self.driver.download(self.address + at as u64, bytes) }
+        if bytes.is_empty() {
+            Ok(())
+        } else {
+            self.driver.download(self.address + at as u64, bytes)
+        }
     }
 
     fn write(&mut self, at: usize, bytes: &[u8]) -> Result<(), Error> {

@@ -1,11 +1,12 @@
-//! What the backend keeps beside the buffers of an arena: passes in the device's memory and graphs of them.
+//! What the backend keeps beside the buffers of an arena: passes in the device's memory and graphs
+//! of them.
 
 use super::{Needs, graph::Graph, ops, upload::PassBuffer};
 use crate::arena::Arena;
 use std::{any::Any, collections::HashMap};
 
-/// What an arena keeps beside its buffers: the passes in device memory, and graphs by rows, chosen ones, sequences and the
-/// rows that one has; none of shapes that came only once.
+/// What an arena keeps beside its buffers: the passes in device memory, and graphs by rows, chosen
+/// ones, sequences and the rows that one has; none of shapes that came only once.
 pub(crate) struct Captured {
     pub(super) small: PassBuffer,
     pub(super) large: Option<PassBuffer>,
@@ -23,8 +24,8 @@ impl Captured {
     }
 }
 
-/// An arena whose graphs are in use while its buffers are read. They come back to it in any case: a pass that fails or
-/// panics must not cost the arena what it needs for the next.
+/// An arena whose graphs are in use while its buffers are read. They come back to it in any case: a
+/// pass that fails or panics must not cost the arena what it needs for the next.
 pub(super) struct Lent<'a> {
     arena: &'a mut Arena,
     captured: Option<Box<dyn Any + Send + Sync>>,

@@ -1,5 +1,6 @@
-//! The CUDA driver as far as Forerun needs it: one device, one stream in which everything happens in order, memory,
-//! kernels, graphs. The driver's library is looked for at run time; without it there is an error and no panic.
+//! The CUDA driver as far as Forerun needs it: one device, one stream in which everything happens
+//! in order, memory, kernels, graphs. The driver's library is looked for at run time; without it
+//! there is an error and no panic.
 
 use super::stopwatch::Stopwatch;
 use crate::Error;
@@ -37,7 +38,8 @@ pub(crate) struct Driver {
     pub(super) stream: sys::CUstream,
     device: sys::CUdevice,
     info: DeviceInfo,
-    /// Whether a kernel may begin before the one before it ends: only kernels built for the device know when to wait.
+    /// Whether a kernel may begin before the one before it ends: only kernels built for the device
+    /// know when to wait.
     pub(crate) overlap: AtomicBool,
     /// Bytes copied from and to the host.
     uploaded: AtomicU64,
@@ -46,7 +48,8 @@ pub(crate) struct Driver {
     stopwatch: Mutex<Option<Stopwatch>>,
 }
 
-// SAFETY: the driver's handles may be used from any thread whose current context is theirs, which every call sets.
+// SAFETY: the driver's handles may be used from any thread whose current context is theirs, which
+// every call sets.
 unsafe impl Send for Driver {}
 // SAFETY: as above; the stream orders what is sent to it.
 unsafe impl Sync for Driver {}
@@ -102,13 +105,15 @@ pub(super) use call;
 
 /// Whether there is a driver, and how many devices it has.
 pub fn devices() -> Result<usize, Error> {
-    let missing = "there is no NVIDIA driver on this machine (libcuda was not found); use `--device cpu`";
+    let missing =
+        "there is no NVIDIA driver on this machine (libcuda was not found); use `--device cpu`";
     // SAFETY: looks for a library; calls follow only if it is there.
     unsafe {
         if !sys::is_culib_present() {
             return Err(Error::NoDevice(missing.into()));
         }
-        let none = |e: Error| Error::NoDevice(format!("the NVIDIA driver found no usable device: {e}"));
+        let none =
+            |e: Error| Error::NoDevice(format!("the NVIDIA driver found no usable device: {e}"));
         call!(cuInit(0)).map_err(none)?;
         let mut count = 0;
         call!(cuDeviceGetCount(&mut count)).map_err(none)?;
@@ -130,11 +135,14 @@ impl Driver {
     pub(crate) fn open(index: usize) -> Result<Arc<Self>, Error> {
         let count = devices()?;
         if index >= count {
-            return Err(Error::NoDevice(format!("there is no CUDA device {index}; the driver has {count}")));
+            return Err(Error::NoDevice(format!(
+                "there is no CUDA device {index}; the driver has {count}"
+            )));
         }
         // SAFETY: plain calls with pointers to locals.
         unsafe {
-            let (mut device, mut context, mut stream) = (0, std::ptr::null_mut(), std::ptr::null_mut());
+            let (mut device, mut context, mut stream) =
+                (0, std::ptr::null_mut(), std::ptr::null_mut());
             call!(cuDeviceGet(&mut device, index as c_int))?;
             call!(cuDevicePrimaryCtxRetain(&mut context, device))?;
             call!(cuCtxSetCurrent(context))?;
@@ -151,7 +159,16 @@ impl Driver {
             let (uploaded, downloaded) = (AtomicU64::new(0), AtomicU64::new(0));
             let overlap = AtomicBool::new(false);
             let stopwatch = Mutex::new(None);
-            Ok(Arc::new(Self { context, stream, device, info, overlap, uploaded, downloaded, stopwatch }))
+            Ok(Arc::new(Self {
+                context,
+                stream,
+                device,
+                info,
+                overlap,
+                uploaded,
+                downloaded,
+                stopwatch,
+            }))
         }
     }
 
@@ -186,7 +203,8 @@ impl Driver {
         unsafe { call!(cuStreamSynchronize(self.stream)) }
     }
 
-    /// Gives what was freed and is kept for later back to the driver, where others and its own calls may take it.
+    /// Gives what was freed and is kept for later back to the driver, where others and its own
+    /// calls may take it.
     pub(crate) fn give_back(&self) -> Result<(), Error> {
         self.finish()?;
         let mut pool = std::ptr::null_mut();
@@ -201,9 +219,11 @@ impl Driver {
     pub(crate) fn upload(&self, address: u64, bytes: &[u8]) -> Result<(), Error> {
         self.enter()?;
         self.uploaded.fetch_add(bytes.len() as u64, Ordering::Relaxed);
-        // SAFETY: callers give an address of a block that is long enough; the driver has copied pageable memory when
-        // the call returns.
-        unsafe { call!(cuMemcpyHtoDAsync_v2(address, bytes.as_ptr().cast(), bytes.len(), self.stream)) }
+        // SAFETY: callers give an address of a block that is long enough; the driver has copied
+        // pageable memory when the call returns.
+        unsafe {
+            call!(cuMemcpyHtoDAsync_v2(address, bytes.as_ptr().cast(), bytes.len(), self.stream))
+        }
     }
 
     /// Copies bytes of an address to the host, after everything before it is done.
@@ -212,7 +232,12 @@ impl Driver {
         self.downloaded.fetch_add(bytes.len() as u64, Ordering::Relaxed);
         // SAFETY: as in `upload`; the stream is waited for before `bytes` is read.
         unsafe {
-            call!(cuMemcpyDtoHAsync_v2(bytes.as_mut_ptr().cast(), address, bytes.len(), self.stream))?;
+            call!(cuMemcpyDtoHAsync_v2(
+                bytes.as_mut_ptr().cast(),
+                address,
+                bytes.len(),
+                self.stream
+            ))?;
         }
         self.finish()
     }
@@ -234,7 +259,12 @@ impl Driver {
     }
 
     /// Launches a kernel with one argument.
-    pub(crate) fn launch<A: Copy>(&self, function: &Function, shape: Shape, args: &A) -> Result<(), Error> {
+    pub(crate) fn launch<A: Copy>(
+        &self,
+        function: &Function,
+        shape: Shape,
+        args: &A,
+    ) -> Result<(), Error> {
         let mut attributes: [sys::CUlaunchAttribute; 2] = [zeroed_attribute(), zeroed_attribute()];
         let mut count = 0;
         if self.overlap.load(Ordering::Relaxed) {
@@ -265,7 +295,12 @@ impl Driver {
         let mut arguments = [(args as *const A).cast_mut().cast::<c_void>()];
         // SAFETY: kernels take their one argument by value, in the layout `args.rs` asserts.
         unsafe {
-            call!(cuLaunchKernelEx(&config, function.handle, arguments.as_mut_ptr(), std::ptr::null_mut()))
+            call!(cuLaunchKernelEx(
+                &config,
+                function.handle,
+                arguments.as_mut_ptr(),
+                std::ptr::null_mut()
+            ))
         }?;
         self.with_stopwatch(|watch| watch.launched(function.name, self.stream)).unwrap_or(Ok(()))
     }
@@ -276,14 +311,18 @@ impl Driver {
 
     /// Whether launches are timed; where they are, the launches of a pass follow.
     pub(crate) fn is_timed(&self) -> Result<bool, Error> {
-        self.with_stopwatch(|watch| watch.begin(self.stream)).transpose().map(|begun| begun.is_some())
+        self.with_stopwatch(|watch| watch.begin(self.stream))
+            .transpose()
+            .map(|begun| begun.is_some())
     }
 
     /// Times launches from now on, or no longer; the kernels timed until now, with their seconds.
     pub(crate) fn time_launches(&self, on: bool) -> Result<Vec<(&'static str, f64)>, Error> {
         let next = on.then(Stopwatch::default);
-        let before =
-            std::mem::replace(&mut *self.stopwatch.lock().unwrap_or_else(PoisonError::into_inner), next);
+        let before = std::mem::replace(
+            &mut *self.stopwatch.lock().unwrap_or_else(PoisonError::into_inner),
+            next,
+        );
         before.map_or(Ok(Vec::new()), |watch| watch.read(self))
     }
 }
@@ -292,8 +331,8 @@ impl Driver {
 pub(crate) type TensorMap = sys::CUtensorMap;
 
 impl Driver {
-    /// Halves [rows][cols] at `address`, in boxes of 64 columns and `box_rows` rows whose 16-byte pieces are turned by
-    /// the row as wgmma reads them. Rows outside are zeros.
+    /// Halves [rows][cols] at `address`, in boxes of 64 columns and `box_rows` rows whose 16-byte
+    /// pieces are turned by the row as wgmma reads them. Rows outside are zeros.
     pub(crate) fn tensor_map(
         &self,
         address: u64,
@@ -304,7 +343,8 @@ impl Driver {
         let mut map = TensorMap { opaque: [0; 16] };
         let (dims, row_bytes) = ([cols as u64, rows as u64], [2 * cols as u64]);
         let (boxes, steps) = ([64, box_rows as u32], [1, 1]);
-        // SAFETY: all pointers are to locals; the driver writes the map and reads nothing at `address`.
+        // SAFETY: all pointers are to locals; the driver writes the map and reads nothing at
+        // `address`.
         unsafe {
             call!(cuTensorMapEncodeTiled(
                 &mut map,
@@ -408,8 +448,13 @@ pub(crate) struct Function {
 unsafe impl Send for Function {}
 
 impl Module {
-    /// The kernel of that name, allowed to take all the shared memory a block may have; none where the file has none.
-    pub(crate) fn function(&self, name: &'static str, shared: u32) -> Result<Option<Function>, Error> {
+    /// The kernel of that name, allowed to take all the shared memory a block may have; none where
+    /// the file has none.
+    pub(crate) fn function(
+        &self,
+        name: &'static str,
+        shared: u32,
+    ) -> Result<Option<Function>, Error> {
         let symbol = CString::new(name).expect("a kernel's name has no zero in it");
         let mut function = std::ptr::null_mut();
         // SAFETY: the module is loaded; pointers to locals.

@@ -40,8 +40,8 @@ impl Driver {
     }
 }
 
-/// A stream that captures. It stops to even if what is captured fails or panics: a stream left capturing would refuse
-/// everything after.
+/// A stream that captures. It stops to even if what is captured fails or panics: a stream left
+/// capturing would refuse everything after.
 struct Capturing<'d>(&'d Driver);
 
 impl Capturing<'_> {

@@ -1,5 +1,6 @@
-//! The kernels as images: those of this build for the device's architecture, else PTX that the driver compiles, else
-//! the sources compiled with a libnvrtc of this machine, kept under the user's cache folder by their hash.
+//! The kernels as images: those of this build for the device's architecture, else PTX that the
+//! driver compiles, else the sources compiled with a libnvrtc of this machine, kept under the
+//! user's cache folder by their hash.
 
 use super::{
     driver::{Driver, Function, Module},
@@ -85,13 +86,17 @@ impl Kernels {
             Some(module) => module.function(name, self.shared)?,
             None => None,
         };
-        let function = function.ok_or_else(|| Error::Kernels(format!("no kernel is called `{name}`")))?;
+        let function =
+            function.ok_or_else(|| Error::Kernels(format!("no kernel is called `{name}`")))?;
         self.functions.borrow_mut().insert(name, function);
         Ok(function)
     }
 }
 
-fn load<'i>(driver: &Arc<Driver>, images: Vec<(&'i str, &[u8])>) -> Result<HashMap<&'i str, Module>, Error> {
+fn load<'i>(
+    driver: &Arc<Driver>,
+    images: Vec<(&'i str, &[u8])>,
+) -> Result<HashMap<&'i str, Module>, Error> {
     images.into_iter().map(|(file, image)| Ok((file, driver.load(image)?))).collect()
 }
 
@@ -102,7 +107,8 @@ fn compile(architecture: &str) -> Result<Vec<Vec<u8>>, Error> {
     let home = std::env::var_os("XDG_CACHE_HOME")
         .map(PathBuf::from)
         .or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache")));
-    let folder = home.map(|h| h.join("forerun").join(format!("{architecture}-{:016x}", hasher.finish())));
+    let folder =
+        home.map(|h| h.join("forerun").join(format!("{architecture}-{:016x}", hasher.finish())));
     let cached = |file: &str| std::fs::read(folder.as_ref()?.join(file)).ok();
     if let Some(images) = SOURCES.iter().map(|(file, _)| cached(file)).collect::<Option<Vec<_>>>() {
         return Ok(images);
@@ -113,7 +119,8 @@ fn compile(architecture: &str) -> Result<Vec<Vec<u8>>, Error> {
              a CUDA toolkit, or set NVRTC_LIB to a libnvrtc.so, or use a build with kernels"
         ))
     };
-    let nvrtc = Nvrtc::find(std::env::var_os("NVRTC_LIB").as_deref().map(std::path::Path::new), None);
+    let nvrtc =
+        Nvrtc::find(std::env::var_os("NVRTC_LIB").as_deref().map(std::path::Path::new), None);
     let nvrtc = nvrtc.ok_or_else(missing)?;
     let mut images = Vec::new();
     for (file, source) in SOURCES {
@@ -123,7 +130,8 @@ fn compile(architecture: &str) -> Result<Vec<Vec<u8>>, Error> {
         if let Some(folder) = &folder {
             // A cache that cannot be written costs time, nothing else.
             let partial = folder.join(format!("{file}.{}", std::process::id()));
-            let written = std::fs::create_dir_all(folder).and_then(|()| std::fs::write(&partial, &image));
+            let written =
+                std::fs::create_dir_all(folder).and_then(|()| std::fs::write(&partial, &image));
             if written.and_then(|()| std::fs::rename(&partial, folder.join(file))).is_err() {
                 let _ = std::fs::remove_file(&partial);
             }

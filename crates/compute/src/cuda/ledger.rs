@@ -1,5 +1,5 @@
-//! A backend that holds nothing and counts what the CUDA backend would: loading a model on it is the plan of device
-//! memory, made by the very code that loads it.
+//! A backend that holds nothing and counts what the CUDA backend would: loading a model on it is
+//! the plan of device memory, made by the very code that loads it.
 
 use super::{ops, pack, run};
 use crate::{

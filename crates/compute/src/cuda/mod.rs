@@ -1,5 +1,6 @@
-//! The CUDA backend: weights as tiles in the order the matrix instructions read, plans captured into graphs once for
-//! each kind of pass, state in pages of device memory. The driver is found at run time; nothing of CUDA is linked.
+//! The CUDA backend: weights as tiles in the order the matrix instructions read, plans captured
+//! into graphs once for each kind of pass, state in pages of device memory. The driver is found at
+//! run time; nothing of CUDA is linked.
 #![allow(unsafe_code)]
 
 mod args;
@@ -97,11 +98,12 @@ const FIRST_PAGES: usize = 512;
 const STATE: &str = "the state of a sequence";
 /// Bytes of the inbox and the outbox.
 const BOX: usize = 1 << 20;
-/// Graphs and shapes that came once an arena keeps; when there are more, the latter go, and all where most were graphs.
+/// Graphs and shapes that came once an arena keeps; when there are more, the latter go, and all
+/// where most were graphs.
 const MAX_GRAPHS: usize = 256;
 
-/// Rows of a prompt that a device with so much memory reads at once. They are kept in every layer until they are
-/// committed: 3.5 MB each at 27B.
+/// Rows of a prompt that a device with so much memory reads at once. They are kept in every layer
+/// until they are committed: 3.5 MB each at 27B.
 fn prompt_rows(memory: usize) -> usize {
     match memory >> 30 {
         100.. => 2048,
@@ -147,7 +149,8 @@ impl Cuda {
         self.scratch.bytes()
     }
 
-    /// Seconds that reading `bytes` of device memory takes, the best of a few: the floor of anything that reads weights.
+    /// Seconds that reading `bytes` of device memory takes, the best of a few: the floor of
+    /// anything that reads weights.
     pub fn read_seconds(&self, bytes: usize) -> Result<f64, Error> {
         ops::fill::read_seconds(&self.driver, &self.kernels, bytes)
     }
@@ -198,8 +201,8 @@ impl Cuda {
     }
 }
 
-/// Rows that a sequence of a pass has, or some more: how much memory kernels take hangs on it, and a captured pass has to serve all
-/// that are alike.
+/// Rows that a sequence of a pass has, or some more: how much memory kernels take hangs on it, and
+/// a captured pass has to serve all that are alike.
 fn most_rows(pass: &Pass<'_>) -> usize {
     let mut rows = vec![0; pass.sequences.len()];
     pass.sequence_of.iter().for_each(|sequence| rows[*sequence as usize] += 1);
@@ -243,7 +246,8 @@ impl Backend for Cuda {
         let commit = ops::commit::Tables::new(&self.driver, &arena)?;
         let needs = Needs::new(&arena.plan, &self.weights, &self.limits);
         let graphs = HashMap::new();
-        arena.beside = Some(Box::new(Captured { small, large, graphs, generation: 0, commit, needs }));
+        arena.beside =
+            Some(Box::new(Captured { small, large, graphs, generation: 0, commit, needs }));
         Ok(arena)
     }
 
@@ -274,8 +278,17 @@ impl Backend for Cuda {
     }
 
     fn run(&mut self, arena: &mut Arena, pass: &Pass<'_>) -> Result<(), Error> {
-        assert!(pass.rows() <= arena.capacity(), "{} rows in an arena of {}", pass.rows(), arena.capacity());
-        assert!(pass.chosen.len() <= arena.chosen_capacity(), "{} rows with logits", pass.chosen.len());
+        assert!(
+            pass.rows() <= arena.capacity(),
+            "{} rows in an arena of {}",
+            pass.rows(),
+            arena.capacity()
+        );
+        assert!(
+            pass.chosen.len() <= arena.chosen_capacity(),
+            "{} rows with logits",
+            pass.chosen.len()
+        );
         if pass.rows() == 0 {
             return Ok(());
         }
@@ -359,7 +372,12 @@ impl Backend for Cuda {
         ops::rank::rank(self, arena, logits, rows, ranks)
     }
 
-    fn draw(&mut self, arena: &Arena, logits: Buf, draws: &[Draw]) -> Result<Option<Vec<Drawn>>, Error> {
+    fn draw(
+        &mut self,
+        arena: &Arena,
+        logits: Buf,
+        draws: &[Draw],
+    ) -> Result<Option<Vec<Drawn>>, Error> {
         ops::draw::draw(self, arena, logits, draws).map(Some)
     }
 
@@ -428,8 +446,9 @@ impl Cuda {
         let key = [pass.rows(), pass.chosen.len(), pass.sequences.len(), run.most_rows];
         match captured.graphs.get(&key) {
             Some(Some(graph)) => self.driver.launch_graph(graph),
-            // A shape that came once may never come again, and a capture takes longer than launching all of it. Besides, kernels are
-            // loaded when they are first used, which a capture does not allow.
+            // A shape that came once may never come again, and a capture takes longer than
+            // launching all of it. Besides, kernels are loaded when they are first used, which a
+            // capture does not allow.
             None => {
                 launch()?;
                 captured.graphs.insert(key, None);
@@ -438,7 +457,8 @@ impl Cuda {
             Some(None) => {
                 let graph = match self.driver.capture(launch) {
                     Ok(graph) => graph,
-                    // A graph takes memory of the driver's own; where it is short the pass runs without one.
+                    // A graph takes memory of the driver's own; where it is short the pass runs
+                    // without one.
                     Err(Error::OutOfMemory { .. }) => return launch(),
                     Err(error) => return Err(error),
                 };

@@ -1,5 +1,6 @@
-//! NVRTC, the CUDA compiler as a library: `build.rs` makes the kernels of a release with it, and a build without them
-//! compiles at first use where a libnvrtc is found. Shared by both, so it uses nothing of this crate.
+//! NVRTC, the CUDA compiler as a library: `build.rs` makes the kernels of a release with it, and a
+//! build without them compiles at first use where a libnvrtc is found. Shared by both, so it uses
+//! nothing of this crate.
 #![allow(unsafe_code)]
 
 use libloading::{Library, Symbol};
@@ -15,24 +16,29 @@ pub(crate) struct Nvrtc {
 }
 
 impl Nvrtc {
-    /// Where NVRTC may be: the file `given` names, what `scripts/get-nvrtc` installed under `root`, a CUDA toolkit.
+    /// Where NVRTC may be: the file `given` names, what `scripts/get-nvrtc` installed under `root`,
+    /// a CUDA toolkit.
     pub(crate) fn find(given: Option<&Path>, root: Option<&Path>) -> Option<Self> {
         let mut places: Vec<(PathBuf, Option<PathBuf>)> = Vec::new();
         if let Some(file) = given {
             let nvidia = file.ancestors().nth(3);
             places.push((file.into(), nvidia.map(|n| n.join("cuda_runtime/include"))));
         }
-        let installed = root.into_iter().flat_map(|r| folders(&r.join(".nvrtc/lib"))).flat_map(|python| {
-            let nvidia = python.join("site-packages/nvidia");
-            let include = nvidia.join("cuda_runtime/include");
-            libraries(&nvidia.join("cuda_nvrtc/lib")).into_iter().map(move |l| (l, Some(include.clone())))
-        });
+        let installed =
+            root.into_iter().flat_map(|r| folders(&r.join(".nvrtc/lib"))).flat_map(|python| {
+                let nvidia = python.join("site-packages/nvidia");
+                let include = nvidia.join("cuda_runtime/include");
+                libraries(&nvidia.join("cuda_nvrtc/lib"))
+                    .into_iter()
+                    .map(move |l| (l, Some(include.clone())))
+            });
         places.extend(installed);
         for toolkit in [Path::new("/usr/local/cuda"), Path::new("/opt/cuda")] {
             let found = libraries(&toolkit.join("lib64"));
             places.extend(found.into_iter().map(|l| (l, Some(toolkit.join("include")))));
         }
-        places.extend(["libnvrtc.so.12", "libnvrtc.so.13", "libnvrtc.so"].map(|l| (l.into(), None)));
+        places
+            .extend(["libnvrtc.so.12", "libnvrtc.so.13", "libnvrtc.so"].map(|l| (l.into(), None)));
         places.into_iter().find_map(|(library, include)| {
             // SAFETY: loading NVIDIA's library runs its initialisers.
             let library = unsafe { Library::new(&library) }.ok()?;
@@ -45,7 +51,8 @@ impl Nvrtc {
         unsafe { self.library.get(name.as_bytes()) }.map_err(|e| e.to_string())
     }
 
-    /// Compiles one file for an architecture: `sm_90a` gives a cubin, `compute_80` gives PTX that ends with a zero.
+    /// Compiles one file for an architecture: `sm_90a` gives a cubin, `compute_80` gives PTX that
+    /// ends with a zero.
     pub(crate) fn compile(
         &self,
         name: &str,
@@ -83,8 +90,10 @@ impl Nvrtc {
                     *const *const c_char,
                 ) -> c_int,
             > = self.symbol("nvrtcCreateProgram")?;
-            let compile: Symbol<'_, unsafe extern "C" fn(Program, c_int, *const *const c_char) -> c_int> =
-                self.symbol("nvrtcCompileProgram")?;
+            let compile: Symbol<
+                '_,
+                unsafe extern "C" fn(Program, c_int, *const *const c_char) -> c_int,
+            > = self.symbol("nvrtcCompileProgram")?;
             let destroy: Symbol<'_, unsafe extern "C" fn(*mut Program) -> c_int> =
                 self.symbol("nvrtcDestroyProgram")?;
             type GetSize = unsafe extern "C" fn(Program, *mut usize) -> c_int;
@@ -100,7 +109,8 @@ impl Nvrtc {
                 if code == 0 { Ok(bytes) } else { Err(format!("NVRTC answers with code {code}")) }
             };
             let mut program: Program = std::ptr::null_mut();
-            let (names, sources, options) = (pointers(&names), pointers(&sources), pointers(&options));
+            let (names, sources, options) =
+                (pointers(&names), pointers(&sources), pointers(&options));
             let code = create(
                 &mut program,
                 source.as_ptr(),

@@ -1,6 +1,7 @@
-//! Weights of a file as tiles of 16 rows and 256 columns, in the order the matrix instructions read them. The layout of
-//! each format stands in `kernels/tiles.cuh`; nothing here but the order of bits differs from the file, except for types
-//! that have no tiles of their own. A matrix is tiles [experts][rows / 16][cols / 256]; what is outside of it is zero.
+//! Weights of a file as tiles of 16 rows and 256 columns, in the order the matrix instructions read
+//! them. The layout of each format stands in `kernels/tiles.cuh`; nothing here but the order of
+//! bits differs from the file, except for types that have no tiles of their own. A matrix is tiles
+//! [experts][rows / 16][cols / 256]; what is outside of it is zero.
 
 use crate::backend::Matrix;
 use formats::BlockType;
@@ -25,16 +26,19 @@ pub(crate) enum TileFormat {
 }
 
 impl TileFormat {
-    /// The tiles a type is packed into: its own; `Q8_0` for other types of small integers and one scale per 32 (exact
-    /// but for the scale of `IQ4_XS`, which is rounded to f16); `F16` for the rest.
+    /// The tiles a type is packed into: its own; `Q8_0` for other types of small integers and one
+    /// scale per 32 (exact but for the scale of `IQ4_XS`, which is rounded to f16); `F16` for the
+    /// rest.
     pub(crate) const fn of(ty: BlockType) -> Self {
         match ty {
             BlockType::Q4_K => Self::Q4_K,
             BlockType::Q5_K => Self::Q5_K,
             BlockType::Q6_K => Self::Q6_K,
-            BlockType::Q8_0 | BlockType::Q4_0 | BlockType::Q5_0 | BlockType::IQ4_NL | BlockType::IQ4_XS => {
-                Self::Q8_0
-            }
+            BlockType::Q8_0
+            | BlockType::Q4_0
+            | BlockType::Q5_0
+            | BlockType::IQ4_NL
+            | BlockType::IQ4_XS => Self::Q8_0,
             BlockType::F32
             | BlockType::F16
             | BlockType::BF16
@@ -63,12 +67,17 @@ pub(crate) const fn row_tile_bytes(format: TileFormat, cols: usize) -> usize {
 }
 
 /// Bytes of a packed matrix.
-pub(crate) const fn packed_bytes(format: TileFormat, experts: usize, rows: usize, cols: usize) -> usize {
+pub(crate) const fn packed_bytes(
+    format: TileFormat,
+    experts: usize,
+    rows: usize,
+    cols: usize,
+) -> usize {
     experts * rows.div_ceil(TILE_ROWS) * row_tile_bytes(format, cols)
 }
 
-/// Packs the row tiles from number `first` on, counted through all experts, into `out`, which is whole row tiles. On all
-/// processors.
+/// Packs the row tiles from number `first` on, counted through all experts, into `out`, which is
+/// whole row tiles. On all processors.
 pub(crate) fn pack(m: &Matrix<'_>, first: usize, out: &mut [u8]) {
     let bytes = row_tile_bytes(TileFormat::of(m.ty), m.cols);
     let count = out.len() / bytes;
@@ -155,7 +164,8 @@ fn pack_q5_k(rows: &[&[u8]; TILE_ROWS], out: &mut [u8]) {
 }
 
 fn pack_q6_k(rows: &[&[u8]; TILE_ROWS], out: &mut [u8]) {
-    let quants = rows.map(|row| block::<Q6_K>(row).map_or([0; 256], |b| b.quants().map(|q| (q + 32) as u8)));
+    let quants =
+        rows.map(|row| block::<Q6_K>(row).map_or([0; 256], |b| b.quants().map(|q| (q + 32) as u8)));
     pack_nibbles(&quants, out);
     for chunk in 0..4 {
         for lane in 0..32 {
@@ -192,7 +202,9 @@ fn pack_q8_0(ty: BlockType, rows: &[&[u8]; TILE_ROWS], out: &mut [u8]) {
             BlockType::Q8_0 => blocks_of::<Q8_0>(row).for_each(|(i, b)| group(i, &b.qs, b.d)),
             BlockType::Q4_0 => blocks_of::<Q4_0>(row).for_each(|(i, b)| group(i, &b.quants(), b.d)),
             BlockType::Q5_0 => blocks_of::<Q5_0>(row).for_each(|(i, b)| group(i, &b.quants(), b.d)),
-            BlockType::IQ4_NL => blocks_of::<IQ4_NL>(row).for_each(|(i, b)| group(i, &b.quants(), b.d)),
+            BlockType::IQ4_NL => {
+                blocks_of::<IQ4_NL>(row).for_each(|(i, b)| group(i, &b.quants(), b.d))
+            }
             BlockType::IQ4_XS => {
                 for (_, b) in blocks_of::<IQ4_XS>(row) {
                     let (q, scales) = (b.quants(), b.scales());
@@ -211,8 +223,13 @@ fn pack_q8_0(ty: BlockType, rows: &[&[u8]; TILE_ROWS], out: &mut [u8]) {
             let to = &mut out[group * 512 + lane * 16..][..16];
             for (i, to) in to.as_chunks_mut::<4>().0.iter_mut().enumerate() {
                 let at = col + 2 * i;
-                *to = [quants[row][at], quants[row][at + 1], quants[row + 8][at], quants[row + 8][at + 1]]
-                    .map(|q| (q as u8).wrapping_add(128));
+                *to = [
+                    quants[row][at],
+                    quants[row][at + 1],
+                    quants[row + 8][at],
+                    quants[row + 8][at + 1],
+                ]
+                .map(|q| (q as u8).wrapping_add(128));
             }
         }
     }
@@ -240,14 +257,15 @@ fn pack_f16(ty: BlockType, rows: &[&[u8]; TILE_ROWS], cols: usize, out: &mut [u8
     }
 }
 
-/// The four weights that share word `i` (2 s + r) and half `h` of a lane's chunk: rows g and g + 8 of the chunk's first
-/// 32 columns, then of the others.
+/// The four weights that share word `i` (2 s + r) and half `h` of a lane's chunk: rows g and g + 8
+/// of the chunk's first 32 columns, then of the others.
 fn pick(quants: &Quants<u8>, chunk: usize, lane: usize, i: usize, h: usize) -> [u8; 4] {
     let (g, col) = (lane / 4, chunk * 64 + lane % 4 * 8 + 2 * i + h);
     [quants[g][col], quants[g + 8][col], quants[g][col + 32], quants[g + 8][col + 32]]
 }
 
-/// The low four bits of every weight, as `Q4_K`, `Q5_K` and `Q6_K` have them in a tile's first 2048 bytes.
+/// The low four bits of every weight, as `Q4_K`, `Q5_K` and `Q6_K` have them in a tile's first 2048
+/// bytes.
 fn pack_nibbles(quants: &Quants<u8>, out: &mut [u8]) {
     for chunk in 0..4 {
         for lane in 0..32 {
@@ -310,7 +328,10 @@ mod tests {
                     - half_at(header, 2) * f32::from(mins[group])
             }
             TileFormat::Q6_K => {
-                let word = turned(word_at(tile, 2048 + chunk / 2 * 512 + lane * 16 + chunk % 2 * 8 + 4 * s));
+                let word = turned(word_at(
+                    tile,
+                    2048 + chunk / 2 * 512 + lane * 16 + chunk % 2 * 8 + 4 * s,
+                ));
                 let q = nibble() | (word >> (16 * h + 2 * r + 4 + 4 * second) & 3) << 4;
                 let scale = i32::from(tile[3072 + row * 16 + col / 16]) - 128;
                 half_at(tile, 3328 + 2 * row) * scale as f32 * (q as i32 - 32) as f32
@@ -319,7 +340,9 @@ mod tests {
                 let q = tile[group * 512 + lane * 16 + 4 * (2 * s + r) + 2 * upper + h];
                 half_at(tile, 4096 + row * 16 + group * 2) * (i32::from(q) - 128) as f32
             }
-            TileFormat::F16 => half_at(tile, group * 1024 + upper * 512 + lane * 16 + 2 * (col % 8)),
+            TileFormat::F16 => {
+                half_at(tile, group * 1024 + upper * 512 + lane * 16 + 2 * (col % 8))
+            }
         }
     }
 
@@ -332,11 +355,14 @@ mod tests {
             state ^= state << 17;
             (state >> 32) as u32
         };
-        let mut bytes: Vec<u8> = (0..ty.bytes_for(elements).unwrap()).map(|_| random() as u8).collect();
+        let mut bytes: Vec<u8> =
+            (0..ty.bytes_for(elements).unwrap()).map(|_| random() as u8).collect();
         let halves: &[usize] = match ty {
-            BlockType::Q4_0 | BlockType::Q5_0 | BlockType::Q8_0 | BlockType::IQ4_NL | BlockType::IQ4_XS => {
-                &[0]
-            }
+            BlockType::Q4_0
+            | BlockType::Q5_0
+            | BlockType::Q8_0
+            | BlockType::IQ4_NL
+            | BlockType::IQ4_XS => &[0],
             BlockType::Q4_1 | BlockType::Q5_1 | BlockType::Q4_K | BlockType::Q5_K => &[0, 2],
             BlockType::Q2_K => &[80, 82],
             BlockType::Q3_K => &[108],
@@ -345,7 +371,8 @@ mod tests {
         };
         for block in bytes.chunks_exact_mut(ty.block_bytes()) {
             for &at in halves {
-                block[at..at + 2].copy_from_slice(&Half::new((random() % 1000) as f32 * 1e-5 - 4e-3).0);
+                block[at..at + 2]
+                    .copy_from_slice(&Half::new((random() % 1000) as f32 * 1e-5 - 4e-3).0);
             }
             let number = (random() % 2001) as f32 * 1e-3 - 1.0;
             match ty {
@@ -388,11 +415,15 @@ mod tests {
                     for col in 0..256 {
                         let (r, c) = (first + row, col_tile * 256 + col);
                         let inside = r < rows && c < cols;
-                        let expected = if inside { numbers[(expert * rows + r) * cols + c] } else { 0.0 };
+                        let expected =
+                            if inside { numbers[(expert * rows + r) * cols + c] } else { 0.0 };
                         let got = weight(format, tile, row, col);
-                        let allowed =
-                            expected.abs() * rounded + 6e-8 * if rounded > 1e-5 { 128.0 } else { 1.0 };
-                        assert!((got - expected).abs() <= allowed, "{ty} {r} {c}: {got} for {expected}");
+                        let allowed = expected.abs() * rounded
+                            + 6e-8 * if rounded > 1e-5 { 128.0 } else { 1.0 };
+                        assert!(
+                            (got - expected).abs() <= allowed,
+                            "{ty} {r} {c}: {got} for {expected}"
+                        );
                     }
                 }
             }
@@ -402,8 +433,13 @@ mod tests {
     #[test]
     fn numbers_beyond_f16_are_its_largest_and_nan_stays() {
         let numbers = [1e9f32, -1e9, f32::NAN, f32::INFINITY];
-        let m =
-            Matrix { ty: BlockType::F32, experts: 1, rows: 1, cols: 4, bytes: bytemuck::bytes_of(&numbers) };
+        let m = Matrix {
+            ty: BlockType::F32,
+            experts: 1,
+            rows: 1,
+            cols: 4,
+            bytes: bytemuck::bytes_of(&numbers),
+        };
         let mut out = vec![0; packed_bytes(TileFormat::F16, 1, 1, 4)];
         pack(&m, 0, &mut out);
         let got = [0, 1, 2, 3].map(|col| weight(TileFormat::F16, &out, 0, col));

@@ -1,5 +1,5 @@
-//! One plan over one pass: each op becomes launches. Nothing here looks at what a pass holds, only at how many rows it
-//! has, so that what is launched can be captured once and replayed.
+//! One plan over one pass: each op becomes launches. Nothing here looks at what a pass holds, only
+//! at how many rows it has, so that what is launched can be captured once and replayed.
 
 use super::{
     args,
@@ -34,7 +34,12 @@ pub(crate) struct Run<'a> {
 }
 
 impl Run<'_> {
-    pub(crate) fn launch<A: Copy>(&self, kernel: &'static str, shape: Shape, args: &A) -> Result<(), Error> {
+    pub(crate) fn launch<A: Copy>(
+        &self,
+        kernel: &'static str,
+        shape: Shape,
+        args: &A,
+    ) -> Result<(), Error> {
         if shape.grid.contains(&0) {
             return Ok(());
         }
@@ -106,12 +111,16 @@ impl Run<'_> {
             Op::Angles { rotary, out } => ops::angles::launch(self, rotary, *out),
             Op::Rotate { .. } => ops::rotate::launch(self, op),
             Op::Attention { .. } => ops::attention::launch(self, op),
-            Op::Convolve { layer, weight, q, v } => ops::convolve::launch(self, *layer, *weight, *q, *v),
-            Op::DeltaNet { .. } => ops::deltanet::launch(self, op),
-            Op::SwiGlu { parts } => {
-                parts.iter().try_for_each(|(gate, up, out)| ops::swiglu::launch(self, *gate, *up, *out))
+            Op::Convolve { layer, weight, q, v } => {
+                ops::convolve::launch(self, *layer, *weight, *q, *v)
             }
-            Op::Route { logits, routing, scale } => ops::route::launch(self, *logits, routing, *scale),
+            Op::DeltaNet { .. } => ops::deltanet::launch(self, op),
+            Op::SwiGlu { parts } => parts
+                .iter()
+                .try_for_each(|(gate, up, out)| ops::swiglu::launch(self, *gate, *up, *out)),
+            Op::Route { logits, routing, scale } => {
+                ops::route::launch(self, *logits, routing, *scale)
+            }
             Op::Combine { routing, experts, shared, out } => {
                 ops::combine::launch(self, routing, *experts, *shared, *out)
             }

@@ -1,5 +1,5 @@
-//! Memory that ops use while they run and nobody reads afterwards. It grows; captured graphs know its address, so they
-//! are made again when it does.
+//! Memory that ops use while they run and nobody reads afterwards. It grows; captured graphs know
+//! its address, so they are made again when it does.
 
 use super::{block::DeviceMemory, driver::Driver, ops::experts::VISIT_LIST};
 use crate::Error;

@@ -1,12 +1,13 @@
-//! How long each launch takes, by an event behind every one while somebody asks. A launch's time is that since the end of
-//! the one before: what it costs where nothing overlaps.
+//! How long each launch takes, by an event behind every one while somebody asks. A launch's time is
+//! that since the end of the one before: what it costs where nothing overlaps.
 
 use super::driver::{Driver, check};
 use crate::Error;
 use cudarc::driver::sys;
 use std::{ffi::c_void, time::Duration};
 
-/// How long the device is held up before a pass, so that all of its launches wait in line when the first begins.
+/// How long the device is held up before a pass, so that all of its launches wait in line when the
+/// first begins.
 const HELD: Duration = Duration::from_millis(15);
 
 struct Event(sys::CUevent);
@@ -30,7 +31,9 @@ impl Event {
     fn milliseconds_since(&self, earlier: &Self) -> Result<f32, Error> {
         let mut ms = 0.0;
         // SAFETY: a pointer to a local; both events were recorded.
-        unsafe { check(sys::cuEventElapsedTime(&mut ms, earlier.0, self.0), "cuEventElapsedTime") }?;
+        unsafe {
+            check(sys::cuEventElapsedTime(&mut ms, earlier.0, self.0), "cuEventElapsedTime")
+        }?;
         Ok(ms)
     }
 }
@@ -56,13 +59,20 @@ impl Stopwatch {
         }
         // SAFETY: the function calls nothing of the driver and reads nothing.
         unsafe {
-            check(sys::cuLaunchHostFunc(stream, Some(wait), std::ptr::null_mut()), "cuLaunchHostFunc")?;
+            check(
+                sys::cuLaunchHostFunc(stream, Some(wait), std::ptr::null_mut()),
+                "cuLaunchHostFunc",
+            )?;
         }
         self.0.push((None, Event::record(stream)?));
         Ok(())
     }
 
-    pub(crate) fn launched(&mut self, kernel: &'static str, stream: sys::CUstream) -> Result<(), Error> {
+    pub(crate) fn launched(
+        &mut self,
+        kernel: &'static str,
+        stream: sys::CUstream,
+    ) -> Result<(), Error> {
         self.0.push((Some(kernel), Event::record(stream)?));
         Ok(())
     }
@@ -72,7 +82,9 @@ impl Stopwatch {
         driver.finish()?;
         let pairs = self.0.windows(2).filter_map(|pair| Some((pair[1].0?, &pair[0].1, &pair[1].1)));
         pairs
-            .map(|(kernel, before, after)| Ok((kernel, f64::from(after.milliseconds_since(before)?) / 1e3)))
+            .map(|(kernel, before, after)| {
+                Ok((kernel, f64::from(after.milliseconds_since(before)?) / 1e3))
+            })
             .collect()
     }
 }

@@ -1,5 +1,5 @@
-//! A pass in the device's memory. Its arrays lie at fixed addresses, so that captured graphs stay valid while what they
-//! hold changes; one copy brings all of it.
+//! A pass in the device's memory. Its arrays lie at fixed addresses, so that captured graphs stay
+//! valid while what they hold changes; one copy brings all of it.
 
 use super::{
     args::{self, Address, DECODE_ROWS, MAX_CACHES},
@@ -110,7 +110,9 @@ impl PassBuffer {
                 AnchorSource::Zero => (0, 0, 0, 0),
                 AnchorSource::Older => (1, 0, 0, 0),
                 AnchorSource::Newest => (2, 0, 0, 0),
-                AnchorSource::Folded { from, last, slot } => (3, from as i32, last as i32, slot as i32),
+                AnchorSource::Folded { from, last, slot } => {
+                    (3, from as i32, last as i32, slot as i32)
+                }
             };
             let step_args = args::Step {
                 sequence: step.sequence as i32,
@@ -132,7 +134,8 @@ impl PassBuffer {
         for (s, view) in pass.sequences.iter().enumerate() {
             let mut sequence = args::Sequence {
                 committed: view.committed as i32,
-                first_row: pass.sequence_of.iter().position(|q| *q as usize == s).unwrap_or(0) as i32,
+                first_row: pass.sequence_of.iter().position(|q| *q as usize == s).unwrap_or(0)
+                    as i32,
                 rows: pass.sequence_of.iter().filter(|q| **q as usize == s).count() as i32,
                 first_step: pass.steps_of[s].0 as i32,
                 steps: (pass.steps_of[s].1 - pass.steps_of[s].0) as i32,

@@ -77,10 +77,14 @@ impl Weights {
     }
 
     /// Packs a matrix into tiles, a piece at a time.
-    pub(crate) fn add_matrix(&mut self, driver: &Arc<Driver>, m: Matrix<'_>) -> Result<MatrixId, Error> {
+    pub(crate) fn add_matrix(
+        &mut self,
+        driver: &Arc<Driver>,
+        m: Matrix<'_>,
+    ) -> Result<MatrixId, Error> {
         let format = TileFormat::of(m.ty);
-        let memory =
-            driver.allocate_as_is(pack::packed_bytes(format, m.experts, m.rows, m.cols), "weights")?;
+        let memory = driver
+            .allocate_as_is(pack::packed_bytes(format, m.experts, m.rows, m.cols), "weights")?;
         let row = pack::row_tile_bytes(format, m.cols);
         let tiles = m.experts * m.rows.div_ceil(16);
         let step = (PIECE / row).max(1);
@@ -95,7 +99,11 @@ impl Weights {
     }
 
     /// Keeps a matrix as it is.
-    pub(crate) fn add_table(&mut self, driver: &Arc<Driver>, m: Matrix<'_>) -> Result<MatrixId, Error> {
+    pub(crate) fn add_table(
+        &mut self,
+        driver: &Arc<Driver>,
+        m: Matrix<'_>,
+    ) -> Result<MatrixId, Error> {
         let memory = driver.allocate_as_is(m.bytes.len(), "the embedding")?;
         driver.upload(memory.address(), m.bytes)?;
         let Matrix { experts, rows, cols, .. } = m;
@@ -112,7 +120,11 @@ impl Weights {
         self.push(Stored { memory, form: Form::Tiles(format), experts, rows, cols })
     }
 
-    pub(crate) fn add_vector(&mut self, driver: &Arc<Driver>, numbers: &[f32]) -> Result<VectorId, Error> {
+    pub(crate) fn add_vector(
+        &mut self,
+        driver: &Arc<Driver>,
+        numbers: &[f32],
+    ) -> Result<VectorId, Error> {
         let memory = driver.allocate_as_is(4 * numbers.len(), "weights")?;
         driver.upload(memory.address(), bytemuck::cast_slice(numbers))?;
         self.vectors.push(memory);

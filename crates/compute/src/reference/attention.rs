@@ -49,12 +49,14 @@ impl Run<'_> {
             let angles = self.row(angles, row).to_vec();
             for head in 0..shape.heads {
                 let at = head * shape.query_stride();
-                let y = rotate_head(&self.row(q, row)[at..][..dim], self.vector(q_norm), eps, &angles);
+                let y =
+                    rotate_head(&self.row(q, row)[at..][..dim], self.vector(q_norm), eps, &angles);
                 self.row_mut(q, row)[at..][..dim].copy_from_slice(&y);
             }
             for head in 0..shape.kv_heads {
                 let at = head * dim;
-                let key = rotate_head(&self.row(k, row)[at..][..dim], self.vector(k_norm), eps, &angles);
+                let key =
+                    rotate_head(&self.row(k, row)[at..][..dim], self.vector(k_norm), eps, &angles);
                 let value = self.row(v, row)[at..][..dim].to_vec();
                 for (part, buf, mut numbers) in [(0, k, key), (1, v, value)] {
                     let kept = (part * shape.kv_heads + head) * bytes;
@@ -78,8 +80,8 @@ impl Run<'_> {
             let state = &self.pass.sequences[sequence as usize];
             let position = self.pass.positions[row] as usize;
             let path = self.pass.path(row).iter().flat_map(|run| run.first..run.first + run.len);
-            let others =
-                (0..self.pass.rows() as u32).filter(|r| self.pass.sequence_of[*r as usize] == sequence);
+            let others = (0..self.pass.rows() as u32)
+                .filter(|r| self.pass.sequence_of[*r as usize] == sequence);
             let rows: Vec<u32> = if causal { path.collect() } else { others.collect() };
             let near = |p: usize| window.is_none_or(|w| p.abs_diff(position) < w);
             let first = window.map_or(0, |w| (position + 1).saturating_sub(w));
@@ -89,18 +91,21 @@ impl Run<'_> {
                 for (part, (list, buf)) in parts.iter_mut().enumerate() {
                     for p in first..state.committed {
                         let page = state.caches[cache].page(p).slice::<u8>();
-                        let at =
-                            layout.offset(layer, part, kv_head) + p % crate::PAGE_TOKENS * layout.row_bytes();
+                        let at = layout.offset(layer, part, kv_head)
+                            + p % crate::PAGE_TOKENS * layout.row_bytes();
                         let mut numbers = vec![0.0; dim];
                         layout.kind.decode(&page[at..][..layout.row_bytes()], &mut numbers);
                         list.push(numbers);
                     }
-                    for r in rows.iter().filter(|r| near(self.pass.positions[**r as usize] as usize)) {
+                    for r in
+                        rows.iter().filter(|r| near(self.pass.positions[**r as usize] as usize))
+                    {
                         list.push(self.row(*buf, *r as usize)[kv_head * dim..][..dim].to_vec());
                     }
                 }
                 let [(keys, _), (values, _)] = &parts;
-                let query = &self.row(q, row)[head * shape.query_stride()..][..shape.query_stride()];
+                let query =
+                    &self.row(q, row)[head * shape.query_stride()..][..shape.query_stride()];
                 let mut y = attend(&query[..dim], keys, values, scale);
                 if shape.gated {
                     y.iter_mut().zip(&query[dim..]).for_each(|(y, g)| *y *= sigmoid(*g));

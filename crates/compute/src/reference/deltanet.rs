@@ -61,19 +61,20 @@ impl Run<'_> {
                     .map(|tap| match tap {
                         Tap::Nothing => 0.0,
                         Tap::Row(r) => self.row(kept.inputs, *r as usize)[c],
-                        Tap::Committed(p) => {
-                            tape.expect("a tape").slice::<f32>()[layout.input(layer, *p as usize) + c]
-                        }
+                        Tap::Committed(p) => tape.expect("a tape").slice::<f32>()
+                            [layout.input(layer, *p as usize) + c],
                     })
                     .collect();
                 taps.push(self.row(kept.inputs, row)[c]);
                 let weight = self.vector(weight);
-                let weight: Vec<f32> = (0..layout.kernel).map(|j| weight[j * channels + c]).collect();
+                let weight: Vec<f32> =
+                    (0..layout.kernel).map(|j| weight[j * channels + c]).collect();
                 y[c] = convolve(&taps, &weight);
             }
             let keys = layout.key_heads * layout.dim;
             for (head, x) in y[..2 * keys].chunks_exact_mut(layout.dim).enumerate() {
-                let scale = if head < layout.key_heads { 1.0 / (layout.dim as f32).sqrt() } else { 1.0 };
+                let scale =
+                    if head < layout.key_heads { 1.0 / (layout.dim as f32).sqrt() } else { 1.0 };
                 let factor = scale / (dot(x, x) + 1e-6).sqrt();
                 x.iter_mut().for_each(|x| *x *= factor);
             }
@@ -84,7 +85,8 @@ impl Run<'_> {
     }
 
     pub(super) fn deltanet(&mut self, op: &Op) {
-        let &Op::DeltaNet { layer, q, v, z, alpha, beta, dt_bias, decay, norm, eps, out } = op else {
+        let &Op::DeltaNet { layer, q, v, z, alpha, beta, dt_bias, decay, norm, eps, out } = op
+        else {
             unreachable!()
         };
         let (layout, kept) = self.arena.plan.recurrent_layer(layer);
@@ -97,7 +99,8 @@ impl Run<'_> {
                 let position = self.pass.positions[row] as usize;
                 let view = &self.pass.sequences[self.pass.sequence_of[row] as usize];
                 let mut state = if position > view.committed {
-                    states[self.pass.ancestor(row, position - 1).expect("a parent") as usize].clone()
+                    states[self.pass.ancestor(row, position - 1).expect("a parent") as usize]
+                        .clone()
                 } else {
                     let mut state = vec![0.0; dim * dim];
                     if let Some(anchor) = view.anchor {

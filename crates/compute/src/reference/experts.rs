@@ -17,14 +17,22 @@ pub fn route(logits: &[f32], top_k: usize) -> Vec<(u32, f32)> {
 impl Run<'_> {
     pub(super) fn route(&mut self, logits: Buf, routing: &Routing, scale: f32) {
         for row in 0..self.pass.rows() {
-            for (rank, (id, weight)) in route(self.row(logits, row), routing.top_k).into_iter().enumerate() {
+            for (rank, (id, weight)) in
+                route(self.row(logits, row), routing.top_k).into_iter().enumerate()
+            {
                 self.words_mut(routing.ids)[row * routing.top_k + rank] = id;
                 self.row_mut(routing.weights, row)[rank] = weight * scale;
             }
         }
     }
 
-    pub(super) fn combine(&mut self, routing: &Routing, experts: Buf, shared: Option<(Buf, Buf)>, out: Buf) {
+    pub(super) fn combine(
+        &mut self,
+        routing: &Routing,
+        experts: Buf,
+        shared: Option<(Buf, Buf)>,
+        out: Buf,
+    ) {
         for row in 0..self.pass.rows() {
             let mut y = vec![0.0; self.arena.plan.cols(out)];
             for rank in 0..routing.top_k {

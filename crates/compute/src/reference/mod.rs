@@ -1,5 +1,6 @@
-//! The plain f32 version of every op: the specification that faster backends are tested against. One thread, no
-//! tricks, readable first. Attention is one softmax over all keys; DeltaNet is the recurrence as the model defines it.
+//! The plain f32 version of every op: the specification that faster backends are tested against.
+//! One thread, no tricks, readable first. Attention is one softmax over all keys; DeltaNet is the
+//! recurrence as the model defines it.
 
 mod attention;
 mod deltanet;
@@ -120,7 +121,9 @@ impl Run<'_> {
             Op::Convolve { layer, weight, q, v } => self.convolve(*layer, *weight, *q, *v),
             Op::DeltaNet { .. } => self.deltanet(op),
             Op::Route { logits, routing, scale } => self.route(*logits, routing, *scale),
-            Op::Combine { routing, experts, shared, out } => self.combine(routing, *experts, *shared, *out),
+            Op::Combine { routing, experts, shared, out } => {
+                self.combine(routing, *experts, *shared, *out)
+            }
         }
     }
 
@@ -130,17 +133,23 @@ impl Run<'_> {
         // (input row, output row, expert)
         let rows: Vec<(usize, usize, usize)> = match product.rows {
             Rows::All => (0..pass.rows()).map(|r| (r, r, 0)).collect(),
-            Rows::Chosen => pass.chosen.iter().enumerate().map(|(i, r)| (*r as usize, i, 0)).collect(),
+            Rows::Chosen => {
+                pass.chosen.iter().enumerate().map(|(i, r)| (*r as usize, i, 0)).collect()
+            }
             Rows::ToExperts(routing) | Rows::FromExperts(routing) => {
                 let per_visit = matches!(product.rows, Rows::FromExperts(_));
                 let ids = &self.arena.words(routing.ids)[..pass.rows() * routing.top_k];
                 let from = |visit: usize| if per_visit { visit } else { visit / routing.top_k };
-                ids.iter().enumerate().map(|(visit, id)| (from(visit), visit, *id as usize)).collect()
+                ids.iter()
+                    .enumerate()
+                    .map(|(visit, id)| (from(visit), visit, *id as usize))
+                    .collect()
             }
         };
         for (from, to, expert) in rows {
             let x = self.row(product.x, from);
-            let weights = &matrix.numbers[expert * matrix.rows * matrix.cols..][..matrix.rows * matrix.cols];
+            let weights =
+                &matrix.numbers[expert * matrix.rows * matrix.cols..][..matrix.rows * matrix.cols];
             let y: Vec<f32> = weights.chunks_exact(matrix.cols).map(|w| dot(x, w)).collect();
             self.row_mut(product.out, to).copy_from_slice(&y);
         }

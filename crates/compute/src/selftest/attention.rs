@@ -6,8 +6,8 @@ use super::{
     run_plan, tree_and_chain,
 };
 use crate::{
-    AttentionShape, Backend, CommitPath, Error, KvLayout, KvType, Memory, PAGE_TOKENS, PageTable, Pass, Row,
-    SequenceView,
+    AttentionShape, Backend, CommitPath, Error, KvLayout, KvType, Memory, PAGE_TOKENS, PageTable,
+    Pass, Row, SequenceView,
 };
 
 /// Runs rows from the tip of a state and gives the attended rows; `keep` of them are committed.
@@ -28,16 +28,19 @@ impl Side<'_> {
         (window, causal, prompt): (Option<usize>, bool, bool),
         keep: usize,
     ) -> Result<Vec<f32>, Error> {
-        let (plan, bufs, out) = plans::attention(self.norms, self.layout, self.shape, window, causal);
+        let (plan, bufs, out) =
+            plans::attention(self.norms, self.layout, self.shape, window, causal);
         let inputs: Vec<_> = bufs.into_iter().zip(inputs.iter().cloned()).collect();
         let end = self.committed + keep;
         while self.pages.len() * PAGE_TOKENS < end {
             self.pages.push(self.backend.memory(self.layout.page_bytes())?);
         }
         let table = PageTable { first_page: 0, pages: self.pages.iter().collect() };
-        let first = SequenceView { committed: self.committed, caches: vec![table], ..Default::default() };
+        let first =
+            SequenceView { committed: self.committed, caches: vec![table], ..Default::default() };
         let second = SequenceView { caches: vec![PageTable::default()], ..Default::default() };
-        let sequences = if rows.iter().any(|r| r.sequence == 1) { vec![first, second] } else { vec![first] };
+        let sequences =
+            if rows.iter().any(|r| r.sequence == 1) { vec![first, second] } else { vec![first] };
         let mut pass = Pass::new(rows, &[], sequences);
         if prompt {
             pass = pass.as_prompt();
@@ -85,20 +88,33 @@ pub(super) fn run(both: &mut Both<'_>) -> Result<(), Error> {
     }
     // Chunks of several tiles: with many key heads a row's keys are cut into few chunks.
     for (head_dim, kind) in [128, 256].into_iter().flat_map(|d| KvType::ALL.map(|k| (d, k))) {
-        check(both, AttentionShape { heads: 16, kv_heads: 16, head_dim, gated: false }, kind, 2000)?;
+        check(
+            both,
+            AttentionShape { heads: 16, kv_heads: 16, head_dim, gated: false },
+            kind,
+            2000,
+        )?;
     }
     check(both, shapes[2], KvType::F16, 9000)
 }
 
-fn check(both: &mut Both<'_>, shape: AttentionShape, kind: KvType, committed: usize) -> Result<(), Error> {
-    let name = format!("attention {kind:?} {} x {}, {committed} before", shape.heads, shape.head_dim);
+fn check(
+    both: &mut Both<'_>,
+    shape: AttentionShape,
+    kind: KvType,
+    committed: usize,
+) -> Result<(), Error> {
+    let name =
+        format!("attention {kind:?} {} x {}, {committed} before", shape.heads, shape.head_dim);
     if !both.wants(&name) {
         return Ok(());
     }
     let layout = KvLayout { kind, layers: 2, heads: shape.kv_heads, head_dim: shape.head_dim };
     let mut random = Random(3);
-    let (q, k) =
-        (both.vector(&random.numbers(shape.head_dim))?, both.vector(&random.numbers(shape.head_dim))?);
+    let (q, k) = (
+        both.vector(&random.numbers(shape.head_dim))?,
+        both.vector(&random.numbers(shape.head_dim))?,
+    );
     let [mut reference, mut device] = [
         Side {
             backend: &mut both.reference,
@@ -120,8 +136,8 @@ fn check(both: &mut Both<'_>, shape: AttentionShape, kind: KvType, committed: us
     let mut found: Vec<(String, f32, f32)> = Vec::new();
     // A key on the edge between two codes may fall to either side.
     let tolerance = if kind == KvType::F16 { 4e-3 } else { 2e-2 };
-    // A long text is read through a window of one token, which leaves the same keys and values: the reference decodes
-    // what a row sees anew for every row.
+    // A long text is read through a window of one token, which leaves the same keys and values: the
+    // reference decodes what a row sees anew for every row.
     let is_short = committed < 1000;
     let prompt = (if is_short { None } else { Some(1) }, true, true);
     let text = inputs(&mut random, &shape, committed.max(1));
@@ -131,7 +147,11 @@ fn check(both: &mut Both<'_>, shape: AttentionShape, kind: KvType, committed: us
         let rows = part(&text, committed, at, count);
         let expected = reference.pass(&chain(count), &rows, prompt, count)?;
         let got = device.pass(&chain(count), &rows, prompt, count)?;
-        found.push((format!("{name}, prompt from {at}"), super::difference(&expected, &got), tolerance));
+        found.push((
+            format!("{name}, prompt from {at}"),
+            super::difference(&expected, &got),
+            tolerance,
+        ));
         at += count;
     }
     let passes = if is_short {
@@ -143,7 +163,10 @@ fn check(both: &mut Both<'_>, shape: AttentionShape, kind: KvType, committed: us
             (chain(40), (None, true, false), "chain"),
         ]
     } else {
-        vec![(chain(3), (None, true, false), "chain"), (chain(3), (Some(1111), true, false), "chain, window")]
+        vec![
+            (chain(3), (None, true, false), "chain"),
+            (chain(3), (Some(1111), true, false), "chain, window"),
+        ]
     };
     for (rows, settings, what) in passes {
         let numbers = inputs(&mut Random(5), &shape, rows.len());
@@ -159,11 +182,20 @@ fn check(both: &mut Both<'_>, shape: AttentionShape, kind: KvType, committed: us
     let mut parts = Vec::new();
     for (i, count) in [1, 5, 1, 16, 3, 14].into_iter().enumerate() {
         let first = [0, 1, 6, 7, 23, 26][i];
-        parts.extend(device.pass(&chain(count), &part(&numbers, rows, first, count), settings, count)?);
+        parts.extend(device.pass(
+            &chain(count),
+            &part(&numbers, rows, first, count),
+            settings,
+            count,
+        )?);
     }
-    let same =
-        whole.iter().zip(&parts).all(|(a, b)| a.to_bits() == b.to_bits()) && whole.len() == parts.len();
-    found.push((format!("{name}, bits of a chain in parts"), if same { 0.0 } else { f32::INFINITY }, 0.0));
+    let same = whole.iter().zip(&parts).all(|(a, b)| a.to_bits() == b.to_bits())
+        && whole.len() == parts.len();
+    found.push((
+        format!("{name}, bits of a chain in parts"),
+        if same { 0.0 } else { f32::INFINITY },
+        0.0,
+    ));
     for (name, worst, tolerance) in found {
         both.check(&name, worst, tolerance);
     }

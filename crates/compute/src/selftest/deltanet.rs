@@ -1,4 +1,5 @@
-//! Convolution, Gated DeltaNet and its commit: trees and chains from states at any distance from an anchor.
+//! Convolution, Gated DeltaNet and its commit: trees and chains from states at any distance from an
+//! anchor.
 
 use super::{Both, Random, chain, plans, run_plan, tree_and_chain};
 use crate::{
@@ -57,8 +58,10 @@ impl<'a> Side<'a> {
         let arena = run_plan(self.backend, plan, &inputs, &pass)?;
         drop(pass);
         let outputs = [out, kept.keys, kept.deltas, kept.gates];
-        let outputs =
-            outputs.iter().map(|b| Ok(arena.read(*b)?.into_owned())).collect::<Result<_, Error>>()?;
+        let outputs = outputs
+            .iter()
+            .map(|b| Ok(arena.read(*b)?.into_owned()))
+            .collect::<Result<_, Error>>()?;
         if keep > 0 {
             self.commit(&arena, keep)?;
         }
@@ -122,31 +125,45 @@ pub(super) fn run(both: &mut Both<'_>) -> Result<(), Error> {
             )?;
         }
     }
-    check(both, RecurrentLayout { layers: 1, key_heads: 16, value_heads: 48, dim: 128, kernel: 4 }, 600)
+    check(
+        both,
+        RecurrentLayout { layers: 1, key_heads: 16, value_heads: 48, dim: 128, kernel: 4 },
+        600,
+    )
 }
 
 fn check(both: &mut Both<'_>, layout: RecurrentLayout, committed: usize) -> Result<(), Error> {
-    let name = format!("deltanet {} heads of {}, {committed} before", layout.value_heads, layout.dim);
+    let name =
+        format!("deltanet {} heads of {}, {committed} before", layout.value_heads, layout.dim);
     if !both.wants(&name) {
         return Ok(());
     }
     let mut random = Random(8);
     let conv = both.vector(&random.numbers(layout.kernel * layout.channels()))?;
     let dt_bias = both.vector(&random.numbers(layout.value_heads))?;
-    let decay: Vec<f32> = random.numbers(layout.value_heads).iter().map(|x| -0.2 * x.exp()).collect();
+    let decay: Vec<f32> =
+        random.numbers(layout.value_heads).iter().map(|x| -0.2 * x.exp()).collect();
     let decay = both.vector(&decay)?;
     let norm = both.vector(&random.numbers(layout.dim))?;
     let on = |device: bool| {
         let pick = |of: super::Of<VectorId>| if device { of.device } else { of.reference };
-        plans::DeltaNet { conv: pick(conv), dt_bias: pick(dt_bias), decay: pick(decay), norm: pick(norm) }
+        plans::DeltaNet {
+            conv: pick(conv),
+            dt_bias: pick(dt_bias),
+            decay: pick(decay),
+            norm: pick(norm),
+        }
     };
     let mut found: Vec<(String, f32, f32)> = Vec::new();
     {
         let mut reference = Side::new(&mut both.reference, on(false), layout)?;
         let mut device = Side::new(&mut *both.device, on(true), layout)?;
         let mut compare = |what: &str, expected: &[Vec<f32>], got: &[Vec<f32>]| {
-            let worst =
-                expected.iter().zip(got).map(|(e, g)| super::difference(e, g)).fold(0.0, super::largest);
+            let worst = expected
+                .iter()
+                .zip(got)
+                .map(|(e, g)| super::difference(e, g))
+                .fold(0.0, super::largest);
             found.push((format!("{name}, {what}"), worst, 1e-3));
         };
         if committed > 0 {
@@ -155,9 +172,12 @@ fn check(both: &mut Both<'_>, layout: RecurrentLayout, committed: usize) -> Resu
             let got = device.pass(&chain(committed), &text, true, committed)?;
             compare("prompt", &expected, &got);
         }
-        for (rows, what) in
-            [(tree_and_chain(), "tree"), (chain(1), "token"), (chain(16), "chain"), (chain(64), "deep")]
-        {
+        for (rows, what) in [
+            (tree_and_chain(), "tree"),
+            (chain(1), "token"),
+            (chain(16), "chain"),
+            (chain(64), "deep"),
+        ] {
             let numbers = numbers(&mut Random(5), &layout, rows.len());
             let expected = reference.pass(&rows, &numbers, false, 0)?;
             let got = device.pass(&rows, &numbers, false, 0)?;
@@ -170,7 +190,8 @@ fn check(both: &mut Both<'_>, layout: RecurrentLayout, committed: usize) -> Resu
         let mut parts: Vec<Vec<f32>> = vec![Vec::new(); whole.len()];
         let mut first = 0;
         for count in [1, 5, 1, 16, 3, 14, 16, 8] {
-            let got = device.pass(&chain(count), &part(&numbers, rows, first, count), false, count)?;
+            let got =
+                device.pass(&chain(count), &part(&numbers, rows, first, count), false, count)?;
             parts.iter_mut().zip(got).for_each(|(all, got)| all.extend(got));
             first += count;
         }
@@ -178,7 +199,11 @@ fn check(both: &mut Both<'_>, layout: RecurrentLayout, committed: usize) -> Resu
             a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.to_bits() == b.to_bits())
         };
         let all = whole.iter().zip(&parts).all(|(a, b)| same(a, b));
-        found.push((format!("{name}, bits of a chain in parts"), if all { 0.0 } else { f32::INFINITY }, 0.0));
+        found.push((
+            format!("{name}, bits of a chain in parts"),
+            if all { 0.0 } else { f32::INFINITY },
+            0.0,
+        ));
     }
     for (name, worst, tolerance) in found {
         both.check(&name, worst, tolerance);

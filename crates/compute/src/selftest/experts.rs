@@ -45,7 +45,12 @@ pub(super) fn run(both: &mut Both<'_>) -> Result<(), Error> {
             let to = |weight, out| Product { x, weight, out, rows: Rows::ToExperts(routing) };
             plan.record(Op::Matmul { products: vec![to(pick(gate), gated), to(pick(up), upped)] });
             plan.record(Op::SwiGlu { parts: vec![(gated, upped, act)] });
-            let from = Product { x: act, weight: pick(down), out: downed, rows: Rows::FromExperts(routing) };
+            let from = Product {
+                x: act,
+                weight: pick(down),
+                out: downed,
+                rows: Rows::FromExperts(routing),
+            };
             plan.record(Op::Matmul { products: vec![from] });
             let shared_part = Some((shared, weight));
             plan.record(Op::Combine { routing, experts: downed, shared: shared_part, out });
@@ -79,8 +84,8 @@ struct Shape {
     shared_width: usize,
 }
 
-/// The second half of a block as models record it, which a device may run as one. All rows against the reference, then
-/// every row alone against itself in company, to the bit.
+/// The second half of a block as models record it, which a device may run as one. All rows against
+/// the reference, then every row alone against itself in company, to the bit.
 fn block(both: &mut Both<'_>, rows: usize, s: &Shape) -> Result<(), Error> {
     let name = format!("experts of a block, {rows} rows, {} of {}", s.top_k, s.experts);
     if !both.wants(&name) {
@@ -95,12 +100,14 @@ fn block(both: &mut Both<'_>, rows: usize, s: &Shape) -> Result<(), Error> {
     let shared_gate = matrix(both, BlockType::Q8_0, [1, s.shared_width, s.hidden])?;
     let shared_up = matrix(both, BlockType::Q5_K, [1, s.shared_width, s.hidden])?;
     let shared_down = matrix(both, BlockType::Q4_K, [1, s.hidden, s.shared_width])?;
-    // Rows are made of the router's rows for the experts they are to visit, so that rounding changes no choice.
+    // Rows are made of the router's rows for the experts they are to visit, so that rounding
+    // changes no choice.
     let directions = random.numbers(s.experts * s.hidden);
     let scale = 1400.0 / s.hidden as f32;
     let halves: Vec<u8> =
         directions.iter().flat_map(|x| half::f16::from_f32(scale * x).to_le_bytes()).collect();
-    let m = Matrix { ty: BlockType::F16, experts: 1, rows: s.experts, cols: s.hidden, bytes: &halves };
+    let m =
+        Matrix { ty: BlockType::F16, experts: 1, rows: s.experts, cols: s.hidden, bytes: &halves };
     let router = super::Of { reference: both.reference.matrix(m)?, device: both.device.matrix(m)? };
     let norm: Vec<f32> = random.numbers(s.hidden).into_iter().map(|x| 0.01 + 0.001 * x).collect();
     let norm = both.vector(&norm)?;
@@ -117,10 +124,12 @@ fn block(both: &mut Both<'_>, rows: usize, s: &Shape) -> Result<(), Error> {
         let mut plan = Plan::new("experts of a block");
         let (x, y) = (plan.numbers("x", s.hidden), plan.numbers("y", s.hidden));
         let normed = plan.activation("normed", s.hidden);
-        let (logits, shared_logit) = (plan.numbers("router", s.experts), plan.numbers("shared router", 1));
+        let (logits, shared_logit) =
+            (plan.numbers("router", s.experts), plan.numbers("shared router", 1));
         let routing = plan.routing(s.experts, s.top_k);
         let mut visits = |name, kind, cols| plan.buffer_of(name, kind, cols, Extent::Rows(s.top_k));
-        let (gated, upped) = (visits("gate", Kind::Numbers, s.width), visits("up", Kind::Numbers, s.width));
+        let (gated, upped) =
+            (visits("gate", Kind::Numbers, s.width), visits("up", Kind::Numbers, s.width));
         let act = visits("act", Kind::Activation, s.width);
         let downed = visits("down", Kind::Numbers, s.hidden);
         let shared_gated = plan.numbers("shared gate", s.shared_width);
@@ -130,8 +139,10 @@ fn block(both: &mut Both<'_>, rows: usize, s: &Shape) -> Result<(), Error> {
         let weight = if on_device { norm.device } else { norm.reference };
         let product = |x, weight, out, rows| Product { x, weight: pick(weight), out, rows };
         let (to, from, all) = (Rows::ToExperts(routing), Rows::FromExperts(routing), Rows::All);
-        let routers =
-            vec![product(normed, router, logits, all), product(normed, shared_router, shared_logit, all)];
+        let routers = vec![
+            product(normed, router, logits, all),
+            product(normed, shared_router, shared_logit, all),
+        ];
         let ups = vec![
             product(normed, gate, gated, to),
             product(normed, up, upped, to),
@@ -139,10 +150,20 @@ fn block(both: &mut Both<'_>, rows: usize, s: &Shape) -> Result<(), Error> {
             product(normed, shared_up, shared_upped, all),
         ];
         let parts = vec![(gated, upped, act), (shared_gated, shared_upped, shared_act)];
-        let downs =
-            vec![product(act, down, downed, from), product(shared_act, shared_down, shared_downed, all)];
+        let downs = vec![
+            product(act, down, downed, from),
+            product(shared_act, shared_down, shared_downed, all),
+        ];
         let shared = Some((shared_downed, shared_logit));
-        plan.record(Op::Norm { x, add: Some(y), weight, eps: 1e-6, out: normed, offset: 0, tap: None });
+        plan.record(Op::Norm {
+            x,
+            add: Some(y),
+            weight,
+            eps: 1e-6,
+            out: normed,
+            offset: 0,
+            tap: None,
+        });
         plan.record(Op::Matmul { products: routers });
         plan.record(Op::Route { logits, routing, scale: 1.5 });
         plan.record(Op::Matmul { products: ups });
@@ -163,8 +184,10 @@ fn block(both: &mut Both<'_>, rows: usize, s: &Shape) -> Result<(), Error> {
         for out in &outputs {
             let cols = alone.plan().cols(*out);
             let bits = |x: &[f32]| x.iter().map(|x| x.to_bits()).collect::<Vec<u32>>();
-            let (one, all) =
-                (bits(&alone.read(*out)?[..cols]), bits(&together.read(*out)?[row * cols..][..cols]));
+            let (one, all) = (
+                bits(&alone.read(*out)?[..cols]),
+                bits(&together.read(*out)?[row * cols..][..cols]),
+            );
             differing += usize::from(one != all);
         }
     }

@@ -1,5 +1,6 @@
-//! Every op on a device against the reference, on ragged shapes and from buffers full of NaN, and the law that a row has
-//! the same bits in any company. `forerun doctor --selftest` runs it where a device is; it needs no test harness.
+//! Every op on a device against the reference, on ragged shapes and from buffers full of NaN, and
+//! the law that a row has the same bits in any company. `forerun doctor --selftest` runs it where a
+//! device is; it needs no test harness.
 
 mod attention;
 mod deltanet;
@@ -9,7 +10,9 @@ mod products;
 mod random;
 mod rows;
 
-use crate::{Arena, Backend, Buf, Error, Matrix, MatrixId, Pass, Plan, VectorId, reference::Reference};
+use crate::{
+    Arena, Backend, Buf, Error, Matrix, MatrixId, Pass, Plan, VectorId, reference::Reference,
+};
 use formats::BlockType;
 use plans::{chain, tree_and_chain};
 pub use random::{Random, random_blocks};
@@ -20,7 +23,8 @@ use std::sync::Arc;
 pub struct Check {
     /// What was checked.
     pub name: String,
-    /// The largest difference from the reference, relative to the size of what is expected; NaN where one side has one.
+    /// The largest difference from the reference, relative to the size of what is expected; NaN
+    /// where one side has one.
     pub worst: f32,
     /// The largest that is allowed.
     pub tolerance: f32,
@@ -33,9 +37,13 @@ impl Check {
     }
 }
 
-/// Runs the checks on a device. They come in groups, such as `attention F16 12 x 256, 700 before`; those without `only`
-/// in their name are left out.
-pub fn run(device: &mut dyn Backend, only: &str, mut seen: impl FnMut(&Check)) -> Result<Vec<Check>, Error> {
+/// Runs the checks on a device. They come in groups, such as `attention F16 12 x 256, 700 before`;
+/// those without `only` in their name are left out.
+pub fn run(
+    device: &mut dyn Backend,
+    only: &str,
+    mut seen: impl FnMut(&Check),
+) -> Result<Vec<Check>, Error> {
     let reference = Reference::default();
     let mut both = Both { reference, device, only, checks: Vec::new(), seen: &mut seen };
     rows::run(&mut both)?;
@@ -47,7 +55,8 @@ pub fn run(device: &mut dyn Backend, only: &str, mut seen: impl FnMut(&Check)) -
     Ok(both.checks)
 }
 
-/// State that goes to the host's memory and comes back is the same to the bit, also where the block it was is gone.
+/// State that goes to the host's memory and comes back is the same to the bit, also where the block
+/// it was is gone.
 fn stow(both: &mut Both<'_>) -> Result<(), Error> {
     for len in [1, 65, 4097, 5_000_011] {
         let name = format!("{len} bytes of state stowed and fetched");
@@ -135,7 +144,8 @@ impl Both<'_> {
         for out in outputs {
             let spec = &expected.plan().buffers[out.0 as usize];
             let count = spec.rows(on_device.rows(), on_device.chosen.len()) * spec.cols;
-            worst = largest(worst, difference(&expected.read(out)?[..count], &got.read(out)?[..count]));
+            worst =
+                largest(worst, difference(&expected.read(out)?[..count], &got.read(out)?[..count]));
         }
         self.check(name, worst, tolerance);
         Ok(())

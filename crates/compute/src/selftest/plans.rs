@@ -9,9 +9,14 @@ pub fn chain(n: usize) -> Vec<Row> {
 
 /// A tree of rows on sequence 0, a chain on sequence 1, interleaved.
 pub fn tree_and_chain() -> Vec<Row> {
-    let rows = [(0, -1), (1, -1), (0, 0), (0, 0), (1, 1), (0, 3), (0, 2), (1, 4), (0, 5), (0, -1), (0, 8)];
-    rows.map(|(sequence, parent): (u32, i32)| Row { token: 0, sequence, parent: u32::try_from(parent).ok() })
-        .to_vec()
+    let rows =
+        [(0, -1), (1, -1), (0, 0), (0, 0), (1, 1), (0, 3), (0, 2), (1, 4), (0, 5), (0, -1), (0, 8)];
+    rows.map(|(sequence, parent): (u32, i32)| Row {
+        token: 0,
+        sequence,
+        parent: u32::try_from(parent).ok(),
+    })
+    .to_vec()
 }
 
 /// Norms of queries and keys.
@@ -23,7 +28,8 @@ pub struct Norms {
     pub k: VectorId,
 }
 
-/// Rotation and attention in layer 1 of a cache. Gives the plan, queries, keys and values, and the output.
+/// Rotation and attention in layer 1 of a cache. Gives the plan, queries, keys and values, and the
+/// output.
 pub fn attention(
     norms: Norms,
     layout: KvLayout,
@@ -61,22 +67,37 @@ pub struct DeltaNet {
     pub norm: VectorId,
 }
 
-/// Convolution and Gated DeltaNet, the same weights in every layer. Gives the plan, the inputs of each layer's convolution
-/// with z, alpha and beta behind, and the output.
+/// Convolution and Gated DeltaNet, the same weights in every layer. Gives the plan, the inputs of
+/// each layer's convolution with z, alpha and beta behind, and the output.
 pub fn deltanet(weights: DeltaNet, layout: RecurrentLayout) -> (Plan, Vec<Buf>, Buf) {
     let mut plan = Plan::new("deltanet");
     plan.recurrent(layout);
     let q = plan.numbers("q", layout.key_heads * layout.dim);
     let values = layout.value_heads * layout.dim;
     let (v, z) = (plan.numbers("v", values), plan.numbers("z", values));
-    let (alpha, beta) = (plan.numbers("alpha", layout.value_heads), plan.numbers("beta", layout.value_heads));
+    let (alpha, beta) =
+        (plan.numbers("alpha", layout.value_heads), plan.numbers("beta", layout.value_heads));
     let out = plan.activation("out", values);
     let DeltaNet { conv, dt_bias, decay, norm } = weights;
     for layer in 0..layout.layers {
         plan.record(Op::Convolve { layer, weight: conv, q, v });
-        plan.record(Op::DeltaNet { layer, q, v, z, alpha, beta, dt_bias, decay, norm, eps: 1e-6, out });
+        plan.record(Op::DeltaNet {
+            layer,
+            q,
+            v,
+            z,
+            alpha,
+            beta,
+            dt_bias,
+            decay,
+            norm,
+            eps: 1e-6,
+            out,
+        });
     }
-    let inputs =
-        (0..layout.layers).map(|l| plan.recurrent_layer(l).1.inputs).chain([z, alpha, beta]).collect();
+    let inputs = (0..layout.layers)
+        .map(|l| plan.recurrent_layer(l).1.inputs)
+        .chain([z, alpha, beta])
+        .collect();
     (plan, inputs, out)
 }

@@ -1,4 +1,5 @@
-//! Products with matrices of every type, alone and several at once, in both roles; rows alone and among others.
+//! Products with matrices of every type, alone and several at once, in both roles; rows alone and
+//! among others.
 
 use super::{Both, Random, chain, run_plan};
 use crate::{Error, Op, Pass, Plan, Product, RandomMatrix, Rows, SequenceView};
@@ -16,7 +17,12 @@ pub(super) fn run(both: &mut Both<'_>) -> Result<(), Error> {
             product(both, &[(ty, outputs)], cols, &[1, 11, 32, 70])?;
         }
     }
-    let mixed = [(BlockType::Q4_K, 300), (BlockType::Q6_K, 96), (BlockType::BF16, 48), (BlockType::Q5_K, 1)];
+    let mixed = [
+        (BlockType::Q4_K, 300),
+        (BlockType::Q6_K, 96),
+        (BlockType::BF16, 48),
+        (BlockType::Q5_K, 1),
+    ];
     for cols in [1024, 6144, 17408] {
         product(both, &mixed, cols, &[1, 16, 33, 150])?;
     }
@@ -59,14 +65,16 @@ fn company(both: &mut Both<'_>, matrices: &[(BlockType, usize)], cols: usize) ->
             let out = plan.numbers(&format!("y {i}"), m.1);
             Product { x: loaded, weight: *weight, out, rows: Rows::All }
         };
-        let products: Vec<Product> = weights.iter().zip(matrices).enumerate().map(products).collect();
+        let products: Vec<Product> =
+            weights.iter().zip(matrices).enumerate().map(products).collect();
         let outputs: Vec<_> = products.iter().map(|p| p.out).collect();
         plan.record(Op::Matmul { products });
         let inputs = [(input, x[rows.start * cols..rows.end * cols].to_vec())];
         let arena = run_plan(both.device, plan, &inputs, &pass(rows.len(), false))?;
         outputs.iter().map(|out| Ok(arena.read(*out)?.into_owned())).collect::<Result<_, Error>>()
     };
-    let few: Vec<_> = (0..MOST).step_by(16).map(|i| outputs_of(i..i + 16)).collect::<Result<_, _>>()?;
+    let few: Vec<_> =
+        (0..MOST).step_by(16).map(|i| outputs_of(i..i + 16)).collect::<Result<_, _>>()?;
     let mut found = Vec::new();
     for count in [17, 24, 32, 33, 41, 48, 49, MOST] {
         let many = outputs_of(0..count)?;
@@ -112,8 +120,11 @@ fn product(
                 let mut plan = Plan::new("product");
                 let (input, loaded) = (plan.numbers("input", cols), plan.activation("x", cols));
                 plan.record(Op::Load { x: input, out: loaded });
-                let outputs: Vec<_> =
-                    matrices.iter().enumerate().map(|(i, m)| plan.numbers(&format!("y {i}"), m.1)).collect();
+                let outputs: Vec<_> = matrices
+                    .iter()
+                    .enumerate()
+                    .map(|(i, m)| plan.numbers(&format!("y {i}"), m.1))
+                    .collect();
                 let product = |(weight, out): (&super::Of<_>, &_)| Product {
                     x: loaded,
                     weight: if on_device { weight.device } else { weight.reference },

@@ -35,7 +35,11 @@ impl Random {
 fn halves(ty: BlockType) -> &'static [usize] {
     match ty {
         BlockType::F32 | BlockType::F16 | BlockType::BF16 => &[],
-        BlockType::Q4_0 | BlockType::Q5_0 | BlockType::Q8_0 | BlockType::IQ4_NL | BlockType::IQ4_XS => &[0],
+        BlockType::Q4_0
+        | BlockType::Q5_0
+        | BlockType::Q8_0
+        | BlockType::IQ4_NL
+        | BlockType::IQ4_XS => &[0],
         BlockType::Q4_1 | BlockType::Q5_1 | BlockType::Q4_K | BlockType::Q5_K => &[0, 2],
         BlockType::Q2_K => &[80, 82],
         BlockType::Q3_K => &[108],

@@ -21,7 +21,8 @@ pub(super) fn run(both: &mut Both<'_>) -> Result<(), Error> {
             let (gate, up, y) =
                 (plan.numbers("gate", cols), plan.numbers("up", cols), plan.activation("y", cols));
             let (z, loaded) = (plan.numbers("z", cols), plan.activation("loaded", cols));
-            let norm = |tap, offset| Op::Norm { x, add: Some(add), weight, eps: 1e-6, out, offset, tap };
+            let norm =
+                |tap, offset| Op::Norm { x, add: Some(add), weight, eps: 1e-6, out, offset, tap };
             plan.record(norm(Some((tap, 0)), 0));
             plan.record(norm(Some((tap, cols)), cols));
             plan.record(Op::SwiGlu { parts: vec![(gate, up, y)] });

@@ -3,7 +3,8 @@
 
 pub use compute::selftest::{Random, random_blocks};
 use compute::{
-    Activations, Arena, Backend, Buf, Cpu, CpuLevel, Matrix, MatrixId, Pass, Plan, reference::Reference,
+    Activations, Arena, Backend, Buf, Cpu, CpuLevel, Matrix, MatrixId, Pass, Plan,
+    reference::Reference,
 };
 use formats::BlockType;
 use std::sync::Arc;
@@ -39,7 +40,12 @@ impl Pair {
     }
 
     /// Runs the plan on both, from NaN but for the inputs; returns both arenas.
-    pub fn run(&mut self, plan: &Arc<Plan>, inputs: &[(Buf, Vec<f32>)], pass: &Pass<'_>) -> (Arena, Arena) {
+    pub fn run(
+        &mut self,
+        plan: &Arc<Plan>,
+        inputs: &[(Buf, Vec<f32>)],
+        pass: &Pass<'_>,
+    ) -> (Arena, Arena) {
         (run(&mut self.reference, plan, inputs, pass), run(&mut self.cpu, plan, inputs, pass))
     }
 }
@@ -72,7 +78,10 @@ pub fn assert_close(name: &str, expected: &[f32], got: &[f32], tolerance: f32) {
     let size = (expected.iter().map(|x| x * x).sum::<f32>() / expected.len() as f32).sqrt();
     for (i, (e, g)) in expected.iter().zip(got).enumerate() {
         let difference = (e - g).abs();
-        assert!(difference <= tolerance * (size + e.abs()), "{name}: [{i}] is {g}, not {e} (typical {size})");
+        assert!(
+            difference <= tolerance * (size + e.abs()),
+            "{name}: [{i}] is {g}, not {e} (typical {size})"
+        );
     }
 }
 

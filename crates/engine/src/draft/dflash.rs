@@ -1,8 +1,9 @@
-//! The DFlash drafter: a few attention layers that read the target's hidden states as keys and values and fill in a
-//! block of masked positions in one pass. It borrows the target's embedding and LM head.
+//! The DFlash drafter: a few attention layers that read the target's hidden states as keys and
+//! values and fill in a block of masked positions in one pass. It borrows the target's embedding
+//! and LM head.
 //!
-//! Two plans: `context` turns features of committed tokens into keys and values of every layer, once; `block` runs the
-//! anchor and the masks over them. Only `context` rows are ever kept.
+//! Two plans: `context` turns features of committed tokens into keys and values of every layer,
+//! once; `block` runs the anchor and the masks over them. Only `context` rows are ever kept.
 
 use super::MAX_NODES;
 use crate::model::{Loader, Model, WeightSource, append};
@@ -67,7 +68,8 @@ struct Layer {
 type Places = Vec<(usize, usize)>;
 
 impl Dflash {
-    /// Takes the weights in and records the plans. Features are those of the layers that `config.taps` names.
+    /// Takes the weights in and records the plans. Features are those of the layers that
+    /// `config.taps` names.
     pub fn load(
         backend: &mut dyn Backend,
         config: &DrafterConfig,
@@ -89,7 +91,8 @@ impl Dflash {
         Self::record(backend, config, parts, target)
     }
 
-    /// The same weights under another configuration: other windows, angles, taps or mask, of the same dimensions.
+    /// The same weights under another configuration: other windows, angles, taps or mask, of the
+    /// same dimensions.
     pub(crate) fn variant(
         &self,
         backend: &dyn Backend,
@@ -99,7 +102,11 @@ impl Dflash {
         let dimensions = |c: &DrafterConfig| {
             (c.hidden, c.layers.len(), c.q_heads, c.kv_heads, c.head_dim, c.ffn, c.taps.len())
         };
-        assert_eq!(dimensions(config), dimensions(&self.config), "other dimensions need other weights");
+        assert_eq!(
+            dimensions(config),
+            dimensions(&self.config),
+            "other dimensions need other weights"
+        );
         Self::record(backend, config, self.parts.clone(), target)
     }
 
@@ -138,7 +145,8 @@ impl Dflash {
         Context::new(&self.caches, self.config.taps.len() * self.config.hidden)
     }
 
-    /// Takes pending features in, as keys and values of every layer; those of several texts together.
+    /// Takes pending features in, as keys and values of every layer; those of several texts
+    /// together.
     pub(crate) fn absorb(
         &mut self,
         backend: &mut dyn Backend,
@@ -179,8 +187,8 @@ impl Dflash {
         }
     }
 
-    /// A block of `rows` rows (anchor and masks) of each text: for each masked position its `ranks` best candidates. Nothing
-    /// for a text where a logit is not a number.
+    /// A block of `rows` rows (anchor and masks) of each text: for each masked position its `ranks`
+    /// best candidates. Nothing for a text where a logit is not a number.
     pub(crate) fn propose(
         &mut self,
         backend: &mut dyn Backend,
@@ -199,7 +207,8 @@ impl Dflash {
                 (0..block.len() as u32).filter(|row| !row.is_multiple_of(rows as u32)).collect();
             let views = texts.iter().map(|(context, _)| context.view()).collect();
             backend.run(&mut self.block, &Pass::new(&block, &chosen, views))?;
-            let ranked = backend.rank(&self.block, self.logits, chosen.len(), ranks.min(self.vocab))?;
+            let ranked =
+                backend.rank(&self.block, self.logits, chosen.len(), ranks.min(self.vocab))?;
             let mut ranked = ranked.into_iter();
             found.extend(texts.iter().map(|_| {
                 // All of a text's, whether or not one of them is missing.
@@ -256,11 +265,15 @@ fn deal(config: &DrafterConfig) -> (Caches, Places) {
     let mut caches: Caches = Vec::new();
     let mut places = Vec::new();
     for layer in &config.layers {
-        let cache = caches.iter().position(|(_, window)| *window == layer.window).unwrap_or_else(|| {
-            let (heads, head_dim) = (config.kv_heads, config.head_dim);
-            caches.push((KvLayout { kind: KvType::F16, layers: 0, heads, head_dim }, layer.window));
-            caches.len() - 1
-        });
+        let cache =
+            caches.iter().position(|(_, window)| *window == layer.window).unwrap_or_else(|| {
+                let (heads, head_dim) = (config.kv_heads, config.head_dim);
+                caches.push((
+                    KvLayout { kind: KvType::F16, layers: 0, heads, head_dim },
+                    layer.window,
+                ));
+                caches.len() - 1
+            });
         places.push((cache, caches[cache].0.layers));
         caches[cache].0.layers += 1;
     }
@@ -284,7 +297,8 @@ fn begin(name: &str, config: &DrafterConfig, caches: &[(KvLayout, Option<usize>)
     (plan, angles)
 }
 
-/// `c = rms(fc . features)`, then keys and values of every layer from the same `c`, without the layer's input norm.
+/// `c = rms(fc . features)`, then keys and values of every layer from the same `c`, without the
+/// layer's input norm.
 fn record_context(
     config: &DrafterConfig,
     parts: &Parts,
@@ -303,20 +317,45 @@ fn record_context(
     plan.record(Op::Load { x: features, out: joined });
     plan.matmul(joined, parts.fc, projected);
     let weight = parts.context_norm;
-    plan.record(Op::Norm { x: projected, add: None, weight, eps, out: normed, offset: 0, tap: None });
+    plan.record(Op::Norm {
+        x: projected,
+        add: None,
+        weight,
+        eps,
+        out: normed,
+        offset: 0,
+        tap: None,
+    });
     let rows: Vec<(Buf, Buf)> = (0..layers.len())
         .map(|i| (plan.numbers(&format!("k {i}"), keys), plan.numbers(&format!("v {i}"), keys)))
         .collect();
-    let products =
-        layers.iter().zip(&rows).flat_map(|(l, (k, v))| [product(normed, l.k, *k), product(normed, l.v, *v)]);
+    let products = layers
+        .iter()
+        .zip(&rows)
+        .flat_map(|(l, (k, v))| [product(normed, l.k, *k), product(normed, l.v, *v)]);
     plan.record(Op::Matmul { products: products.collect() });
     // No queries: only keys are rotated.
-    let shape =
-        AttentionShape { heads: 0, kv_heads: config.kv_heads, head_dim: config.head_dim, gated: false };
+    let shape = AttentionShape {
+        heads: 0,
+        kv_heads: config.kv_heads,
+        head_dim: config.head_dim,
+        gated: false,
+    };
     let q = plan.numbers("no queries", 0);
     for ((layer, (cache, index)), (k, v)) in layers.iter().zip(places).zip(&rows) {
         let (k_norm, cache, layer) = (layer.k_norm, *cache, *index);
-        plan.record(Op::Rotate { q, k: *k, v: *v, shape, q_norm: k_norm, k_norm, eps, angles, cache, layer });
+        plan.record(Op::Rotate {
+            q,
+            k: *k,
+            v: *v,
+            shape,
+            q_norm: k_norm,
+            k_norm,
+            eps,
+            angles,
+            cache,
+            layer,
+        });
     }
     (plan, features)
 }
@@ -339,18 +378,44 @@ fn record_block(
     let attended = plan.activation("attended", queries);
     let (gate, up) = (plan.numbers("gate", ffn), plan.numbers("up", ffn));
     let act = plan.activation("act", ffn);
-    let shape =
-        AttentionShape { heads: config.q_heads, kv_heads: config.kv_heads, head_dim: dim, gated: false };
+    let shape = AttentionShape {
+        heads: config.q_heads,
+        kv_heads: config.kv_heads,
+        head_dim: dim,
+        gated: false,
+    };
     let scale = 1.0 / (dim as f32).sqrt();
     plan.record(Op::Embed { table: embedding, out: x });
     let mut add = None;
     for ((layer, &(cache, index)), seen) in parts.layers.iter().zip(places).zip(&config.layers) {
         let Layer { input_norm, ffn_norm, q_norm, k_norm, .. } = *layer;
-        plan.record(Op::Norm { x, add, weight: input_norm, eps, out: normed, offset: 0, tap: None });
-        let products =
-            vec![product(normed, layer.q, q), product(normed, layer.k, k), product(normed, layer.v, v)];
+        plan.record(Op::Norm {
+            x,
+            add,
+            weight: input_norm,
+            eps,
+            out: normed,
+            offset: 0,
+            tap: None,
+        });
+        let products = vec![
+            product(normed, layer.q, q),
+            product(normed, layer.k, k),
+            product(normed, layer.v, v),
+        ];
         plan.record(Op::Matmul { products });
-        plan.record(Op::Rotate { q, k, v, shape, q_norm, k_norm, eps, angles, cache, layer: index });
+        plan.record(Op::Rotate {
+            q,
+            k,
+            v,
+            shape,
+            q_norm,
+            k_norm,
+            eps,
+            angles,
+            cache,
+            layer: index,
+        });
         let (window, causal) = (seen.window, seen.causal);
         plan.record(Op::Attention {
             q,
@@ -365,7 +430,15 @@ fn record_block(
             out: attended,
         });
         plan.matmul(attended, layer.output, y);
-        plan.record(Op::Norm { x, add: Some(y), weight: ffn_norm, eps, out: normed, offset: 0, tap: None });
+        plan.record(Op::Norm {
+            x,
+            add: Some(y),
+            weight: ffn_norm,
+            eps,
+            out: normed,
+            offset: 0,
+            tap: None,
+        });
         plan.record(Op::Matmul {
             products: vec![product(normed, layer.gate, gate), product(normed, layer.up, up)],
         });

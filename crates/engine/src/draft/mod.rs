@@ -1,4 +1,5 @@
-//! Proposals: tokens that may follow the anchor, as a chain or a tree, with the drafter's own probabilities.
+//! Proposals: tokens that may follow the anchor, as a chain or a tree, with the drafter's own
+//! probabilities.
 
 pub mod dflash;
 pub(crate) mod mtp;
@@ -37,19 +38,25 @@ impl Draft {
     /// The rows of a verify: the anchor, then the nodes.
     pub fn rows(&self, anchor: u32, sequence: u32) -> Vec<Row> {
         let anchor = Row { token: anchor, sequence, parent: None };
-        let row = |n: &Node| Row { token: n.token, sequence, parent: Some(n.parent.map_or(0, |p| p + 1)) };
+        let row = |n: &Node| Row {
+            token: n.token,
+            sequence,
+            parent: Some(n.parent.map_or(0, |p| p + 1)),
+        };
         std::iter::once(anchor).chain(self.nodes.iter().map(row)).collect()
     }
 
-    /// Drops the nodes that a constraint refuses, each with what hangs from it: they could never stand.
+    /// Drops the nodes that a constraint refuses, each with what hangs from it: they could never
+    /// stand.
     pub fn prune(&mut self, constraint: &mut dyn Constraint) {
         let mut fits = vec![false; self.nodes.len()];
         self.try_children(0, constraint, &mut fits);
         self.keep(&fits);
     }
 
-    /// Drops the nodes that could stand and give nothing, because the text ends before them: those behind one of `ends`, and
-    /// those that the last of `room` tokens comes before. One is kept, for its drafter to be judged by.
+    /// Drops the nodes that could stand and give nothing, because the text ends before them: those
+    /// behind one of `ends`, and those that the last of `room` tokens comes before. One is kept,
+    /// for its drafter to be judged by.
     pub(crate) fn cut(&mut self, room: usize, ends: &[u32]) {
         let mut fits: Vec<bool> = Vec::with_capacity(self.nodes.len());
         for node in &self.nodes {

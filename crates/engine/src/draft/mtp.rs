@@ -50,8 +50,8 @@ pub(crate) struct Asking<'a> {
     pub(crate) depth: usize,
 }
 
-/// A chain after each text's anchor, none where a logit is not a number, and what their first tokens took; `enough`, given a text's number
-/// and its chain so far, ends it early.
+/// A chain after each text's anchor, none where a logit is not a number, and what their first
+/// tokens took; `enough`, given a text's number and its chain so far, ends it early.
 pub(crate) fn propose(
     model: &mut Model,
     backend: &mut dyn Backend,
@@ -81,7 +81,8 @@ fn go_on(
     enough: impl Fn(usize, &Draft) -> bool,
 ) -> Result<Vec<Option<Draft>>, Error> {
     let mut drafts = vec![Some(Draft::default()); texts.len()];
-    let mut hidden: Vec<KeptRows> = texts.iter().map(|_| KeptRows::new(model.config().hidden)).collect();
+    let mut hidden: Vec<KeptRows> =
+        texts.iter().map(|_| KeptRows::new(model.config().hidden)).collect();
     let mut going: Vec<usize> = (0..texts.len()).collect();
     loop {
         let mut on = Vec::with_capacity(going.len());
@@ -92,7 +93,12 @@ fn go_on(
             };
             let (token, log) = ranked[0];
             let depth = draft.nodes.len() as u32 + 1;
-            draft.nodes.push(Node { token, parent: depth.checked_sub(2), depth, probability: log.exp() });
+            draft.nodes.push(Node {
+                token,
+                parent: depth.checked_sub(2),
+                depth,
+                probability: log.exp(),
+            });
             if draft.nodes.len() < texts[i].depth && !enough(i, draft) {
                 model.keep_mtp_hidden(backend, row, &mut hidden[i])?;
                 on.push(i);
@@ -102,12 +108,16 @@ fn go_on(
         if going.is_empty() {
             return Ok(drafts);
         }
-        // Drafted rows are never committed: a pass takes all of them again, which costs little more than the last.
+        // Drafted rows are never committed: a pass takes all of them again, which costs little more
+        // than the last.
         let mut rows: Vec<Row> = Vec::new();
         let mut chosen: Vec<u32> = Vec::with_capacity(going.len());
         for (&i, sequence) in going.iter().zip(0..) {
             let nodes = &drafts[i].as_ref().expect("it goes on").nodes;
-            append(&mut rows, nodes.iter().map(|n| Row { token: n.token, sequence, parent: n.parent }));
+            append(
+                &mut rows,
+                nodes.iter().map(|n| Row { token: n.token, sequence, parent: n.parent }),
+            );
             chosen.push(rows.len() as u32 - 1);
         }
         let kept: Vec<_> = going.iter().map(|&i| (&hidden[i], 0, hidden[i].len())).collect();
@@ -118,7 +128,8 @@ fn go_on(
     }
 }
 
-/// Takes what waits of all texts into the block's cache in one pass; the row of each that has its anchor.
+/// Takes what waits of all texts into the block's cache in one pass; the row of each that has its
+/// anchor.
 fn take_in(
     model: &mut Model,
     backend: &mut dyn Backend,

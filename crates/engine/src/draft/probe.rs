@@ -1,5 +1,6 @@
-//! How well a drafter guesses tokens that are known: its probabilities of what the target itself went on with, under
-//! any configuration that its weights fit. Nothing is judged and nothing is emitted.
+//! How well a drafter guesses tokens that are known: its probabilities of what the target itself
+//! went on with, under any configuration that its weights fit. Nothing is judged and nothing is
+//! emitted.
 
 use super::dflash::Dflash;
 use crate::model::{Model, Options, WeightSource, chain};
@@ -26,7 +27,8 @@ pub struct Reading {
     features: Vec<f32>,
 }
 
-/// What a drafter keeps of a reading at each of some anchors. It follows from taps, windows and angles alone.
+/// What a drafter keeps of a reading at each of some anchors. It follows from taps, windows and
+/// angles alone.
 pub struct Contexts(Vec<(usize, Context)>);
 
 /// What a drafter thinks of one token it was to guess.
@@ -47,13 +49,18 @@ impl Probe {
         kv: KvType,
     ) -> Result<Self, Error> {
         let config = TargetConfig { mtp: None, ..target.0.clone() };
-        let options = Options { kv, taps: layers, max_rows: backend.prompt_rows(), ..Options::default() };
+        let options =
+            Options { kv, taps: layers, max_rows: backend.prompt_rows(), ..Options::default() };
         let model = Model::load(&mut *backend, &config, target.1, options)?;
         Ok(Self { backend, model })
     }
 
     /// Loads a drafter.
-    pub fn drafter(&mut self, config: &DrafterConfig, source: &dyn WeightSource) -> Result<Dflash, Error> {
+    pub fn drafter(
+        &mut self,
+        config: &DrafterConfig,
+        source: &dyn WeightSource,
+    ) -> Result<Dflash, Error> {
         Dflash::load(&mut *self.backend, config, source, &self.model)
     }
 
@@ -63,7 +70,12 @@ impl Probe {
     }
 
     /// Reads prompts, and after each goes on greedily for `count` tokens or up to one of `ends`.
-    pub fn read(&mut self, prompts: &[Vec<u32>], count: usize, ends: &[u32]) -> Result<Reading, Error> {
+    pub fn read(
+        &mut self,
+        prompts: &[Vec<u32>],
+        count: usize,
+        ends: &[u32],
+    ) -> Result<Reading, Error> {
         let mut sequence = self.model.sequence();
         let (mut tokens, mut answers, mut features) = (Vec::new(), Vec::new(), Vec::new());
         for prompt in prompts {
@@ -102,9 +114,11 @@ impl Probe {
         anchors: &[usize],
     ) -> Result<Contexts, Error> {
         let listened = &self.model.options().taps;
-        let column = |tap: &usize| listened.iter().position(|l| l == tap).expect("a layer listened to");
+        let column =
+            |tap: &usize| listened.iter().position(|l| l == tap).expect("a layer listened to");
         let columns: Vec<usize> = drafter.config().taps.iter().map(column).collect();
-        let (hidden, width) = (self.model.config().hidden, self.model.config().hidden * listened.len());
+        let (hidden, width) =
+            (self.model.config().hidden, self.model.config().hidden * listened.len());
         let mut context = drafter.empty_context();
         let mut read = 0;
         let mut contexts = Vec::with_capacity(anchors.len());
@@ -123,8 +137,8 @@ impl Probe {
         Ok(Contexts(contexts))
     }
 
-    /// For each anchor, what the drafter thinks of the tokens after it, as many as a block has masks and the answer goes
-    /// on. Nothing where its logits are not numbers.
+    /// For each anchor, what the drafter thinks of the tokens after it, as many as a block has
+    /// masks and the answer goes on. Nothing where its logits are not numbers.
     pub fn guesses(
         &mut self,
         drafter: &mut Dflash,
@@ -138,8 +152,11 @@ impl Probe {
             if drafter.propose(&mut *self.backend, &[(context, token)], block, 1)?.contains(&None) {
                 return Ok(None);
             }
-            let end =
-                reading.answers.iter().find(|a| a.contains(anchor)).map_or(reading.tokens.len(), |a| a.end);
+            let end = reading
+                .answers
+                .iter()
+                .find(|a| a.contains(anchor))
+                .map_or(reading.tokens.len(), |a| a.end);
             let right = reading.tokens[anchor + 1..end].iter().take(block - 1);
             let mut guesses = Vec::with_capacity(block);
             for (i, &token) in right.enumerate() {

@@ -1,5 +1,6 @@
-//! Chains and trees out of ranked candidates per position. A DFlash block gives every position its own distribution,
-//! so the probability of a path is a product, and a best-first search finds the likeliest paths.
+//! Chains and trees out of ranked candidates per position. A DFlash block gives every position its
+//! own distribution, so the probability of a path is a product, and a best-first search finds the
+//! likeliest paths.
 
 use super::{Draft, Node};
 use compute::Ranked;
@@ -16,7 +17,8 @@ pub(crate) fn chain(positions: &[Ranked], budget: usize) -> Draft {
     Draft { nodes: positions.iter().enumerate().take(budget).map_while(node).collect() }
 }
 
-/// How many candidates a position must offer so that a tree over `depths` positions can have `budget` nodes.
+/// How many candidates a position must offer so that a tree over `depths` positions can have
+/// `budget` nodes.
 pub(crate) fn ranks_needed(depths: usize, budget: usize) -> usize {
     // With r ranks and d depths there are r + r^2 + ... + r^d nodes.
     let nodes = |ranks: usize| {
@@ -29,7 +31,8 @@ pub(crate) fn ranks_needed(depths: usize, budget: usize) -> usize {
     (1..=budget.max(1)).find(|ranks| nodes(*ranks) >= budget).unwrap_or(budget).max(budget.min(8))
 }
 
-/// A node that could come next: the best of the heap is taken, and leaves its next sibling and its first child.
+/// A node that could come next: the best of the heap is taken, and leaves its next sibling and its
+/// first child.
 #[derive(Clone, Copy)]
 struct Open {
     /// Log-probability of the path.
@@ -62,18 +65,22 @@ impl PartialEq for Open {
 
 impl Eq for Open {}
 
-/// The `budget` likeliest nodes whose paths are all there: of any such tree, the one with the longest expected walk.
+/// The `budget` likeliest nodes whose paths are all there: of any such tree, the one with the
+/// longest expected walk.
 pub(crate) fn best_first(positions: &[Ranked], budget: usize) -> Draft {
     let mut nodes = Vec::new();
     let mut heap = BinaryHeap::new();
     let mut made = 0;
-    let mut open =
-        |heap: &mut BinaryHeap<Open>, before: f32, parent: Option<u32>, depth: usize, rank: usize| {
-            if let Some((_, log)) = positions.get(depth - 1).and_then(|ranked| ranked.get(rank)) {
-                heap.push(Open { score: before + log, parent, depth, rank, made });
-                made += 1;
-            }
-        };
+    let mut open = |heap: &mut BinaryHeap<Open>,
+                    before: f32,
+                    parent: Option<u32>,
+                    depth: usize,
+                    rank: usize| {
+        if let Some((_, log)) = positions.get(depth - 1).and_then(|ranked| ranked.get(rank)) {
+            heap.push(Open { score: before + log, parent, depth, rank, made });
+            made += 1;
+        }
+    };
     open(&mut heap, 0.0, None, 1, 0);
     while nodes.len() < budget
         && let Some(Open { score, parent, depth, rank, .. }) = heap.pop()
@@ -114,7 +121,8 @@ mod tests {
     }
 
     proptest! {
-        /// Against brute force: no node left out is likelier than one taken, and the budget is never starved.
+        /// Against brute force: no node left out is likelier than one taken, and the budget is
+        /// never starved.
         #[test]
         fn best_first_is_best(
             weights in prop::collection::vec(prop::collection::vec(0.01f32..1.0, 8), 1..5),

@@ -1,4 +1,5 @@
-//! The target: weights on a backend, one plan for every pass, and the two verbs `forward` and `commit`.
+//! The target: weights on a backend, one plan for every pass, and the two verbs `forward` and
+//! `commit`.
 
 mod mtp;
 mod record;
@@ -12,8 +13,8 @@ use checkpoint::{
     target::{Ffn, Mixer},
 };
 use compute::{
-    Arena, Backend, Buf, CommitPath, Cpu, Draw, Drawn, Extent, Kind, KvLayout, KvType, MatrixId, Op,
-    PAGE_TOKENS, Pass, Product, RecurrentLayout, Role, Row, Rows, VectorId,
+    Arena, Backend, Buf, CommitPath, Cpu, Draw, Drawn, Extent, Kind, KvLayout, KvType, MatrixId,
+    Op, PAGE_TOKENS, Pass, Product, RecurrentLayout, Role, Row, Rows, VectorId,
 };
 use record::Recorder;
 pub use requantise::Requantised;
@@ -73,7 +74,8 @@ impl LastPass {
         match self.committed.get(index) {
             Some(&at) if at == committed => {}
             Some(&at) => {
-                let message = format!("the pass saw {at} tokens of sequence {index}, it now has {committed}");
+                let message =
+                    format!("the pass saw {at} tokens of sequence {index}, it now has {committed}");
                 return Err(Error::Commit(message));
             }
             None => return Err(Error::Commit(format!("the last pass had no sequence {index}"))),
@@ -140,7 +142,9 @@ impl Model {
         let output_norm = record.loader.vector("output_norm.weight", config.hidden)?;
         record.norm(output_norm, hidden, 0);
         let head = match config.tied_head {
-            true => record.loader.tied(embedding, "token_embd.weight", config.vocab, config.hidden)?,
+            true => {
+                record.loader.tied(embedding, "token_embd.weight", config.vocab, config.hidden)?
+            }
             false => record.loader.matrix("output.weight", config.vocab, config.hidden)?,
         };
         let logits = record_head(&mut record, hidden, head, config.vocab);
@@ -153,7 +157,20 @@ impl Model {
         let arena = backend.arena(plan.into(), options.max_rows, options.max_chosen)?;
         let last = LastPass::default();
         let config = config.clone();
-        Ok(Self { config, options, kv, recurrent, arena, embedding, head, hidden, logits, taps, last, mtp })
+        Ok(Self {
+            config,
+            options,
+            kv,
+            recurrent,
+            arena,
+            embedding,
+            head,
+            hidden,
+            logits,
+            taps,
+            last,
+            mtp,
+        })
     }
 
     /// The shape of what a sequence keeps for layers without keys and values.
@@ -176,7 +193,8 @@ impl Model {
         (self.embedding, self.head)
     }
 
-    /// Bytes of the state of a sequence of so many tokens: keys and values, three anchors while one is folded, the tape.
+    /// Bytes of the state of a sequence of so many tokens: keys and values, three anchors while one
+    /// is folded, the tape.
     pub(crate) fn state_bytes(&self, tokens: usize) -> usize {
         let pages = tokens.div_ceil(PAGE_TOKENS);
         let mtp = self.mtp.as_ref().map_or(0, |m| m.layout().page_bytes());
@@ -247,7 +265,8 @@ impl Model {
         self.arena.plan().ops.iter().map(ToString::to_string).zip(times).collect()
     }
 
-    /// Makes `path` (rows of the last pass, from the tip of sequence `index` down) part of the sequence.
+    /// Makes `path` (rows of the last pass, from the tip of sequence `index` down) part of the
+    /// sequence.
     pub fn commit(
         &mut self,
         backend: &mut dyn Backend,
@@ -267,8 +286,8 @@ impl Model {
         Ok(())
     }
 
-    /// Reads a prompt in chunks and commits it; the logits of its last token are `logits(0)` afterwards. `progress` is
-    /// told how many tokens are done.
+    /// Reads a prompt in chunks and commits it; the logits of its last token are `logits(0)`
+    /// afterwards. `progress` is told how many tokens are done.
     pub fn read(
         &mut self,
         backend: &mut dyn Backend,
@@ -310,7 +329,8 @@ impl Model {
         Ok(Some(ids.len()))
     }
 
-    /// Tokens drawn from the logits of the first chosen rows; nothing where the caller is better off drawing itself.
+    /// Tokens drawn from the logits of the first chosen rows; nothing where the caller is better
+    /// off drawing itself.
     pub(crate) fn draw(
         &self,
         backend: &mut dyn Backend,
@@ -349,7 +369,11 @@ pub(crate) fn append(rows: &mut Vec<Row>, more: impl IntoIterator<Item = Row>) -
 
 /// The rows of tokens that follow each other from the tip of a sequence.
 pub(crate) fn chain(tokens: &[u32], sequence: u32) -> impl Iterator<Item = Row> {
-    tokens.iter().zip(0u32..).map(move |(token, i)| Row { token: *token, sequence, parent: i.checked_sub(1) })
+    tokens.iter().zip(0u32..).map(move |(token, i)| Row {
+        token: *token,
+        sequence,
+        parent: i.checked_sub(1),
+    })
 }
 
 /// Weights that the next-token block may share with the target.
@@ -392,7 +416,12 @@ fn check(config: &TargetConfig) -> Result<(), Error> {
     };
     multiple("a hidden size", config.hidden, 32, "a multiple of 32")?;
     multiple("an attention head width", config.attention.head_dim, 32, "a multiple of 32")?;
-    multiple("a number of rotated dimensions", config.attention.rotary_dims, 32, "a multiple of 32")?;
+    multiple(
+        "a number of rotated dimensions",
+        config.attention.rotary_dims,
+        32,
+        "a multiple of 32",
+    )?;
     multiple("a Gated DeltaNet head width", config.gdn.head_dim, 32, "a multiple of 32")?;
     let widths = match config.ffn {
         Ffn::Dense { width } => [width, width],
@@ -403,7 +432,11 @@ fn check(config: &TargetConfig) -> Result<(), Error> {
     }
     if config.attention_layers() == config.layers.len() {
         let expected = "at least 1";
-        return Err(Error::Unsupported { what: "a number of Gated DeltaNet layers", found: 0, expected });
+        return Err(Error::Unsupported {
+            what: "a number of Gated DeltaNet layers",
+            found: 0,
+            expected,
+        });
     }
     if config.gdn.conv_kernel != compute::CONV_REACH + 1 {
         let found = config.gdn.conv_kernel;

@@ -1,7 +1,10 @@
-//! The next-token block: from the target's hidden state at `t` and token `t + 1` it predicts token `t + 2`. It has
-//! keys and values of its own and is a small model of its own, with the same two verbs.
+//! The next-token block: from the target's hidden state at `t` and token `t + 1` it predicts token
+//! `t + 2`. It has keys and values of its own and is a small model of its own, with the same two
+//! verbs.
 
-use super::{LastPass, Loader, Model, Options, Recorder, Shared, WeightSource, check_pass, record_head};
+use super::{
+    LastPass, Loader, Model, Options, Recorder, Shared, WeightSource, check_pass, record_head,
+};
 use crate::state::KeptRows;
 use crate::{Error, Sequence};
 use checkpoint::{TargetConfig, target::Mixer};
@@ -34,8 +37,12 @@ impl Mtp {
         let named = |part: &str| format!("{block}.nextn.{part}.weight");
         let width = config.hidden;
         let attention = &config.attention;
-        let layout =
-            KvLayout { kind: options.kv, layers: 1, heads: attention.kv_heads, head_dim: attention.head_dim };
+        let layout = KvLayout {
+            kind: options.kv,
+            layers: 1,
+            heads: attention.kv_heads,
+            head_dim: attention.head_dim,
+        };
         let loader = Loader { backend: &mut *backend, source };
         let mut record = Recorder::new("mtp", config, loader, layout);
         let eps = config.norm_eps;
@@ -49,7 +56,15 @@ impl Mtp {
         record.plan.record(Op::Embed { table, out: embedded });
         for (x, norm, offset) in [(embedded, "enorm", 0), (input, "hnorm", width)] {
             let weight = record.loader.vector(&named(norm), width)?;
-            record.plan.record(Op::Norm { x, add: None, weight, eps, out: joined, offset, tap: None });
+            record.plan.record(Op::Norm {
+                x,
+                add: None,
+                weight,
+                eps,
+                out: joined,
+                offset,
+                tap: None,
+            });
         }
         let project = record.loader.matrix(&named("eh_proj"), width, 2 * width)?;
         record.plan.matmul(joined, project, record.x);
@@ -65,7 +80,11 @@ impl Mtp {
             false => shared.head,
         };
         let logits = record_head(&mut record, hidden, head, config.vocab);
-        let arena = record.loader.backend.arena(record.plan.into(), options.max_rows, options.max_chosen)?;
+        let arena = record.loader.backend.arena(
+            record.plan.into(),
+            options.max_rows,
+            options.max_chosen,
+        )?;
         Ok(Self { layout, arena, input, hidden, logits, last: LastPass::default() })
     }
 
@@ -75,9 +94,9 @@ impl Mtp {
 }
 
 impl Model {
-    /// A pass through the next-token block. Every row takes a hidden state, the next of `hidden`, which lists them as (where, first,
-    /// how many): the target's after the output norm, or this block's own output when it is chained; its token is the one
-    /// after. Only reads the sequences.
+    /// A pass through the next-token block. Every row takes a hidden state, the next of `hidden`,
+    /// which lists them as (where, first, how many): the target's after the output norm, or this
+    /// block's own output when it is chained; its token is the one after. Only reads the sequences.
     pub fn forward_mtp(
         &mut self,
         backend: &mut dyn Backend,
@@ -103,7 +122,10 @@ impl Model {
             pass = pass.as_prompt();
         }
         backend.run(&mut mtp.arena, &pass)?;
-        mtp.last = LastPass { rows: rows.to_vec(), committed: states.iter().map(|s| s.committed).collect() };
+        mtp.last = LastPass {
+            rows: rows.to_vec(),
+            committed: states.iter().map(|s| s.committed).collect(),
+        };
         Ok(())
     }
 
@@ -127,8 +149,8 @@ impl Model {
         Ok(())
     }
 
-    /// The best token of each of the first `rows` chosen rows of the last pass through the next-token block, with its
-    /// log-probability; nothing where a logit is not a number.
+    /// The best token of each of the first `rows` chosen rows of the last pass through the
+    /// next-token block, with its log-probability; nothing where a logit is not a number.
     pub(crate) fn rank_mtp(
         &self,
         backend: &mut dyn Backend,

@@ -87,8 +87,12 @@ impl<'a> Recorder<'a> {
     fn attention(&mut self, name: &str, layer: usize) -> Result<(), Error> {
         let a = &self.config.attention;
         let (hidden, eps) = (self.config.hidden, self.config.norm_eps);
-        let shape =
-            AttentionShape { heads: a.q_heads, kv_heads: a.kv_heads, head_dim: a.head_dim, gated: true };
+        let shape = AttentionShape {
+            heads: a.q_heads,
+            kv_heads: a.kv_heads,
+            head_dim: a.head_dim,
+            gated: true,
+        };
         let (queries, keys) = (a.q_heads * a.head_dim, a.kv_heads * a.head_dim);
         let q = self.shared("q", Kind::Numbers, 2 * queries);
         let (k, v) = (self.shared("k", Kind::Numbers, keys), self.shared("v", Kind::Numbers, keys));
@@ -110,7 +114,18 @@ impl<'a> Recorder<'a> {
         self.plan.record(Op::Matmul { products });
         self.plan.record(Op::Rotate { q, k, v, shape, q_norm, k_norm, eps, angles, cache, layer });
         let (window, causal) = (None, true);
-        self.plan.record(Op::Attention { q, k, v, shape, scale, window, causal, cache, layer, out: mixed });
+        self.plan.record(Op::Attention {
+            q,
+            k,
+            v,
+            shape,
+            scale,
+            window,
+            causal,
+            cache,
+            layer,
+            out: mixed,
+        });
         self.plan.matmul(mixed, output, self.y);
         Ok(())
     }
@@ -121,8 +136,10 @@ impl<'a> Recorder<'a> {
         let (heads, values, channels) = (g.value_heads, g.value_width(), g.conv_channels());
         let inputs = self.plan.recurrent_layer(layer).1.inputs;
         let q = self.shared("gdn q", Kind::Numbers, g.key_heads * g.head_dim);
-        let (v, z) =
-            (self.shared("gdn v", Kind::Numbers, values), self.shared("gdn z", Kind::Numbers, values));
+        let (v, z) = (
+            self.shared("gdn v", Kind::Numbers, values),
+            self.shared("gdn z", Kind::Numbers, values),
+        );
         let (alpha, beta) =
             (self.shared("alpha", Kind::Numbers, heads), self.shared("beta", Kind::Numbers, heads));
         let mixed = self.shared("gdn mixed", Kind::Activation, values);
@@ -137,9 +154,11 @@ impl<'a> Recorder<'a> {
             Self::product(x, matrix(load, "ssm_beta", heads, hidden)?, beta),
         ];
         // [channels, taps] in the file, [taps, channels] for the op.
-        let stored = load.numbers(&format!("{name}.ssm_conv1d.weight"), &[channels, g.conv_kernel])?;
-        let turned: Vec<f32> =
-            (0..g.conv_kernel).flat_map(|t| stored.iter().skip(t).step_by(g.conv_kernel).copied()).collect();
+        let stored =
+            load.numbers(&format!("{name}.ssm_conv1d.weight"), &[channels, g.conv_kernel])?;
+        let turned: Vec<f32> = (0..g.conv_kernel)
+            .flat_map(|t| stored.iter().skip(t).step_by(g.conv_kernel).copied())
+            .collect();
         let weight = load.backend.vector(&turned)?;
         let dt_bias = load.vector(&format!("{name}.ssm_dt.bias"), heads)?;
         let decay = load.vector(&format!("{name}.ssm_a"), heads)?;
@@ -147,19 +166,40 @@ impl<'a> Recorder<'a> {
         let output = matrix(load, "ssm_out", hidden, values)?;
         self.plan.record(Op::Matmul { products });
         self.plan.record(Op::Convolve { layer, weight, q, v });
-        self.plan.record(Op::DeltaNet { layer, q, v, z, alpha, beta, dt_bias, decay, norm, eps, out: mixed });
+        self.plan.record(Op::DeltaNet {
+            layer,
+            q,
+            v,
+            z,
+            alpha,
+            beta,
+            dt_bias,
+            decay,
+            norm,
+            eps,
+            out: mixed,
+        });
         self.plan.matmul(mixed, output, self.y);
         Ok(())
     }
 
     fn feed_forward(&mut self, name: &str, width: usize) -> Result<(), Error> {
         let hidden = self.config.hidden;
-        let (gate, up) = (self.shared("gate", Kind::Numbers, width), self.shared("up", Kind::Numbers, width));
+        let (gate, up) =
+            (self.shared("gate", Kind::Numbers, width), self.shared("up", Kind::Numbers, width));
         let act = self.shared("act", Kind::Activation, width);
         let load = &mut self.loader;
         let products = vec![
-            Self::product(self.normed, load.matrix(&format!("{name}.ffn_gate.weight"), width, hidden)?, gate),
-            Self::product(self.normed, load.matrix(&format!("{name}.ffn_up.weight"), width, hidden)?, up),
+            Self::product(
+                self.normed,
+                load.matrix(&format!("{name}.ffn_gate.weight"), width, hidden)?,
+                gate,
+            ),
+            Self::product(
+                self.normed,
+                load.matrix(&format!("{name}.ffn_up.weight"), width, hidden)?,
+                up,
+            ),
         ];
         let down = load.matrix(&format!("{name}.ffn_down.weight"), hidden, width)?;
         self.plan.record(Op::Matmul { products });
@@ -219,13 +259,20 @@ impl<'a> Recorder<'a> {
                 out,
                 rows: from,
             },
-            Self::product(shared_act, load.matrix(&named("down_shexp"), hidden, shared_width)?, shared_out),
+            Self::product(
+                shared_act,
+                load.matrix(&named("down_shexp"), hidden, shared_width)?,
+                shared_out,
+            ),
         ];
-        let routers = vec![Self::product(x, router, logits), Self::product(x, shared_router, shared_weight)];
+        let routers =
+            vec![Self::product(x, router, logits), Self::product(x, shared_router, shared_weight)];
         self.plan.record(Op::Matmul { products: routers });
         self.plan.record(Op::Route { logits, routing, scale: weights_scale });
         self.plan.record(Op::Matmul { products: gates });
-        self.plan.record(Op::SwiGlu { parts: vec![(gate, up, act), (shared_gate, shared_up, shared_act)] });
+        self.plan.record(Op::SwiGlu {
+            parts: vec![(gate, up, act), (shared_gate, shared_up, shared_act)],
+        });
         self.plan.record(Op::Matmul { products: downs });
         let shared = Some((shared_out, shared_weight));
         self.plan.record(Op::Combine { routing, experts: out, shared, out: self.y });

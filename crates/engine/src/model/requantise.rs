@@ -1,4 +1,5 @@
-//! Weights that are quantised on their way in: a drafter of 16-bit floats read as Q8_0 takes half the memory.
+//! Weights that are quantised on their way in: a drafter of 16-bit floats read as Q8_0 takes half
+//! the memory.
 
 use super::{Tensor, WeightSource};
 use formats::{BlockType, blocks, quantize};
@@ -24,7 +25,8 @@ impl WeightSource for Requantised<'_> {
         let mut numbers = vec![0.0; len];
         blocks::decode(tensor.ty, &tensor.bytes, &mut numbers);
         let mut bytes = vec![0; self.ty.bytes_for(len)?];
-        // What the type cannot hold (a NaN) stays as it is: the drafter is then found out as it would be without this.
+        // What the type cannot hold (a NaN) stays as it is: the drafter is then found out as it
+        // would be without this.
         match quantize::encode(self.ty, &numbers, &mut bytes) {
             Ok(()) => Some(Tensor { ty: self.ty, shape: tensor.shape, bytes: Cow::Owned(bytes) }),
             Err(_) => Some(tensor),

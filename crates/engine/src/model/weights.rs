@@ -20,7 +20,8 @@ pub trait WeightSource {
     /// The tensor of that name.
     fn tensor(&self, name: &str) -> Option<Tensor<'_>>;
 
-    /// Its type, shape, standard deviation and seed, where its weights are random and a backend may make them itself.
+    /// Its type, shape, standard deviation and seed, where its weights are random and a backend may
+    /// make them itself.
     fn random(&self, _name: &str) -> Option<Random> {
         None
     }
@@ -45,10 +46,18 @@ impl WeightSource for checkpoint::Weights {
     }
 }
 
-fn find<'s>(source: &'s dyn WeightSource, name: &str, expected: &[usize]) -> Result<Tensor<'s>, Error> {
+fn find<'s>(
+    source: &'s dyn WeightSource,
+    name: &str,
+    expected: &[usize],
+) -> Result<Tensor<'s>, Error> {
     let tensor = source.tensor(name).ok_or_else(|| Error::MissingTensor(name.into()))?;
     if tensor.shape != expected {
-        return Err(Error::Shape { name: name.into(), found: tensor.shape, expected: expected.to_vec() });
+        return Err(Error::Shape {
+            name: name.into(),
+            found: tensor.shape,
+            expected: expected.to_vec(),
+        });
     }
     Ok(tensor)
 }
@@ -61,7 +70,12 @@ pub(crate) struct Loader<'a> {
 
 impl Loader<'_> {
     /// A matrix of shape [rows, cols].
-    pub(crate) fn matrix(&mut self, name: &str, rows: usize, cols: usize) -> Result<MatrixId, Error> {
+    pub(crate) fn matrix(
+        &mut self,
+        name: &str,
+        rows: usize,
+        cols: usize,
+    ) -> Result<MatrixId, Error> {
         self.load(name, &[rows, cols], 1, rows, cols)
     }
 
@@ -92,18 +106,36 @@ impl Loader<'_> {
         let source = self.source;
         if let Some(Random { ty, shape: found, scale, seed }) = source.random(name)
             && found == shape
-            && let Some(id) = self.backend.random(RandomMatrix { ty, experts, rows, cols, scale, seed })?
+            && let Some(id) =
+                self.backend.random(RandomMatrix { ty, experts, rows, cols, scale, seed })?
         {
             return Ok(id);
         }
         let tensor = find(source, name, shape)?;
-        Ok(self.backend.matrix(Matrix { ty: tensor.ty, experts, rows, cols, bytes: &tensor.bytes })?)
+        Ok(self.backend.matrix(Matrix {
+            ty: tensor.ty,
+            experts,
+            rows,
+            cols,
+            bytes: &tensor.bytes,
+        })?)
     }
 
     /// A matrix of shape [rows, cols] whose rows are looked up.
-    pub(crate) fn table(&mut self, name: &str, rows: usize, cols: usize) -> Result<MatrixId, Error> {
+    pub(crate) fn table(
+        &mut self,
+        name: &str,
+        rows: usize,
+        cols: usize,
+    ) -> Result<MatrixId, Error> {
         let tensor = find(self.source, name, &[rows, cols])?;
-        Ok(self.backend.table(Matrix { ty: tensor.ty, experts: 1, rows, cols, bytes: &tensor.bytes })?)
+        Ok(self.backend.table(Matrix {
+            ty: tensor.ty,
+            experts: 1,
+            rows,
+            cols,
+            bytes: &tensor.bytes,
+        })?)
     }
 
     /// A table that is also multiplied with.

@@ -1,4 +1,5 @@
-//! How likely the target held a token, and what else it thought of: before penalties, bias and temperature.
+//! How likely the target held a token, and what else it thought of: before penalties, bias and
+//! temperature.
 
 /// A token and its natural logarithm of probability, with those of the likeliest.
 #[derive(Clone, Debug, PartialEq)]
@@ -19,7 +20,8 @@ impl Likelihood {
         let best = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
         let total: f64 = logits.iter().map(|l| f64::from(l - best).exp()).sum();
         let logprob = |t: u32| (f64::from(logits[t as usize] - best) - total.ln()) as f32;
-        let by_logit = |a: &u32, b: &u32| logits[*b as usize].total_cmp(&logits[*a as usize]).then(a.cmp(b));
+        let by_logit =
+            |a: &u32, b: &u32| logits[*b as usize].total_cmp(&logits[*a as usize]).then(a.cmp(b));
         let ids = || 0..logits.len() as u32;
         let rank = 1 + ids().filter(|other| by_logit(other, &token).is_lt()).count();
         let mut order: Vec<u32> = if top > 0 { ids().collect() } else { Vec::new() };

@@ -1,5 +1,6 @@
-//! The draw of a token from the target's logits: a function of the logits, the tokens before, the settings and
-//! (seed, choice, position), and of nothing else, so that speculation cannot change the text.
+//! The draw of a token from the target's logits: a function of the logits, the tokens before, the
+//! settings and (seed, choice, position), and of nothing else, so that speculation cannot change
+//! the text.
 
 mod constraint;
 mod likelihood;
@@ -23,7 +24,8 @@ pub struct Sampling {
     pub top_p: f32,
     /// Only tokens at least this probable relative to the best; 0 for all.
     pub min_p: f32,
-    /// Divides positive logits of tokens seen, multiplies negative ones; 1 for none. Counts prompt and answer.
+    /// Divides positive logits of tokens seen, multiplies negative ones; 1 for none. Counts prompt
+    /// and answer.
     pub repetition_penalty: f32,
     /// Taken from the logits of tokens in the answer.
     pub presence_penalty: f32,
@@ -206,7 +208,8 @@ impl Sampler {
         if order.is_empty() {
             order.push(0);
         }
-        let by_logit = |a: &u32, b: &u32| logits[*b as usize].total_cmp(&logits[*a as usize]).then(a.cmp(b));
+        let by_logit =
+            |a: &u32, b: &u32| logits[*b as usize].total_cmp(&logits[*a as usize]).then(a.cmp(b));
         if sampling.top_k > 0 && sampling.top_k < order.len() {
             order.select_nth_unstable_by(sampling.top_k - 1, by_logit);
             order.truncate(sampling.top_k);
@@ -214,14 +217,15 @@ impl Sampler {
         if sampling.top_p < 1.0 || sampling.min_p > 0.0 {
             order.sort_unstable_by(by_logit);
             let best = logits[order[0] as usize];
-            let weight = |t: u32| f64::from((logits[t as usize] - best) / sampling.temperature).exp();
+            let weight =
+                |t: u32| f64::from((logits[t as usize] - best) / sampling.temperature).exp();
             let total: f64 = order.iter().map(|t| weight(*t)).sum();
             let mut sum = 0.0;
             let mut kept = 0;
             for token in order.iter() {
                 let w = weight(*token);
-                let enough =
-                    kept > 0 && (sum >= f64::from(sampling.top_p) * total || w < f64::from(sampling.min_p));
+                let enough = kept > 0
+                    && (sum >= f64::from(sampling.top_p) * total || w < f64::from(sampling.min_p));
                 if enough {
                     break;
                 }
@@ -233,9 +237,11 @@ impl Sampler {
         order.sort_unstable();
     }
 
-    /// Inverts the distribution over `order`, which is in order of ids: there near-equal neighbours cannot swap.
+    /// Inverts the distribution over `order`, which is in order of ids: there near-equal neighbours
+    /// cannot swap.
     fn pick(&self, temperature: f32, number: f64) -> u32 {
-        let best = self.order.iter().map(|t| self.logits[*t as usize]).fold(f32::NEG_INFINITY, f32::max);
+        let best =
+            self.order.iter().map(|t| self.logits[*t as usize]).fold(f32::NEG_INFINITY, f32::max);
         let weight = |t: &u32| f64::from((self.logits[*t as usize] - best) / temperature).exp();
         let total: f64 = self.order.iter().map(weight).sum();
         let mut left = number * total;
@@ -253,8 +259,10 @@ impl Sampler {
 /// Penalties, then bias.
 fn adjust(sampling: &Sampling, history: &History, logits: &mut [f32]) {
     if sampling.repetition_penalty != 1.0 {
-        let seen =
-            history.prompt.keys().chain(history.answer.keys().filter(|t| !history.prompt.contains_key(t)));
+        let seen = history
+            .prompt
+            .keys()
+            .chain(history.answer.keys().filter(|t| !history.prompt.contains_key(t)));
         for token in seen {
             if let Some(logit) = logits.get_mut(*token as usize) {
                 let penalty = sampling.repetition_penalty;

@@ -1,4 +1,5 @@
-//! Philox 4x32-10 (Salmon et al., 2011): random numbers as a function of a key and a counter, the same on any device.
+//! Philox 4x32-10 (Salmon et al., 2011): random numbers as a function of a key and a counter, the
+//! same on any device.
 
 const MULTIPLIERS: [u32; 2] = [0xd251_1f53, 0xcd9e_8d57];
 const WEYL: [u32; 2] = [0x9e37_79b9, 0xbb67_ae85];

@@ -1,10 +1,12 @@
-//! What a drafter keeps of a sequence: the keys and values of its context, and features that are not in them yet.
+//! What a drafter keeps of a sequence: the keys and values of its context, and features that are
+//! not in them yet.
 
 use super::{KeptRows, KvPages, Other};
 use crate::Error;
 use compute::{KvLayout, SequenceView};
 
-/// The context of a DFlash drafter. Full layers keep every row, sliding layers as many as their window reaches.
+/// The context of a DFlash drafter. Full layers keep every row, sliding layers as many as their
+/// window reaches.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Context {
     /// Rows whose keys and values are in `caches`.
@@ -17,7 +19,8 @@ pub(crate) struct Context {
 
 impl Context {
     pub(crate) fn new(layouts: &[(KvLayout, Option<usize>)], width: usize) -> Self {
-        let caches = layouts.iter().map(|(layout, window)| (KvPages::new(*layout), *window)).collect();
+        let caches =
+            layouts.iter().map(|(layout, window)| (KvPages::new(*layout), *window)).collect();
         Self { committed: 0, caches, pending: KeptRows::new(width) }
     }
 
@@ -38,7 +41,8 @@ impl Context {
 
     /// The same over other blocks: what `other` makes of each.
     pub(crate) fn over(&self, other: &mut Other<'_>) -> Result<Self, Error> {
-        let mut cache = |(pages, window): &(KvPages, Option<usize>)| Ok((pages.over(other)?, *window));
+        let mut cache =
+            |(pages, window): &(KvPages, Option<usize>)| Ok((pages.over(other)?, *window));
         let caches = self.caches.iter().map(&mut cache).collect::<Result<_, Error>>()?;
         Ok(Self { committed: self.committed, caches, pending: self.pending.over(other)? })
     }
@@ -47,7 +51,8 @@ impl Context {
 /// Rows for the next-token block that are not in its cache yet.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct MtpFeed {
-    /// The target's hidden states of committed tokens; the newest one's successor may not be known yet: [rows, hidden].
+    /// The target's hidden states of committed tokens; the newest one's successor may not be known
+    /// yet: [rows, hidden].
     pub(crate) hidden: KeptRows,
     /// The tokens after them.
     pub(crate) tokens: Vec<u32>,
@@ -65,7 +70,8 @@ impl MtpFeed {
 
     /// The tokens whose hidden states were just added.
     pub(crate) fn follow_all(&mut self, added: usize, tokens: impl IntoIterator<Item = u32>) {
-        // The first follows the hidden state before it, where there is one; the last one's successor is not known.
+        // The first follows the hidden state before it, where there is one; the last one's
+        // successor is not known.
         let before = self.hidden.len() - added;
         let skip = usize::from(before == self.tokens.len());
         self.tokens.extend(tokens.into_iter().skip(skip));

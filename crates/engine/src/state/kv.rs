@@ -65,7 +65,8 @@ impl KvPages {
         }
         let first_page = path.position / PAGE_TOKENS;
         let pages = self.pages[first_page - self.first..].iter_mut();
-        let pages: Result<Vec<&mut Memory>, Error> = pages.map(|page| writable(backend, page)).collect();
+        let pages: Result<Vec<&mut Memory>, Error> =
+            pages.map(|page| writable(backend, page)).collect();
         Ok(backend.commit_kv(arena, cache, path, first_page, &mut pages?)?)
     }
 }

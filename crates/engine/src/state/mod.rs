@@ -1,4 +1,5 @@
-//! The state of a sequence in memory that snapshots share: it is copied when it is written, not when it is kept.
+//! The state of a sequence in memory that snapshots share: it is copied when it is written, not
+//! when it is kept.
 
 mod context;
 mod kv;
@@ -20,7 +21,10 @@ use std::sync::Arc;
 pub(crate) type Other<'a> = dyn FnMut(&Arc<Memory>) -> Result<Arc<Memory>, Error> + 'a;
 
 /// Memory that may be written: a copy, where a snapshot shares it.
-fn writable<'m>(backend: &dyn Backend, memory: &'m mut Arc<Memory>) -> Result<&'m mut Memory, Error> {
+fn writable<'m>(
+    backend: &dyn Backend,
+    memory: &'m mut Arc<Memory>,
+) -> Result<&'m mut Memory, Error> {
     if Arc::get_mut(memory).is_none() {
         *memory = Arc::new(backend.duplicate(memory)?);
     }

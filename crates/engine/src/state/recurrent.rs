@@ -1,4 +1,5 @@
-//! The recurrent part of a sequence: the anchors its next rows start from, and the tape of rows since.
+//! The recurrent part of a sequence: the anchors its next rows start from, and the tape of rows
+//! since.
 
 use super::{Other, Spare, writable};
 use crate::Error;
@@ -117,7 +118,11 @@ impl Recurrent {
         let mut anchors = vec![(after, &mut anchor)];
         anchors.extend(older.as_mut().map(|m| (older_at, m)));
         let tape = self.writable_tape(backend)?;
-        backend.commit_recurrent(arena, path, RecurrentCommit { base: base.as_deref(), anchors, tape })?;
+        backend.commit_recurrent(
+            arena,
+            path,
+            RecurrentCommit { base: base.as_deref(), anchors, tape },
+        )?;
         self.anchor = Some(Arc::new(anchor));
         self.older = if older_at == before { base } else { older.map(Arc::new) };
         Ok(())

@@ -60,7 +60,11 @@ impl KeptRows {
     }
 
     /// Adds rows of the host's numbers.
-    pub(crate) fn push_numbers(&mut self, backend: &dyn Backend, numbers: &[f32]) -> Result<(), Error> {
+    pub(crate) fn push_numbers(
+        &mut self,
+        backend: &dyn Backend,
+        numbers: &[f32],
+    ) -> Result<(), Error> {
         let rows = numbers.len() / self.width;
         self.reserve(backend, rows)?;
         let at = (self.first + self.len) * self.width;
@@ -129,6 +133,8 @@ impl KeptRows {
 impl PartialEq for KeptRows {
     fn eq(&self, other: &Self) -> bool {
         self.width == other.width
-            && self.numbers().is_ok_and(|numbers| other.numbers().is_ok_and(|others| numbers == others))
+            && self
+                .numbers()
+                .is_ok_and(|numbers| other.numbers().is_ok_and(|others| numbers == others))
     }
 }

@@ -1,16 +1,22 @@
-//! Memory set aside for what the next commit writes, so that nothing is allocated between a pass and its commit.
+//! Memory set aside for what the next commit writes, so that nothing is allocated between a pass
+//! and its commit.
 
 use crate::Error;
 use compute::{Backend, Memory};
 
-/// Blocks of one size. They are no part of a state: a snapshot has none of them, and states that differ in them are
-/// the same.
+/// Blocks of one size. They are no part of a state: a snapshot has none of them, and states that
+/// differ in them are the same.
 #[derive(Debug, Default)]
 pub(crate) struct Spare(Vec<Memory>);
 
 impl Spare {
     /// Sets blocks aside until there are `count`.
-    pub(crate) fn reserve(&mut self, backend: &dyn Backend, count: usize, bytes: usize) -> Result<(), Error> {
+    pub(crate) fn reserve(
+        &mut self,
+        backend: &dyn Backend,
+        count: usize,
+        bytes: usize,
+    ) -> Result<(), Error> {
         while self.0.len() < count {
             self.0.push(backend.memory(bytes)?);
         }

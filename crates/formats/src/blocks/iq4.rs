@@ -6,7 +6,8 @@ use super::{Block, Half};
 use bytemuck::{Pod, Zeroable};
 
 /// What the sixteen quants stand for, before the scale.
-pub const IQ4_VALUES: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
+pub const IQ4_VALUES: [i8; 16] =
+    [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
 
 /// 4.5 bits an element: `d * IQ4_VALUES[q]`.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]

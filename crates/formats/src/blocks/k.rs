@@ -1,4 +1,5 @@
-//! The K formats: 256 elements in sub-blocks whose scales are themselves quantised against one `f16`.
+//! The K formats: 256 elements in sub-blocks whose scales are themselves quantised against one
+//! `f16`.
 //!
 //! ```text
 //!        sub-blocks   element
@@ -51,7 +52,8 @@ pub struct Q4_K {
     pub dmin: Half,
     /// [8] scales and [8] mins of 6 bits; see `unpack_scales`.
     pub packed_scales: [u8; 12],
-    /// [4 pairs of sub-blocks, 32]: the first of the pair in the low nibbles, the second in the high ones.
+    /// [4 pairs of sub-blocks, 32]: the first of the pair in the low nibbles, the second in the
+    /// high ones.
     pub qs: [u8; 128],
 }
 
@@ -75,7 +77,8 @@ pub struct Q5_K {
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
 pub struct Q6_K {
-    /// [2 halves, 64]: of a half, elements `0..64` in the low nibbles and `64..128` in the high ones.
+    /// [2 halves, 64]: of a half, elements `0..64` in the low nibbles and `64..128` in the high
+    /// ones.
     pub ql: [u8; 128],
     /// [2 halves, 32]: the high two bits, in `Q2_K`'s order.
     pub qh: [u8; 64],
@@ -180,8 +183,8 @@ impl Q3_K {
         quants
     }
 
-    /// The scales, -32 to 31: scale `i` has its low four bits in nibble `i / 8` of byte `i % 8`, its high two in
-    /// bits `2 (i / 4) ..` of byte `8 + i % 4`, and 32 added.
+    /// The scales, -32 to 31: scale `i` has its low four bits in nibble `i / 8` of byte `i % 8`,
+    /// its high two in bits `2 (i / 4) ..` of byte `8 + i % 4`, and 32 added.
     #[inline]
     pub fn scales(&self) -> [i8; 16] {
         std::array::from_fn(|i| {
@@ -248,7 +251,9 @@ impl Q6_K {
     #[inline]
     pub fn quants(&self) -> [i8; 256] {
         let mut quants = two_bits(&self.qh).map(|q| (q << 4) as i8 - 32);
-        for (half, ql) in quants.as_chunks_mut::<128>().0.iter_mut().zip(self.ql.as_chunks::<64>().0) {
+        for (half, ql) in
+            quants.as_chunks_mut::<128>().0.iter_mut().zip(self.ql.as_chunks::<64>().0)
+        {
             for l in 0..64 {
                 half[l] |= (ql[l] & 15) as i8;
                 half[64 + l] |= (ql[l] >> 4) as i8;

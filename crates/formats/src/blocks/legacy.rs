@@ -1,4 +1,5 @@
-//! The 32-element formats: one `f16` scale (and, for `_1`, one `f16` offset) for a block of integers.
+//! The 32-element formats: one `f16` scale (and, for `_1`, one `f16` offset) for a block of
+//! integers.
 //!
 //! ```text
 //! Q4_0   d * (q - 8)        q of 4 bits

@@ -1,8 +1,9 @@
 //! The element types weights are stored in, and how each is decoded to `f32`.
 //!
-//! A quantised type is a run of blocks, each a plain `repr(C)` struct of alignment one (`legacy`, `k`, `iq4`), so
-//! that any mapped byte range can be read as a slice of blocks. A struct unpacks itself with `quants` (the integers
-//! in element order) and, where they are packed, `scales` or `k::unpack_scales`.
+//! A quantised type is a run of blocks, each a plain `repr(C)` struct of alignment one (`legacy`,
+//! `k`, `iq4`), so that any mapped byte range can be read as a slice of blocks. A struct unpacks
+//! itself with `quants` (the integers in element order) and, where they are packed, `scales` or
+//! `k::unpack_scales`.
 
 pub mod float;
 pub mod iq4;
@@ -76,7 +77,8 @@ impl BlockType {
         }
     }
 
-    /// Bytes that hold `elements` elements; `None` if they are not whole blocks or the size overflows.
+    /// Bytes that hold `elements` elements; `None` if they are not whole blocks or the size
+    /// overflows.
     pub const fn bytes_for(self, elements: usize) -> Option<usize> {
         if !elements.is_multiple_of(self.block_len()) {
             return None;
@@ -182,7 +184,12 @@ pub trait Block<const LEN: usize>: Pod {
 
 /// Decodes whole blocks of `ty`; `out` has exactly as many elements as `bytes` holds.
 pub fn decode(ty: BlockType, bytes: &[u8], out: &mut [f32]) {
-    assert_eq!(Some(bytes.len()), ty.bytes_for(out.len()), "bytes of {} `{ty}` elements", out.len());
+    assert_eq!(
+        Some(bytes.len()),
+        ty.bytes_for(out.len()),
+        "bytes of {} `{ty}` elements",
+        out.len()
+    );
     match ty {
         BlockType::F32 => float::decode_f32(bytes, out),
         BlockType::F16 => float::decode_f16(bytes, out),

@@ -65,7 +65,9 @@ pub enum Error {
     Type { tensor: String, cause: crate::blocks::UnknownType },
     #[error("tensor `{tensor}` has rows of {row}, which is no multiple of {ty}'s block of {}", .ty.block_len())]
     PartialBlock { tensor: String, ty: BlockType, row: u64 },
-    #[error("tensor `{tensor}` starts at {offset}, which is no multiple of the alignment {alignment}")]
+    #[error(
+        "tensor `{tensor}` starts at {offset}, which is no multiple of the alignment {alignment}"
+    )]
     Misaligned { tensor: String, offset: u64, alignment: u64 },
     #[error("tensor `{tensor}` ends at offset {end}, the file has {len} bytes")]
     OutsideFile { tensor: String, end: u128, len: u64 },

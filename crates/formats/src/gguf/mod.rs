@@ -1,7 +1,8 @@
-//! GGUF, versions 2 and 3: a header of typed metadata and a table of tensors, then aligned tensor data.
+//! GGUF, versions 2 and 3: a header of typed metadata and a table of tensors, then aligned tensor
+//! data.
 //!
-//! [`Gguf`] maps a file and indexes its header; metadata and tensors are views on the mapping. [`Header`] and
-//! [`Writer`] make a file: to a sibling first, renamed when it is whole.
+//! [`Gguf`] maps a file and indexes its header; metadata and tensors are views on the mapping.
+//! [`Header`] and [`Writer`] make a file: to a sibling first, renamed when it is whole.
 
 mod error;
 mod read;
@@ -14,7 +15,8 @@ pub use read::Gguf;
 pub use value::{Array, Value};
 pub use write::{Entries, Header, Overwrite, Writer};
 
-/// Caps on what a header may claim. Real files stay far below; a hostile one is refused before memory is spent.
+/// Caps on what a header may claim. Real files stay far below; a hostile one is refused before
+/// memory is spent.
 pub mod caps {
     /// Tensors in a file; Qwen3.5-397B has about 1,200.
     pub const TENSORS: u64 = 1 << 16;

@@ -125,7 +125,9 @@ impl Gguf {
 
     /// An array of integers, or nothing where the key is absent.
     pub fn integers(&self, key: &str) -> Result<Option<Vec<i64>>, Error> {
-        self.typed(key, "an array of integers", |v| v.as_array()?.iter().map(Value::as_i64).collect())
+        self.typed(key, "an array of integers", |v| {
+            v.as_array()?.iter().map(Value::as_i64).collect()
+        })
     }
 
     /// An array of bools, or nothing where the key is absent.
@@ -135,7 +137,9 @@ impl Gguf {
 
     /// An array of strings, or nothing where the key is absent.
     pub fn strings(&self, key: &str) -> Result<Option<Vec<&str>>, Error> {
-        self.typed(key, "an array of strings", |v| v.as_array()?.iter().map(Value::as_str).collect())
+        self.typed(key, "an array of strings", |v| {
+            v.as_array()?.iter().map(Value::as_str).collect()
+        })
     }
 
     fn typed<'a, T>(
@@ -152,11 +156,21 @@ impl Gguf {
 
 fn typed_integer(key: &str, value: Value<'_>) -> Result<u64, Error> {
     let wanted = "a non-negative integer";
-    value.as_u64().ok_or_else(|| Error::KeyType { key: key.to_owned(), wanted, found: value.describe() })
+    value.as_u64().ok_or_else(|| Error::KeyType {
+        key: key.to_owned(),
+        wanted,
+        found: value.describe(),
+    })
 }
 
-/// Turns offsets within the data section into offsets within the file, and checks that the data is there.
-fn place(tensors: &mut [TensorInfo], header_end: u64, alignment: u64, file_len: u64) -> Result<(), Error> {
+/// Turns offsets within the data section into offsets within the file, and checks that the data is
+/// there.
+fn place(
+    tensors: &mut [TensorInfo],
+    header_end: u64,
+    alignment: u64,
+    file_len: u64,
+) -> Result<(), Error> {
     let data_start = header_end.next_multiple_of(alignment);
     for tensor in &mut *tensors {
         let end = u128::from(data_start) + u128::from(tensor.offset) + u128::from(tensor.bytes);
@@ -169,7 +183,10 @@ fn place(tensors: &mut [TensorInfo], header_end: u64, alignment: u64, file_len: 
     order.sort_by_key(|t| t.offset);
     for pair in order.windows(2) {
         if pair[0].offset + pair[0].bytes > pair[1].offset {
-            return Err(Error::Overlap { first: pair[0].name.clone(), second: pair[1].name.clone() });
+            return Err(Error::Overlap {
+                first: pair[0].name.clone(),
+                second: pair[1].name.clone(),
+            });
         }
     }
     Ok(())
@@ -246,7 +263,8 @@ impl<'a> Cursor<'a> {
             }
             return Ok(());
         }
-        let size = scalar_size(kind).ok_or_else(|| Error::ValueType { key: key.to_owned(), id: kind })?;
+        let size =
+            scalar_size(kind).ok_or_else(|| Error::ValueType { key: key.to_owned(), id: kind })?;
         let bytes = self.take(size as u64 * count, "a metadata value")?;
         match bytes.iter().find(|&&byte| kind == KIND_BOOL && byte > 1) {
             Some(&byte) => Err(Error::Bool { key: key.to_owned(), byte }),
@@ -266,8 +284,9 @@ impl<'a> Cursor<'a> {
             return Err(Error::Dimensions { tensor: name, count: dimensions });
         }
         // GGUF lists the fastest dimension first.
-        let mut shape =
-            (0..dimensions).map(|_| self.u64("a tensor's shape")).collect::<Result<Vec<u64>, _>>()?;
+        let mut shape = (0..dimensions)
+            .map(|_| self.u64("a tensor's shape"))
+            .collect::<Result<Vec<u64>, _>>()?;
         shape.reverse();
         let type_id = self.u32("a tensor's type")?;
         let offset = self.u64("a tensor's offset")?;
@@ -282,7 +301,10 @@ impl<'a> Cursor<'a> {
         if !row.is_multiple_of(ty.block_len() as u64) {
             return Err(Error::PartialBlock { tensor: name, ty, row });
         }
-        let blocks = shape.iter().try_fold(1u64, |n, &d| n.checked_mul(d)).map(|n| n / ty.block_len() as u64);
+        let blocks = shape
+            .iter()
+            .try_fold(1u64, |n, &d| n.checked_mul(d))
+            .map(|n| n / ty.block_len() as u64);
         let bytes = blocks.and_then(|n| n.checked_mul(ty.block_bytes() as u64));
         // The slice type's own limit: no file is larger, and sums with it cannot overflow 64 bits.
         let Some(bytes) = bytes.filter(|&n| n <= i64::MAX as u64) else {

@@ -1,5 +1,5 @@
-//! Models in several files, `NAME-00001-of-00003.gguf` and so on, as llama.cpp splits them: the first has the metadata, each
-//! has tensors of its own, and all say which part they are.
+//! Models in several files, `NAME-00001-of-00003.gguf` and so on, as llama.cpp splits them: the
+//! first has the metadata, each has tensors of its own, and all say which part they are.
 
 use super::{Error, Gguf, caps};
 use crate::storage::Storage;
@@ -46,7 +46,9 @@ impl Gguf {
     }
 
     fn part(&self) -> Result<Option<Part>, Error> {
-        let Some(count) = self.integer("split.count")?.filter(|count| *count > 1) else { return Ok(None) };
+        let Some(count) = self.integer("split.count")?.filter(|count| *count > 1) else {
+            return Ok(None);
+        };
         let index = self.integer("split.no")?.unwrap_or(0);
         Ok(Some(Part { index: index as u64, count: count as u64 }))
     }
@@ -60,12 +62,14 @@ impl Gguf {
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         let stem = name.strip_suffix(&part.ending()).ok_or_else(|| part.refusal())?;
         let mut whole: Option<Self> = None;
-        let (mut shards, mut list, mut names) = (Vec::new(), Vec::<TensorInfo>::new(), HashSet::new());
+        let (mut shards, mut list, mut names) =
+            (Vec::new(), Vec::<TensorInfo>::new(), HashSet::new());
         for index in 0..count {
             let wanted = Part { index, count };
             let name = format!("{stem}{}", wanted.ending());
             let about = |cause: Error| Error::Part { name: name.clone(), cause: Box::new(cause) };
-            let storage = Storage::open(&path.with_file_name(&name)).map_err(|e| about(e.into()))?;
+            let storage =
+                Storage::open(&path.with_file_name(&name)).map_err(|e| about(e.into()))?;
             let mut file = Self::read(storage).map_err(about)?;
             if file.part().map_err(about)? != Some(wanted) {
                 return Err(about(Error::OtherPart { number: index + 1, count }));

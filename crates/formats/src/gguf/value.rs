@@ -45,15 +45,18 @@ pub(super) const fn scalar_size(kind: u32) -> Option<usize> {
 }
 
 const fn kind_name(kind: u32) -> &'static str {
-    const NAMES: [&str; 13] =
-        ["u8", "i8", "u16", "i16", "u32", "i32", "f32", "bool", "string", "array", "u64", "i64", "f64"];
+    const NAMES: [&str; 13] = [
+        "u8", "i8", "u16", "i16", "u32", "i32", "f32", "bool", "string", "array", "u64", "i64",
+        "f64",
+    ];
     NAMES[kind as usize]
 }
 
 /// Takes one checked value of `kind` off the front of `bytes`.
 pub(super) fn take<'a>(kind: u32, bytes: &mut &'a [u8]) -> Value<'a> {
     fn front<const N: usize>(bytes: &mut &[u8]) -> [u8; N] {
-        let (head, rest) = bytes.split_first_chunk().expect("value was checked when the file was opened");
+        let (head, rest) =
+            bytes.split_first_chunk().expect("value was checked when the file was opened");
         *bytes = rest;
         *head
     }
@@ -70,7 +73,9 @@ pub(super) fn take<'a>(kind: u32, bytes: &mut &'a [u8]) -> Value<'a> {
             let len = u64::from_le_bytes(front(bytes)) as usize;
             let (text, rest) = bytes.split_at(len);
             *bytes = rest;
-            Value::String(std::str::from_utf8(text).expect("string was checked when the file was opened"))
+            Value::String(
+                std::str::from_utf8(text).expect("string was checked when the file was opened"),
+            )
         }
         KIND_ARRAY => {
             let kind = u32::from_le_bytes(front(bytes));

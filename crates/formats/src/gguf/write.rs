@@ -1,5 +1,5 @@
-//! Writing: the header is collected first, so every tensor's place is known and data can come in any order from
-//! several threads. The file appears under its name only when it is whole.
+//! Writing: the header is collected first, so every tensor's place is known and data can come in
+//! any order from several threads. The file appears under its name only when it is whole.
 
 use super::value::{KIND_ARRAY, KIND_BOOL, KIND_STRING};
 use super::{DEFAULT_ALIGNMENT, Error, MAGIC, Value};

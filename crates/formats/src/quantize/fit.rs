@@ -1,12 +1,13 @@
-//! Weighted least-squares fits of `scale * q - min` to a run of values, `q` being integers of a given range.
+//! Weighted least-squares fits of `scale * q - min` to a run of values, `q` being integers of a
+//! given range.
 //!
-//! A fit tries a few scales. By each it rounds the values to quants and solves for the scale (and min) that serve
-//! those quants best.
+//! A fit tries a few scales. By each it rounds the values to quants and solves for the scale (and
+//! min) that serve those quants best.
 
 use crate::blocks::Half;
 
-/// Adding and subtracting it rounds to the nearest integer, ties to even (magnitudes below 2^22). It vectorises
-/// where `round` would be a call.
+/// Adding and subtracting it rounds to the nearest integer, ties to even (magnitudes below 2^22).
+/// It vectorises where `round` would be a call.
 pub(super) const ROUND: f32 = 12_582_912.0; // 1.5 * 2^23
 
 /// A small integer held in a float, as a byte.
@@ -27,8 +28,8 @@ pub(super) fn half(value: f32) -> Half {
     Half::new(value.clamp(-65504.0, 65504.0))
 }
 
-/// The half next to `largest / levels` that is not nearer to zero, so that no scale needs more than `levels`. This
-/// tells among subnormal halves, where the scales of small weights' scales lie.
+/// The half next to `largest / levels` that is not nearer to zero, so that no scale needs more than
+/// `levels`. This tells among subnormal halves, where the scales of small weights' scales lie.
 #[inline]
 pub(super) fn half_for(largest: f32, levels: f32) -> Half {
     let wanted = largest / levels;
@@ -60,8 +61,8 @@ pub(super) fn peak<const N: usize>(values: &[f32; N]) -> f32 {
     if -low > high { low } else { high }
 }
 
-/// What a squared error counts: one, and a quarter more at the root mean square. Large values so keep their precision
-/// at little cost to the plain error.
+/// What a squared error counts: one, and a quarter more at the root mean square. Large values so
+/// keep their precision at little cost to the plain error.
 #[inline]
 pub(super) fn weights<const N: usize>(values: &[f32; N]) -> [f32; N] {
     let mut squares = [0.0; LANES];
@@ -90,8 +91,8 @@ struct Moments {
     xq: f32,
 }
 
-/// A fit rounds by the values' extent over the range's steps and these many more. It compares by gain: how much a
-/// solved scale takes off the values' sum of squares.
+/// A fit rounds by the values' extent over the range's steps and these many more. It compares by
+/// gain: how much a solved scale takes off the values' sum of squares.
 const EXTRA_STEPS: [f32; 8] = [-1.5, -1.1, -0.7, -0.3, 0.0, 0.35, 0.7, 1.1];
 
 impl Range {
@@ -172,19 +173,25 @@ impl Range {
 
     /// The `(scale, min)` that fit `values` best, both at least 0.
     #[inline]
-    pub(super) fn scale_and_min<const N: usize>(self, values: &[f32; N], weights: &[f32; N]) -> (f32, f32) {
+    pub(super) fn scale_and_min<const N: usize>(
+        self,
+        values: &[f32; N],
+        weights: &[f32; N],
+    ) -> (f32, f32) {
         let n: f32 = weights.iter().sum();
         let (low, high) = extent(values);
-        // Fitted from the lowest value up, lest a large min drown the differences: `x - low` is near
-        // `scale * q + base`, and the min is `-low - base`.
+        // Fitted from the lowest value up, lest a large min drown the differences: `x - low` is
+        // near `scale * q + base`, and the min is `-low - base`.
         let values = values.map(|value| value - low);
         let (mut most, mut best) = (0.0, (0.0, 0.0));
         for extra in EXTRA_STEPS {
             let m = self.moments(&values, weights, (high - low) / (self.highest + extra));
             let spread = n * m.qq - m.q * m.q;
             let slope = (n * m.xq - m.x * m.q) * inverse(spread);
-            // The min cannot be negative; and quants that are all the same tell nothing of the base.
-            let base = if spread > 1e-5 * n * m.qq { ((m.x - slope * m.q) / n).min(-low) } else { 0.0 };
+            // The min cannot be negative; and quants that are all the same tell nothing of the
+            // base.
+            let base =
+                if spread > 1e-5 * n * m.qq { ((m.x - slope * m.q) / n).min(-low) } else { 0.0 };
             let above = m.xq - base * m.q;
             let scale = above * inverse(m.qq);
             let gain = scale * above + base * (2.0 * m.x - n * base);

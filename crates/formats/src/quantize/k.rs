@@ -1,4 +1,5 @@
-//! The K formats. Each sub-block's scale (and min) is fitted alone, then made an integer multiple of the block's.
+//! The K formats. Each sub-block's scale (and min) is fitted alone, then made an integer multiple
+//! of the block's.
 
 use super::Encode;
 use super::fit::{self, Range, inverse};
@@ -23,15 +24,16 @@ impl Parts {
         let d = fit::half_for(fit::peak(&fits.map(|(scale, _)| scale)), SIX_BITS.highest);
         let dmin = fit::half_for(fit::peak(&fits.map(|(_, min)| min)), SIX_BITS.highest);
 
-        // Of the integers near the fitted scale and min, the pair that leaves the least error: of six bits each,
-        // to round them alone would cost a part in a hundred.
+        // Of the integers near the fitted scale and min, the pair that leaves the least error: of
+        // six bits each, to round them alone would cost a part in a hundred.
         let (mut scales, mut mins) = ([0.0; 8], [0.0; 8]);
         for i in 0..8 {
             let (scale, min) = (fits[i].0 * inverse(d.get()), fits[i].1 * inverse(dmin.get()));
             let mut least = f32::INFINITY;
             for scale in SIX_BITS.around(scale) {
                 for min in SIX_BITS.around(min) {
-                    let error = range.error(&subs[i], &weights[i], scale * d.get(), min * dmin.get());
+                    let error =
+                        range.error(&subs[i], &weights[i], scale * d.get(), min * dmin.get());
                     if error < least {
                         (least, scales[i], mins[i]) = (error, scale, min);
                     }
@@ -41,7 +43,8 @@ impl Parts {
 
         let mut quants = [0; 256];
         for (i, quants) in quants.as_chunks_mut::<32>().0.iter_mut().enumerate() {
-            *quants = range.quants(&subs[i], scales[i] * d.get(), mins[i] * dmin.get()).map(|q| q as u8);
+            *quants =
+                range.quants(&subs[i], scales[i] * d.get(), mins[i] * dmin.get()).map(|q| q as u8);
         }
         Self { d, dmin, scales: scales.map(|s| s as u8), mins: mins.map(|m| m as u8), quants }
     }
@@ -51,7 +54,12 @@ impl Encode<256> for Q4_K {
     fn encode(values: &[f32; 256]) -> Self {
         let Parts { d, dmin, scales, mins, quants } =
             Parts::fit(values, Range { lowest: 0.0, highest: 15.0 });
-        Self { d, dmin, packed_scales: k::pack_scales(&scales, &mins), qs: Self::pack_quants(&quants) }
+        Self {
+            d,
+            dmin,
+            packed_scales: k::pack_scales(&scales, &mins),
+            qs: Self::pack_quants(&quants),
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Encoding `f32` rows into block formats.
 //!
-//! `simple` holds what is rounded directly, `k` the formats whose scales are searched for with the least-squares
-//! steps of `fit`.
+//! `simple` holds what is rounded directly, `k` the formats whose scales are searched for with the
+//! least-squares steps of `fit`.
 
 mod fit;
 mod k;
@@ -50,7 +50,12 @@ pub fn supports(ty: BlockType) -> bool {
 
 /// Encodes whole blocks of `ty`; `out` has exactly the bytes that `values` take.
 pub fn encode(ty: BlockType, values: &[f32], out: &mut [u8]) -> Result<(), EncodeError> {
-    assert_eq!(Some(out.len()), ty.bytes_for(values.len()), "bytes of {} `{ty}` elements", values.len());
+    assert_eq!(
+        Some(out.len()),
+        ty.bytes_for(values.len()),
+        "bytes of {} `{ty}` elements",
+        values.len()
+    );
     let limit = limit(ty).ok_or(EncodeError::Unsupported(ty))?;
     // Values are checked just before they are encoded, while they are in the cache.
     const CHUNK: usize = 4096;
@@ -78,7 +83,8 @@ fn encode_blocks<B: Encode<LEN>, const LEN: usize>(values: &[f32], out: &mut [u8
     }
 }
 
-/// The largest magnitude, of either sign, that survives encoding; `None` for a type that is not written.
+/// The largest magnitude, of either sign, that survives encoding; `None` for a type that is not
+/// written.
 fn limit(ty: BlockType) -> Option<f32> {
     const HALF_MAX: f32 = 65504.0;
     match ty {

@@ -33,7 +33,8 @@ pub(super) fn encode_bf16(values: &[f32], out: &mut [u8]) {
 }
 
 impl Encode<32> for Q8_0 {
-    /// The scale takes the largest magnitude to 127 and quants round half away from zero, to the bit as ggml does.
+    /// The scale takes the largest magnitude to 127 and quants round half away from zero, to the
+    /// bit as ggml does.
     #[inline]
     fn encode(values: &[f32; 32]) -> Self {
         let d = fit::peak(values).abs() / 127.0;

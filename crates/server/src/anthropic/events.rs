@@ -37,7 +37,9 @@ impl BlockChunks {
             return;
         }
         self.end(events);
-        events.push(json!({"type": "content_block_start", "index": self.blocks, "content_block": block}));
+        events.push(
+            json!({"type": "content_block_start", "index": self.blocks, "content_block": block}),
+        );
         self.open = Some(kind);
         self.blocks += 1;
     }
@@ -63,9 +65,12 @@ impl BlockChunks {
                 let block = json!({"type": "tool_use", "id": id, "name": name, "input": {}});
                 return self.begin("tool_use", block, events);
             }
-            Part::CallArguments { text, .. } => json!({"type": "input_json_delta", "partial_json": text}),
+            Part::CallArguments { text, .. } => {
+                json!({"type": "input_json_delta", "partial_json": text})
+            }
         };
-        events.push(json!({"type": "content_block_delta", "index": self.blocks - 1, "delta": delta}));
+        events
+            .push(json!({"type": "content_block_delta", "index": self.blocks - 1, "delta": delta}));
     }
 }
 

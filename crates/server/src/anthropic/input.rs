@@ -1,4 +1,5 @@
-//! A request of Anthropic's in the form of a chat request. Fields that both know under one name are checked there.
+//! A request of Anthropic's in the form of a chat request. Fields that both know under one name are
+//! checked there.
 
 use super::tools;
 use crate::error::ApiError;
@@ -9,10 +10,14 @@ use crate::{known, settings, structured};
 use serde_json::{Map, Value, json};
 
 /// The same request in OpenAI's form, and what it asks for and does not get.
-pub(super) fn translate(fields: &Fields<'_>) -> Result<(Map<String, Value>, Vec<String>), ApiError> {
+pub(super) fn translate(
+    fields: &Fields<'_>,
+) -> Result<(Map<String, Value>, Vec<String>), ApiError> {
     let (mut body, mut ignored) = (Map::new(), Vec::new());
     let same = ["model", "max_tokens", "temperature", "top_p", "stream"];
-    for name in same.iter().chain(&known::PASSED).chain(&structured::FIELDS).chain(&settings::EXTENSIONS) {
+    for name in
+        same.iter().chain(&known::PASSED).chain(&structured::FIELDS).chain(&settings::EXTENSIONS)
+    {
         if let Some(value) = fields.get(name) {
             body.insert((*name).into(), value.clone());
         }
@@ -29,7 +34,9 @@ pub(super) fn translate(fields: &Fields<'_>) -> Result<(Map<String, Value>, Vec<
         Some(thinking) => {
             if thinking.integer("budget_tokens", 0..=i64::MAX)?.is_some() {
                 // An end that the model did not choose would make another answer of it.
-                ignored.push("thinking.budget_tokens: thinking ends where the model ends it".to_owned());
+                ignored.push(
+                    "thinking.budget_tokens: thinking ends where the model ends it".to_owned(),
+                );
             }
             match thinking.string("type")? {
                 Some("enabled" | "adaptive") => true,
@@ -103,8 +110,11 @@ fn translate_messages(fields: &Fields<'_>) -> Result<Vec<Value>, ApiError> {
             Some("assistant") => translate_answer(&message, &mut read)?,
             // Claude Code has such among the others.
             Some("system") => {
-                let content =
-                    parts::read(message.required("content")?, &message.path("content"), Unread::Refused)?;
+                let content = parts::read(
+                    message.required("content")?,
+                    &message.path("content"),
+                    Unread::Refused,
+                )?;
                 read.push(json!({"role": "system", "content": content}));
             }
             _ => return Err(message.unlisted("role", "`user`, `assistant` or `system`")),
@@ -125,14 +135,20 @@ fn blocks<'a>(message: &Fields<'a>) -> Result<Vec<Fields<'a>>, ApiError> {
     }
 }
 
-/// What the user says. Results of tools become messages of their own, before the text that comes with them.
-fn translate_user(message: &Fields<'_>, newest: bool, read: &mut Vec<Value>) -> Result<(), ApiError> {
+/// What the user says. Results of tools become messages of their own, before the text that comes
+/// with them.
+fn translate_user(
+    message: &Fields<'_>,
+    newest: bool,
+    read: &mut Vec<Value>,
+) -> Result<(), ApiError> {
     if let Some(Value::String(text)) = message.get("content") {
         read.push(json!({"role": "user", "content": text}));
         return Ok(());
     }
     let blocks = blocks(message)?;
-    let is_result = |block: &Fields<'_>| matches!(block.get("type"), Some(kind) if kind == "tool_result");
+    let is_result =
+        |block: &Fields<'_>| matches!(block.get("type"), Some(kind) if kind == "tool_result");
     // What comes with results is what tools found, however it is said.
     let results = blocks.iter().any(is_result);
     let unread = if newest && !results { Unread::Refused } else { Unread::Noted };
@@ -190,7 +206,8 @@ impl Answer {
     }
 }
 
-/// An answer. Where it goes on after results of tools that Anthropic runs, it becomes several messages.
+/// An answer. Where it goes on after results of tools that Anthropic runs, it becomes several
+/// messages.
 fn translate_answer(message: &Fields<'_>, read: &mut Vec<Value>) -> Result<(), ApiError> {
     if let Some(Value::String(text)) = message.get("content") {
         read.push(json!({"role": "assistant", "content": text}));
@@ -228,9 +245,11 @@ fn translate_answer(message: &Fields<'_>, read: &mut Vec<Value>) -> Result<(), A
     Ok(())
 }
 
-/// The words in a result whose form is not known: what was found, printed or went wrong, a line each.
+/// The words in a result whose form is not known: what was found, printed or went wrong, a line
+/// each.
 fn gathered(value: &Value) -> String {
-    const WORDS: [&str; 8] = ["title", "url", "text", "stdout", "stderr", "content", "error_code", "data"];
+    const WORDS: [&str; 8] =
+        ["title", "url", "text", "stdout", "stderr", "content", "error_code", "data"];
     fn gather(value: &Value, named: bool, lines: &mut Vec<String>) {
         match value {
             Value::String(text) if named && !text.is_empty() => lines.push(text.clone()),
@@ -344,16 +363,34 @@ mod tests {
             (json!({"messages": []}), "max_tokens"),
             (json!({"max_tokens": 1}), "messages"),
             (json!({"max_tokens": 1, "system": 3, "messages": []}), "system"),
-            (json!({"max_tokens": 1, "thinking": {"type": "much"}, "messages": []}), "thinking.type"),
-            (json!({"max_tokens": 1, "messages": [], "tools": [{"name": "f"}]}), "tools[0].input_schema"),
-            (json!({"max_tokens": 1, "messages": [], "tool_choice": {"type": "all"}}), "tool_choice.type"),
-            (json!({"max_tokens": 1, "messages": [], "tool_choice": {"type": "any"}}), "tool_choice.type"),
-            (json!({"max_tokens": 1, "messages": [{"role": "robot", "content": "x"}]}), "messages[0].role"),
+            (
+                json!({"max_tokens": 1, "thinking": {"type": "much"}, "messages": []}),
+                "thinking.type",
+            ),
+            (
+                json!({"max_tokens": 1, "messages": [], "tools": [{"name": "f"}]}),
+                "tools[0].input_schema",
+            ),
+            (
+                json!({"max_tokens": 1, "messages": [], "tool_choice": {"type": "all"}}),
+                "tool_choice.type",
+            ),
+            (
+                json!({"max_tokens": 1, "messages": [], "tool_choice": {"type": "any"}}),
+                "tool_choice.type",
+            ),
+            (
+                json!({"max_tokens": 1, "messages": [{"role": "robot", "content": "x"}]}),
+                "messages[0].role",
+            ),
             (json!({"max_tokens": 1, "messages": [{"role": "user"}]}), "messages[0].content"),
             (content("user", json!({"type": "image"})), "messages[0].content[0]"),
             (content("user", json!({"type": "tool_use"})), "messages[0].content[0].type"),
             (content("user", json!({"type": "tool_result"})), "messages[0].content[0].tool_use_id"),
-            (content("assistant", json!({"type": "tool_use", "name": "f"})), "messages[0].content[0].input"),
+            (
+                content("assistant", json!({"type": "tool_use", "name": "f"})),
+                "messages[0].content[0].input",
+            ),
         ] {
             assert_eq!(translated(body.clone()), Err(field.to_owned()), "{body}");
         }

@@ -1,5 +1,5 @@
-//! `POST /v1/messages` and `/v1/messages/count_tokens`: Anthropic's form of a chat. A request is translated into
-//! OpenAI's form and read as one; answers come back as content blocks.
+//! `POST /v1/messages` and `/v1/messages/count_tokens`: Anthropic's form of a chat. A request is
+//! translated into OpenAI's form and read as one; answers come back as content blocks.
 
 mod events;
 mod input;
@@ -52,7 +52,10 @@ fn error_object(error: &ApiError) -> Value {
 }
 
 /// Answers a chat.
-pub(crate) async fn messages(State(shared): State<Arc<Shared>>, body: Body) -> Result<Response, ApiError> {
+pub(crate) async fn messages(
+    State(shared): State<Arc<Shared>>,
+    body: Body,
+) -> Result<Response, ApiError> {
     let Chat { settings, mut job, mut speech, ignored } = body.read(&shared, read).await?;
     job.ignored.clone_from(&ignored);
     let id = format!("msg_{:016x}", random());
@@ -99,7 +102,11 @@ fn usage(outcome: &Outcome) -> Value {
         "cache_creation_input_tokens": 0, "output_tokens": completion_tokens})
 }
 
-fn reason<'s>(speech: &Speech, outcome: &Outcome, stops: &'s [String]) -> (&'static str, Option<&'s String>) {
+fn reason<'s>(
+    speech: &Speech,
+    outcome: &Outcome,
+    stops: &'s [String],
+) -> (&'static str, Option<&'s String>) {
     let stop = outcome.stop.and_then(|index| stops.get(index));
     let reason = match (speech.finish_reason(outcome.finish), outcome.finish) {
         ("tool_calls", _) => "tool_use",

@@ -1,6 +1,6 @@
-//! Tools of a request in Anthropic's form. Those that clients run themselves under a type of their own (a shell, an
-//! editor, a screen, a memory) have schemas that everybody knows and nobody sends; those that Anthropic's servers run
-//! are not there to be called.
+//! Tools of a request in Anthropic's form. Those that clients run themselves under a type of their
+//! own (a shell, an editor, a screen, a memory) have schemas that everybody knows and nobody sends;
+//! those that Anthropic's servers run are not there to be called.
 
 use crate::error::ApiError;
 use crate::fields::Fields;
@@ -24,7 +24,8 @@ pub(super) fn translate(fields: &Fields<'_>) -> Result<Vec<Value>, ApiError> {
 
 /// A tool that says what it takes.
 fn own(tool: &Fields<'_>) -> Result<Value, ApiError> {
-    let (name, about) = (tool.required("name")?, tool.get("description").cloned().unwrap_or(json!("")));
+    let (name, about) =
+        (tool.required("name")?, tool.get("description").cloned().unwrap_or(json!("")));
     let parameters = tool.required("input_schema")?;
     tool.object("input_schema")?;
     Ok(
@@ -42,7 +43,11 @@ fn typed(tool: &Fields<'_>, kind: &str) -> Result<Value, ApiError> {
         "computer" => {
             let [width, height] = ["display_width_px", "display_height_px"]
                 .map(|name| tool.get(name).map_or_else(|| "unknown".to_owned(), Value::to_string));
-            ("computer", format!("{COMPUTER} The screen is {width} by {height} pixels."), computer())
+            (
+                "computer",
+                format!("{COMPUTER} The screen is {width} by {height} pixels."),
+                computer(),
+            )
         }
         "web_search"
         | "web_fetch"
@@ -56,7 +61,8 @@ fn typed(tool: &Fields<'_>, kind: &str) -> Result<Value, ApiError> {
             return Err(not_here(&path, &format!("`{path}` is `{kind}`: that tool")));
         }
         _ => {
-            let known = "`custom`, or a `bash`, `text_editor`, `computer` or `memory` tool with its date,";
+            let known =
+                "`custom`, or a `bash`, `text_editor`, `computer` or `memory` tool with its date,";
             return Err(tool.unlisted("type", known));
         }
     };
@@ -92,8 +98,7 @@ fn object(properties: Value, required: &[&str]) -> Value {
 }
 
 fn bash() -> Value {
-    let restart =
-        json!({"type": "boolean", "description": "starts the shell anew; then no command is needed"});
+    let restart = json!({"type": "boolean", "description": "starts the shell anew; then no command is needed"});
     object(json!({"command": text(), "restart": restart}), &[])
 }
 
@@ -164,7 +169,10 @@ mod tests {
             let tool = json!({"type": kind, "name": name, "display_width_px": 800, "display_height_px": 600});
             let function = &translated(json!([tool])).unwrap()[0]["function"];
             assert_eq!(function["name"], name);
-            assert!(function["parameters"]["properties"][property].is_object(), "{kind} {property}");
+            assert!(
+                function["parameters"]["properties"][property].is_object(),
+                "{kind} {property}"
+            );
             let about = function["description"].as_str().unwrap();
             assert_eq!(about.contains("800 by 600"), name == "computer", "{about}");
         }
@@ -187,7 +195,10 @@ mod tests {
             assert_eq!(error.to_string(), expected);
         }
         let error = translated(json!([{"type": "oracle_20990101", "name": "x"}])).unwrap_err();
-        assert!(error.to_string().starts_with("`tools[0].type` is `oracle_20990101`, `custom`"), "{error}");
+        assert!(
+            error.to_string().starts_with("`tools[0].type` is `oracle_20990101`, `custom`"),
+            "{error}"
+        );
         let servers = json!({"mcp_servers": [{"url": "x"}]});
         let error = translate(&Fields::of(servers.as_object().unwrap())).unwrap_err();
         assert_eq!(error.named(), "mcp_servers");

@@ -1,8 +1,10 @@
-//! Which fields requests may have, and what becomes of each: done, refused, harmless, or ignored and said so. What nobody
-//! here knows is let through and named in the answer too, so that nothing that was asked is passed over in silence.
+//! Which fields requests may have, and what becomes of each: done, refused, harmless, or ignored
+//! and said so. What nobody here knows is let through and named in the answer too, so that nothing
+//! that was asked is passed over in silence.
 //!
-//! The tables are pages to read: `openai`, `anthropic` and, for what other servers have added, `peers`. A test sends
-//! every field that the APIs' own packages publish and holds the answers against them.
+//! The tables are pages to read: `openai`, `anthropic` and, for what other servers have added,
+//! `peers`. A test sends every field that the APIs' own packages publish and holds the answers
+//! against them.
 
 mod anthropic;
 mod openai;
@@ -78,14 +80,17 @@ pub struct Field {
 pub enum Fate {
     /// It is read, and what it says is done or refused there.
     Done,
-    /// It is read, and so are these fields of it: of the object that it is, or of each object in the array.
+    /// It is read, and so are these fields of it: of the object that it is, or of each object in
+    /// the array.
     Within(&'static [Field]),
-    /// The same where `type` or `role` says which fields there are. What other types become is decided where they are read.
+    /// The same where `type` or `role` says which fields there are. What other types become is
+    /// decided where they are read.
     Kinds(&'static [(&'static str, &'static [Field])]),
-    /// It would change the answer and is not done: nothing but null and these values (in JSON) is taken.
+    /// It would change the answer and is not done: nothing but null and these values (in JSON) is
+    /// taken.
     Refused(&'static [&'static str]),
-    /// It is a wish that is not granted and that no client depends on: any value but null and these (in JSON) is let
-    /// through, and the answer names it.
+    /// It is a wish that is not granted and that no client depends on: any value but null and these
+    /// (in JSON) is let through, and the answer names it.
     Ignored(&'static [&'static str]),
     /// It cannot change the answer.
     Harmless,

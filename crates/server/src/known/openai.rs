@@ -32,7 +32,11 @@ pub(super) const CHAT: &[Field] = &[
     within("messages", MESSAGE, "the conversation"),
     done("top_logprobs", "how many other tokens are told"),
     kinds("tools", &[("function", TOOL)], "what can be called"),
-    kinds("tool_choice", &[("function", NAMED_TOOL), ("allowed_tools", ALLOWED)], "what is to be called"),
+    kinds(
+        "tool_choice",
+        &[("function", NAMED_TOOL), ("allowed_tools", ALLOWED)],
+        "what is to be called",
+    ),
     done("parallel_tool_calls", "more than one call"),
     within("functions", FUNCTION, "tools under their first name"),
     done("function_call", "a choice of tool under its first name"),
@@ -84,8 +88,16 @@ const MESSAGE: &[Field] = &[
     done("reasoning_content", "what was thought"),
     done("reasoning", "the same under another name"),
     done("refusal", "what was said instead of an answer"),
-    refused("prefix", &["false"], "going on from a message marked so (`continue_final_message` does it)"),
-    refused("partial", &["false"], "going on from a message marked so (`continue_final_message` does it)"),
+    refused(
+        "prefix",
+        &["false"],
+        "going on from a message marked so (`continue_final_message` does it)",
+    ),
+    refused(
+        "partial",
+        &["false"],
+        "going on from a message marked so (`continue_final_message` does it)",
+    ),
     ignored("reasoning_details", &[], "what was thought, in a form that only its maker reads"),
     ignored("thinking_blocks", &[], "what was thought, in a form that only its maker reads"),
     harmless("audio", "what was spoken; where it was not written too there is a note"),
@@ -128,7 +140,11 @@ const FUNCTION: &[Field] = &[
     done("name", "what it is called"),
     done("description", "what it does"),
     done("parameters", "the schema of its arguments"),
-    ignored("strict", &["false"], "a call that fits its schema; here only one that is asked for does"),
+    ignored(
+        "strict",
+        &["false"],
+        "a call that fits its schema; here only one that is asked for does",
+    ),
 ];
 
 const NAMED_TOOL: &[Field] = &[
@@ -151,7 +167,10 @@ const FORMAT: &[Field] = &[
             done("schema", "the schema"),
             done("name", "what it is called; checked and not used"),
             done("strict", "an answer always fits its schema"),
-            harmless("description", "what it is for; a schema's own descriptions are not read either"),
+            harmless(
+                "description",
+                "what it is for; a schema's own descriptions are not read either",
+            ),
         ],
         "the schema and its name",
     ),
@@ -175,7 +194,11 @@ pub(super) const RESPONSES: &[Field] = &[
     ),
     kinds(
         "tool_choice",
-        &[("function", RESPONSES_NAMED), ("custom", RESPONSES_NAMED), ("allowed_tools", RESPONSES_ALLOWED)],
+        &[
+            ("function", RESPONSES_NAMED),
+            ("custom", RESPONSES_NAMED),
+            ("allowed_tools", RESPONSES_ALLOWED),
+        ],
         "what is to be called",
     ),
     done("parallel_tool_calls", "more than one call"),
@@ -214,7 +237,11 @@ const REASONING: &[Field] = &[
     done("effort", "how much is thought"),
     done("summary", "thoughts told in short"),
     done("generate_summary", "thoughts told in short, under its first name"),
-    ignored("context", &["\"auto\""], "which earlier thoughts are shown to the model; its template decides"),
+    ignored(
+        "context",
+        &["\"auto\""],
+        "which earlier thoughts are shown to the model; its template decides",
+    ),
     refused("mode", &["\"standard\""], "thinking in another way"),
 ];
 
@@ -241,7 +268,11 @@ const RESPONSES_TOOL: &[Field] = &[
     done("description", "what it does"),
     done("parameters", "the schema of its arguments"),
     done("format", "the form of what it is given"),
-    ignored("strict", &["false"], "a call that fits its schema; here only one that is asked for does"),
+    ignored(
+        "strict",
+        &["false"],
+        "a call that fits its schema; here only one that is asked for does",
+    ),
     harmless("output_schema", "the schema of what it gives back"),
     harmless("allowed_callers", "who calls; here only the model does"),
     ignored("async", &["false"], "a call that is not waited for"),
@@ -252,11 +283,18 @@ const NAMESPACE: &[Field] = &[
     done("type", "what it is"),
     done("name", "the group's name"),
     done("description", "what its tools do"),
-    kinds("tools", &[("function", RESPONSES_TOOL), ("custom", RESPONSES_TOOL)], "what can be called"),
+    kinds(
+        "tools",
+        &[("function", RESPONSES_TOOL), ("custom", RESPONSES_TOOL)],
+        "what can be called",
+    ),
 ];
 
-const RESPONSES_NAMED: &[Field] =
-    &[done("type", "what it is"), done("name", "which function"), done("namespace", "the group of the tool")];
+const RESPONSES_NAMED: &[Field] = &[
+    done("type", "what it is"),
+    done("name", "which function"),
+    done("namespace", "the group of the tool"),
+];
 
 const RESPONSES_ALLOWED: &[Field] = &[
     done("type", "what it is"),
@@ -264,7 +302,8 @@ const RESPONSES_ALLOWED: &[Field] = &[
     done("tools", "the tools that may be called"),
 ];
 
-/// Of what has been said. Items of other types are what a server did; where they are read says what becomes of them.
+/// Of what has been said. Items of other types are what a server did; where they are read says what
+/// becomes of them.
 const ITEMS: &[(&str, &[Field])] = &[
     ("message", ITEM),
     ("user", ITEM),

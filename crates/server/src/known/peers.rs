@@ -1,5 +1,5 @@
-//! Fields that no publisher of an API knows and clients send all the same, because vLLM, SGLang, llama.cpp, OpenRouter
-//! or a model's maker has them; and our own.
+//! Fields that no publisher of an API knows and clients send all the same, because vLLM, SGLang,
+//! llama.cpp, OpenRouter or a model's maker has them; and our own.
 
 use super::{Field, done, harmless, ignored, refused, within};
 
@@ -44,7 +44,11 @@ const STRUCTURED: &[Field] = &[
     done("grammar", "an answer that fits a grammar"),
     refused("structural_tag", &[], "shapes between tags"),
     refused("whitespace_pattern", &[], "white space as a pattern says"),
-    refused("disable_additional_properties", &["false"], "schemas read more strictly than they are written"),
+    refused(
+        "disable_additional_properties",
+        &["false"],
+        "schemas read more strictly than they are written",
+    ),
     refused("disable_any_whitespace", &["true"], "white space anywhere; JSON has one spacing here"),
     harmless("disable_fallback", "there is one library that holds an answer to its shape"),
 ];
@@ -64,7 +68,10 @@ pub(super) const TRANSLATED: &[Field] = &[
 /// Ours.
 pub(super) const OURS: &[Field] = &[within(
     "forerun",
-    &[done("origins", "which tokens were drafted"), done("progress", "how much of the prompt has been read")],
+    &[
+        done("origins", "which tokens were drafted"),
+        done("progress", "how much of the prompt has been read"),
+    ],
     "what is told of how the answer came about",
 )];
 

@@ -88,7 +88,8 @@ fn refuse(path: String, value: &Value, taken: &[&str], about: &str) -> Result<()
         }
         value => described(value),
     };
-    let or = if taken.is_empty() { String::new() } else { format!(" or send {}", taken.join(" or ")) };
+    let or =
+        if taken.is_empty() { String::new() } else { format!(" or send {}", taken.join(" or ")) };
     let message = format!("`{path}` is {found}, but {about} is not done here: leave it out{or}");
     Err(ApiError::field(path, message))
 }
@@ -102,7 +103,8 @@ fn says_nothing(value: &Value, same: &[&str]) -> bool {
     })
 }
 
-/// Adds a name. Places in arrays are left out, so that the same field of many messages is told once.
+/// Adds a name. Places in arrays are left out, so that the same field of many messages is told
+/// once.
 fn note(path: &str, ignored: &mut Vec<String>) {
     if ignored.len() > MAX_NAMES {
         return;
@@ -126,7 +128,8 @@ fn sane(name: impl Iterator<Item = char>) -> String {
 
 /// Says in the answer's head what was ignored.
 pub(crate) fn tell(mut response: Response, ignored: &[String]) -> Response {
-    let names: Vec<String> = ignored.iter().take(2 * MAX_NAMES).map(|name| sane(name.chars())).collect();
+    let names: Vec<String> =
+        ignored.iter().take(2 * MAX_NAMES).map(|name| sane(name.chars())).collect();
     if let Ok(value) = HeaderValue::try_from(names.join(", "))
         && !names.is_empty()
     {
@@ -147,12 +150,16 @@ mod tests {
 
     #[test]
     fn what_nobody_knows_is_named_once() {
-        let message =
-            json!({"role": "user", "content": [{"type": "text", "text": "x", "colour": 1}], "mood": 1});
+        let message = json!({"role": "user", "content": [{"type": "text", "text": "x", "colour": 1}], "mood": 1});
         let body = json!({"messages": [message, message], "user": "me", "whim": null, "wish": 3,
             "stream_options": {"include_usage": true, "wish": 1}, "odd,\n name": 1});
-        let expected =
-            ["messages[].content[].colour", "messages[].mood", "wish", "stream_options.wish", "odd__ name"];
+        let expected = [
+            "messages[].content[].colour",
+            "messages[].mood",
+            "wish",
+            "stream_options.wish",
+            "odd__ name",
+        ];
         assert_eq!(checked(body).unwrap(), expected);
     }
 

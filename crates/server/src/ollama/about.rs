@@ -14,8 +14,8 @@ use serde_json::{Map, Value, json};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
-/// The version of Ollama whose API this is: the first that tells logprobs. Clients compare it to find out what they may
-/// ask; editors want at least 0.6.4.
+/// The version of Ollama whose API this is: the first that tells logprobs. Clients compare it to
+/// find out what they may ask; editors want at least 0.6.4.
 const VERSION: &str = "0.12.11";
 
 /// The model never goes; clients want a date.
@@ -81,7 +81,8 @@ fn model_object(shared: &Shared) -> Value {
         "details": about.details()})
 }
 
-/// Tells this model from another by its name and shape. The weights are not hashed: that would read all of them.
+/// Tells this model from another by its name and shape. The weights are not hashed: that would read
+/// all of them.
 fn digest(shared: &Shared) -> String {
     let word = |i: u64| {
         let mut hasher = DefaultHasher::new();
@@ -130,15 +131,23 @@ pub(super) async fn show(
     info.insert("general.parameter_count".into(), json!(about.facts.parameters));
     // What can be asked, which may be less than the model was trained for.
     info.insert(format!("{family}.context_length"), json!(context));
-    info.extend(about.facts.shape.iter().map(|(name, number)| (format!("{family}.{name}"), json!(number))));
+    info.extend(
+        about.facts.shape.iter().map(|(name, number)| (format!("{family}.{name}"), json!(number))),
+    );
     let sampling = &shared.limits.sampling;
     let parameters = format!(
         "num_ctx {context}\ntemperature {}\ntop_k {}\ntop_p {}\nmin_p {}\nrepeat_penalty {}",
-        sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p, sampling.repetition_penalty
+        sampling.temperature,
+        sampling.top_k,
+        sampling.top_p,
+        sampling.min_p,
+        sampling.repetition_penalty
     );
-    Ok(Json(json!({"modelfile": format!("FROM {}\n", shared.about.called(None)), "parameters": parameters,
+    Ok(Json(
+        json!({"modelfile": format!("FROM {}\n", shared.about.called(None)), "parameters": parameters,
         "template": about.template, "details": about.details(), "model_info": info,
-        "capabilities": about.capabilities(), "modified_at": modified_at(&shared)})))
+        "capabilities": about.capabilities(), "modified_at": modified_at(&shared)}),
+    ))
 }
 
 /// The model that is served is there already; another cannot be had.
@@ -148,7 +157,10 @@ pub(super) async fn pull(
 ) -> Result<Response, OllamaError> {
     let (name, stream) = body?.read(&shared, read_name).await?;
     if name.strip_suffix(":latest").unwrap_or(&name) != shared.about.called(None) {
-        let why = format!("one model is served, `{}`: others cannot be pulled", shared.about.called(None));
+        let why = format!(
+            "one model is served, `{}`: others cannot be pulled",
+            shared.about.called(None)
+        );
         return Ok(refuse(StatusCode::NOT_FOUND, &why));
     }
     let success = json!({"status": "success"});

@@ -1,4 +1,5 @@
-//! A request of Ollama's API in the form of a chat request. Fields that both know under one name are checked there.
+//! A request of Ollama's API in the form of a chat request. Fields that both know under one name
+//! are checked there.
 
 use super::options;
 use crate::chat::{self, Chat};
@@ -28,8 +29,9 @@ pub(super) enum Question {
     },
 }
 
-/// Fields of both requests. How long a model stays loaded is no question here: it stays. A text that is too long is
-/// refused and an answer that reaches the end of the context ends, whatever `truncate` and `shift` say.
+/// Fields of both requests. How long a model stays loaded is no question here: it stays. A text
+/// that is too long is refused and an answer that reaches the end of the context ends, whatever
+/// `truncate` and `shift` say.
 const KNOWN: [&str; 11] = [
     "model",
     "stream",
@@ -69,7 +71,8 @@ pub(super) fn read_generate(body: &Map<String, Value>, shared: &Shared) -> Resul
     let (mut chat, mut ignored) = translate(&fields, shared)?;
     ignored.extend(unknown(&fields, &OF_GENERATE));
     let raw = fields.bool("raw")?.unwrap_or(false);
-    let given = |name: &str| Ok::<_, ApiError>(fields.string(name)?.filter(|text| !text.is_empty()));
+    let given =
+        |name: &str| Ok::<_, ApiError>(fields.string(name)?.filter(|text| !text.is_empty()));
     let system = given("system")?;
     if given("suffix")?.is_some() {
         return Err(fields.wrong("suffix", "nothing (the model does not fill in)"));
@@ -113,7 +116,8 @@ fn read_raw(body: &Map<String, Value>, prompt: &str, shared: &Shared) -> Result<
 /// Fields that nobody knows.
 fn unknown(fields: &Fields<'_>, own: &[&str]) -> Vec<String> {
     let names = fields.entries().map(|(name, _)| name);
-    let unknown = names.filter(|name| !KNOWN.contains(&name.as_str()) && !own.contains(&name.as_str()));
+    let unknown =
+        names.filter(|name| !KNOWN.contains(&name.as_str()) && !own.contains(&name.as_str()));
     unknown.cloned().collect()
 }
 
@@ -125,7 +129,10 @@ fn load(fields: &Fields<'_>) -> Question {
 }
 
 /// What both requests have in common.
-fn translate(fields: &Fields<'_>, shared: &Shared) -> Result<(Map<String, Value>, Vec<String>), ApiError> {
+fn translate(
+    fields: &Fields<'_>,
+    shared: &Shared,
+) -> Result<(Map<String, Value>, Vec<String>), ApiError> {
     let mut body = Map::new();
     for name in ["model", "logprobs", "top_logprobs"] {
         if let Some(value) = fields.get(name) {
@@ -141,7 +148,9 @@ fn translate(fields: &Fields<'_>, shared: &Shared) -> Result<(Map<String, Value>
     match fields.get("think") {
         None => {}
         Some(Value::Bool(true)) if !shared.weights.thinks => {
-            return Err(fields.wrong("think", "false (the model's chat template knows no thinking)"));
+            return Err(
+                fields.wrong("think", "false (the model's chat template knows no thinking)")
+            );
         }
         Some(Value::Bool(think)) => {
             body.insert("chat_template_kwargs".into(), json!({"enable_thinking": think}));
@@ -159,7 +168,10 @@ fn translate(fields: &Fields<'_>, shared: &Shared) -> Result<(Map<String, Value>
         }
         Some(schema @ Value::Object(_)) => {
             let described = json!({"name": "format", "schema": schema});
-            body.insert("response_format".into(), json!({"type": "json_schema", "json_schema": described}));
+            body.insert(
+                "response_format".into(),
+                json!({"type": "json_schema", "json_schema": described}),
+            );
         }
         Some(_) => return Err(fields.wrong("format", "`json` or a JSON schema")),
     }
@@ -234,7 +246,9 @@ fn renamed(error: ApiError, text: &'static str) -> ApiError {
     let named = names.find_map(|(old, new)| {
         let rest = field.strip_prefix(old)?;
         let whole = rest.is_empty() || rest.starts_with(['[', '.']);
-        whole.then(|| (format!("{new}{rest}"), message.replacen(&format!("`{old}"), &format!("`{new}"), 1)))
+        whole.then(|| {
+            (format!("{new}{rest}"), message.replacen(&format!("`{old}"), &format!("`{new}"), 1))
+        })
     });
     let (field, message) = named.unwrap_or((field, message));
     ApiError::Field { field, message }

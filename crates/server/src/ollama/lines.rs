@@ -1,4 +1,5 @@
-//! An answer as Ollama's lines: one object for each piece of text, thinking or whole call, and a last one with figures.
+//! An answer as Ollama's lines: one object for each piece of text, thinking or whole call, and a
+//! last one with figures.
 
 use super::error_object;
 use crate::error::ApiError;
@@ -24,7 +25,8 @@ pub(super) struct Lines {
     model: String,
     speech: Speech,
     tokenizer: Arc<Tokenizer>,
-    /// Calls are told whole: the one that is being said, how many have begun, and how many were told.
+    /// Calls are told whole: the one that is being said, how many have begun, and how many were
+    /// told.
     call: Message,
     begun: usize,
     calls: usize,
@@ -39,7 +41,16 @@ impl Lines {
         tokenizer: Arc<Tokenizer>,
         ignored: Vec<String>,
     ) -> Self {
-        Self { form, model, speech, tokenizer, call: Message::default(), begun: 0, calls: 0, ignored }
+        Self {
+            form,
+            model,
+            speech,
+            tokenizer,
+            call: Message::default(),
+            begun: 0,
+            calls: 0,
+            ignored,
+        }
     }
 
     /// The answer to a request that is not streamed.
@@ -91,7 +102,8 @@ impl Lines {
 
     fn tell_likelihoods(&self, said: &Said, line: &mut Value) {
         if !said.likelihoods.is_empty() {
-            line["logprobs"] = logprobs::of_chat(&said.likelihoods, &self.tokenizer)["content"].take();
+            line["logprobs"] =
+                logprobs::of_chat(&said.likelihoods, &self.tokenizer)["content"].take();
         }
     }
 
@@ -140,7 +152,8 @@ fn line(form: Form, model: &str, message: &Message, calls: &mut usize) -> Value 
             if let Some(thinking) = thinking {
                 said["thinking"] = json!(thinking);
             }
-            let whole: Vec<Value> = message.calls.iter().filter_map(|call| whole_call(call, calls)).collect();
+            let whole: Vec<Value> =
+                message.calls.iter().filter_map(|call| whole_call(call, calls)).collect();
             if !whole.is_empty() {
                 said["tool_calls"] = json!(whole);
             }
@@ -157,9 +170,12 @@ fn line(form: Form, model: &str, message: &Message, calls: &mut usize) -> Value 
     line
 }
 
-/// A call whose arguments are whole. One that the limit cut is not told: whoever made it would make it without them, and
-/// the reason why the answer ended tells.
-fn whole_call((id, name, arguments): &(String, String, String), calls: &mut usize) -> Option<Value> {
+/// A call whose arguments are whole. One that the limit cut is not told: whoever made it would make
+/// it without them, and the reason why the answer ended tells.
+fn whole_call(
+    (id, name, arguments): &(String, String, String),
+    calls: &mut usize,
+) -> Option<Value> {
     let arguments: Map<String, Value> = serde_json::from_str(arguments).ok()?;
     let index = *calls;
     *calls += 1;

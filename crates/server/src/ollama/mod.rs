@@ -1,6 +1,6 @@
-//! `/api/...`: Ollama's API, for editors and interfaces that know nothing else. A request is translated into a chat and
-//! read as one; answers come back as lines of JSON, or as one object. There is one model, so what would fetch, make or
-//! remove models is refused.
+//! `/api/...`: Ollama's API, for editors and interfaces that know nothing else. A request is
+//! translated into a chat and read as one; answers come back as lines of JSON, or as one object.
+//! There is one model, so what would fetch, make or remove models is refused.
 
 mod about;
 mod input;
@@ -26,7 +26,10 @@ use serde_json::{Map, Value, json};
 use std::sync::Arc;
 
 /// Reads a request to `/api/chat`; none where nothing is asked.
-pub(crate) fn read_chat(body: &Map<String, Value>, shared: &Shared) -> Result<Option<Chat>, ApiError> {
+pub(crate) fn read_chat(
+    body: &Map<String, Value>,
+    shared: &Shared,
+) -> Result<Option<Chat>, ApiError> {
     Ok(match input::read_chat(body, shared)?.question {
         Question::Answer(chat) => Some(*chat),
         Question::Load { .. } => None,
@@ -57,7 +60,8 @@ pub(crate) fn routes(shared: &Arc<Shared>) -> Router<Arc<Shared>> {
     let one_model = "one model is served, the one that the server was started with: \
         models are neither made, copied, removed nor pushed here";
     let no_embeddings = "this server writes text: it has no embeddings";
-    let refused = |why: &'static str| any(move || async move { refuse(StatusCode::NOT_IMPLEMENTED, why) });
+    let refused =
+        |why: &'static str| any(move || async move { refuse(StatusCode::NOT_IMPLEMENTED, why) });
     Router::new()
         .route("/chat", post(chat))
         .route("/generate", post(generate))
@@ -99,8 +103,8 @@ async fn no_such_method(request: Request) -> OllamaError {
     OllamaError(ApiError::Method(message))
 }
 
-/// Ollama's own examples post JSON with curl and do not say that it is JSON. What browsers send says where it comes
-/// from, and is held to the type as everywhere.
+/// Ollama's own examples post JSON with curl and do not say that it is JSON. What browsers send
+/// says where it comes from, and is held to the type as everywhere.
 async fn take_as_json(mut request: Request, next: Next) -> Response {
     let headers = request.headers_mut();
     let from_page = headers.contains_key(header::ORIGIN) || headers.contains_key("sec-fetch-site");
@@ -138,7 +142,10 @@ async fn answer(
     let chat = match question {
         Question::Answer(chat) => *chat,
         Question::Load { reason } => {
-            return Ok((named(&ignored), Json(lines::nothing(form, shared.about.called(None), reason)))
+            return Ok((
+                named(&ignored),
+                Json(lines::nothing(form, shared.about.called(None), reason)),
+            )
                 .into_response());
         }
     };
@@ -147,7 +154,8 @@ async fn answer(
     let Chat { settings, job, speech, .. } = chat;
     let news = shared.handle.submit(vec![job])?;
     let tokenizer = Arc::clone(&shared.tokenizer);
-    let mut lines = Lines::new(form, shared.about.called(None).to_owned(), speech, tokenizer, ignored);
+    let mut lines =
+        Lines::new(form, shared.about.called(None).to_owned(), speech, tokenizer, ignored);
     if settings.stream {
         return Ok((header, sse::lines(news, lines)).into_response());
     }

@@ -40,7 +40,8 @@ const HARMLESS: [&str; 14] = [
 /// Ways of drawing that are not done here, with the value that leaves them off.
 const OFF: [(&str, f64); 3] = [("mirostat", 0.0), ("tfs_z", 1.0), ("typical_p", 1.0)];
 
-/// Writes `options` into a chat request. Names those that are not done and change nothing but how much fits.
+/// Writes `options` into a chat request. Names those that are not done and change nothing but how
+/// much fits.
 pub(super) fn translate(
     options: &Fields<'_>,
     limits: &Limits,
@@ -77,7 +78,8 @@ pub(super) fn translate(
     Ok(ignored)
 }
 
-/// Penalties here look at the whole text and at every token of it: other windows are refused where it matters.
+/// Penalties here look at the whole text and at every token of it: other windows are refused where
+/// it matters.
 fn limit_penalties(
     options: &Fields<'_>,
     limits: &Limits,
@@ -93,9 +95,13 @@ fn limit_penalties(
         body.get(*name).and_then(Value::as_f64).unwrap_or(f64::from(*file)) != *none
     });
     match options.integer("repeat_last_n", -1..=i64::MAX)? {
-        Some(0) => body.extend(penalties.iter().map(|(name, _, none)| ((*name).to_owned(), json!(none)))),
+        Some(0) => {
+            body.extend(penalties.iter().map(|(name, _, none)| ((*name).to_owned(), json!(none))))
+        }
         Some(window) if in_force && window > 0 && (window as u64) < limits.context as u64 => {
-            return Err(options.wrong("repeat_last_n", "-1 for the whole text, or 0 for no penalty,"));
+            return Err(
+                options.wrong("repeat_last_n", "-1 for the whole text, or 0 for no penalty,")
+            );
         }
         _ => {}
     }
@@ -144,7 +150,10 @@ mod tests {
             assert_eq!(translated(options), Ok((json!({}), Vec::new())));
         }
         let (body, _) = translated(json!({"repeat_last_n": 0, "repeat_penalty": 2})).unwrap();
-        assert_eq!((&body["repetition_penalty"], &body["presence_penalty"]), (&json!(1.0), &json!(0.0)));
+        assert_eq!(
+            (&body["repetition_penalty"], &body["presence_penalty"]),
+            (&json!(1.0), &json!(0.0))
+        );
     }
 
     #[test]
@@ -159,7 +168,8 @@ mod tests {
         ] {
             assert_eq!(translated(options.clone()), Err(field.to_owned()), "{options}");
         }
-        let (_, ignored) = translated(json!({"num_ctx": 1001, "magic": 1, "repeat_last_n": 64})).unwrap();
+        let (_, ignored) =
+            translated(json!({"num_ctx": 1001, "magic": 1, "repeat_last_n": 64})).unwrap();
         assert_eq!(ignored, ["options.num_ctx", "options.magic"]);
     }
 }

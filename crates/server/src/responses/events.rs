@@ -29,7 +29,8 @@ pub(super) struct ItemChunks {
 /// How thinking is told.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Thinking {
-    /// In the summary, which is all that some clients show. It is the thinking itself: nobody sums it up.
+    /// In the summary, which is all that some clients show. It is the thinking itself: nobody sums
+    /// it up.
     pub(super) summary: bool,
     /// Also sealed, for clients that send it back.
     pub(super) sealed: bool,
@@ -99,7 +100,8 @@ impl Item {
         match &self.kind {
             Kind::Reasoning(thinking) => {
                 let parts: Vec<Value> = begun.then(|| self.part()).into_iter().collect();
-                let (summary, content) = if thinking.summary { (parts, vec![]) } else { (vec![], parts) };
+                let (summary, content) =
+                    if thinking.summary { (parts, vec![]) } else { (vec![], parts) };
                 let mut item = json!({"type": "reasoning", "id": id, "summary": summary, "content": content,
                     "status": status});
                 if thinking.sealed {
@@ -119,7 +121,8 @@ impl Item {
                     Form::Shell => "shell_call",
                     Form::ApplyPatch => "apply_patch_call",
                 };
-                let mut call = json!({"type": kind, "id": id, "call_id": call_id, "status": status});
+                let mut call =
+                    json!({"type": kind, "id": id, "call_id": call_id, "status": status});
                 match form {
                     Form::Function { name, namespace } | Form::Custom { name, namespace } => {
                         call["name"] = json!(name);
@@ -147,7 +150,9 @@ impl Item {
                 json!({"type": "summary_text", "text": self.text})
             }
             Kind::Reasoning(_) => json!({"type": "reasoning_text", "text": self.text}),
-            _ => json!({"type": "output_text", "text": self.text, "annotations": [], "logprobs": []}),
+            _ => {
+                json!({"type": "output_text", "text": self.text, "annotations": [], "logprobs": []})
+            }
         }
     }
 }
@@ -213,7 +218,8 @@ impl ItemChunks {
         let added = json!({"output_index": output_index, "item": item.object("in_progress")});
         events.push(self.event("response.output_item.added", added));
         if let Some(names) = item.kind.part_names() {
-            let mut part = json!({"item_id": item.id, "output_index": output_index, "part": item.part()});
+            let mut part =
+                json!({"item_id": item.id, "output_index": output_index, "part": item.part()});
             part[names.index] = json!(0);
             events.push(self.event(names.added, part));
         }
@@ -245,15 +251,18 @@ impl ItemChunks {
         if let Some(output) = self.response["output"].as_array_mut() {
             output.push(object.clone());
         }
-        events.push(
-            self.event("response.output_item.done", json!({"output_index": output_index, "item": object})),
-        );
+        events.push(self.event(
+            "response.output_item.done",
+            json!({"output_index": output_index, "item": object}),
+        ));
     }
 
     /// The last of what a call says; actions come with their item alone.
     fn end_call(&mut self, item: &Item, mut done: Value, events: &mut Vec<Value>) {
-        let Kind::Call { form: form @ (Form::Function { name, .. } | Form::Custom { name, .. }), .. } =
-            &item.kind
+        let Kind::Call {
+            form: form @ (Form::Function { name, .. } | Form::Custom { name, .. }),
+            ..
+        } = &item.kind
         else {
             return;
         };
@@ -280,9 +289,9 @@ impl ItemChunks {
                 return self.begin(Kind::Call { call_id: id, form }, events);
             }
             Part::CallArguments { text, .. } => match &mut self.open {
-                Some(Item { kind: Kind::Call { form: Form::Custom { .. }, .. }, plain, .. }) => {
-                    plain.push(&text)
-                }
+                Some(Item {
+                    kind: Kind::Call { form: Form::Custom { .. }, .. }, plain, ..
+                }) => plain.push(&text),
                 _ => text,
             },
         };
@@ -358,7 +367,8 @@ impl Chunks for ItemChunks {
 
     fn failed(&mut self, error: &ApiError) -> Value {
         let object = &error.object()["error"];
-        let event = json!({"code": object["code"], "message": object["message"], "param": object["param"]});
+        let event =
+            json!({"code": object["code"], "message": object["message"], "param": object["param"]});
         self.event("error", event)
     }
 }

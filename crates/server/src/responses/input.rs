@@ -1,5 +1,5 @@
-//! A request of OpenAI's Responses API in the form of a chat request. Fields that both know under one name are checked
-//! there.
+//! A request of OpenAI's Responses API in the form of a chat request. Fields that both know under
+//! one name are checked there.
 
 use super::tools::{Offer, arguments_of, qualified};
 use crate::error::ApiError;
@@ -13,7 +13,9 @@ use serde_json::{Map, Value, json};
 pub(super) fn translate(fields: &Fields<'_>) -> Result<(Map<String, Value>, Offer), ApiError> {
     let mut body = Map::new();
     let same = ["model", "temperature", "top_p", "stream", "user", "parallel_tool_calls"];
-    for name in same.iter().chain(&known::PASSED).chain(&structured::FIELDS).chain(&settings::EXTENSIONS) {
+    for name in
+        same.iter().chain(&known::PASSED).chain(&structured::FIELDS).chain(&settings::EXTENSIONS)
+    {
         if let Some(value) = fields.get(name) {
             body.insert((*name).into(), value.clone());
         }
@@ -21,7 +23,8 @@ pub(super) fn translate(fields: &Fields<'_>) -> Result<(Map<String, Value>, Offe
     // Nothing is kept between requests.
     for name in ["previous_response_id", "conversation", "prompt"] {
         if fields.get(name).is_some() {
-            return Err(fields.wrong(name, "nothing (responses are not stored: send the whole conversation)"));
+            return Err(fields
+                .wrong(name, "nothing (responses are not stored: send the whole conversation)"));
         }
     }
     if fields.bool("background")? == Some(true) {
@@ -61,7 +64,8 @@ fn translate_format(format: &Fields<'_>) -> Result<Value, ApiError> {
     })
 }
 
-/// Instructions and input as messages. What the assistant thought, said and called in a row is one message.
+/// Instructions and input as messages. What the assistant thought, said and called in a row is one
+/// message.
 fn translate_input(fields: &Fields<'_>) -> Result<Vec<Value>, ApiError> {
     let mut messages = Vec::new();
     if let Some(instructions) = fields.string("instructions")? {
@@ -77,12 +81,20 @@ fn translate_input(fields: &Fields<'_>) -> Result<Vec<Value>, ApiError> {
     };
     let newest = newest(items);
     for (i, item) in items.iter().enumerate() {
-        translate_item(&Fields::within(item, format!("input[{i}]"))?, newest == Some(i), &mut messages)?;
+        translate_item(
+            &Fields::within(item, format!("input[{i}]"))?,
+            newest == Some(i),
+            &mut messages,
+        )?;
     }
     Ok(messages)
 }
 
-fn translate_item(item: &Fields<'_>, newest: bool, messages: &mut Vec<Value>) -> Result<(), ApiError> {
+fn translate_item(
+    item: &Fields<'_>,
+    newest: bool,
+    messages: &mut Vec<Value>,
+) -> Result<(), ApiError> {
     let kind = item.string("type")?;
     let kind = match kind {
         None if item.get("role").is_none() && item.get("id").is_some() => "item_reference",
@@ -105,7 +117,9 @@ fn translate_item(item: &Fields<'_>, newest: bool, messages: &mut Vec<Value>) ->
                     messages.push(json!({"role": role, "content": content}));
                 }
                 _ => {
-                    return Err(item.unlisted("role", "`user`, `assistant`, `system` or `developer`"));
+                    return Err(
+                        item.unlisted("role", "`user`, `assistant`, `system` or `developer`")
+                    );
                 }
             }
         }
@@ -115,12 +129,15 @@ fn translate_item(item: &Fields<'_>, newest: bool, messages: &mut Vec<Value>) ->
                 None => String::new(),
             };
             if !thought.is_empty() {
-                messages.push(json!({"role": "assistant", "content": "", "reasoning_content": thought}));
+                messages.push(
+                    json!({"role": "assistant", "content": "", "reasoning_content": thought}),
+                );
             }
         }
         "function_call" | "custom_tool_call" => {
             item.required("name")?;
-            let name = qualified(item.string("namespace")?, item.string("name")?.unwrap_or_default());
+            let name =
+                qualified(item.string("namespace")?, item.string("name")?.unwrap_or_default());
             let arguments = match kind {
                 "function_call" => item.required("arguments")?.clone(),
                 _ => {
@@ -141,9 +158,13 @@ fn translate_item(item: &Fields<'_>, newest: bool, messages: &mut Vec<Value>) ->
     Ok(())
 }
 
-/// Items of tools that are not functions. Calls whose results are known are calls with results; of everything else
-/// there is a note, so that whatever was once said can be said again.
-fn translate_other(item: &Fields<'_>, kind: &str, messages: &mut Vec<Value>) -> Result<(), ApiError> {
+/// Items of tools that are not functions. Calls whose results are known are calls with results; of
+/// everything else there is a note, so that whatever was once said can be said again.
+fn translate_other(
+    item: &Fields<'_>,
+    kind: &str,
+    messages: &mut Vec<Value>,
+) -> Result<(), ApiError> {
     let id = item.get("call_id").or(item.get("id"));
     let field = |name: &str| item.get(name).cloned();
     match kind {
@@ -170,8 +191,12 @@ fn translate_other(item: &Fields<'_>, kind: &str, messages: &mut Vec<Value>) -> 
         }
         "web_search_call" => {
             let action = field("action").unwrap_or(json!({}));
-            let words = ["query", "url", "pattern"].into_iter().filter_map(|name| action[name].as_str());
-            say(messages, &format!("[a search of the web: {}]", words.collect::<Vec<_>>().join(" ")));
+            let words =
+                ["query", "url", "pattern"].into_iter().filter_map(|name| action[name].as_str());
+            say(
+                messages,
+                &format!("[a search of the web: {}]", words.collect::<Vec<_>>().join(" ")),
+            );
         }
         // Which tools there are is said elsewhere, and nobody is asked for approval here.
         "mcp_list_tools"
@@ -197,13 +222,15 @@ fn as_text(value: &Value) -> String {
 
 /// The assistant says something; what it thought before belongs to it.
 fn say(messages: &mut Vec<Value>, said: &str) {
-    let message = assistant(messages, |last| last["content"] == "" && last.get("tool_calls").is_none());
+    let message =
+        assistant(messages, |last| last["content"] == "" && last.get("tool_calls").is_none());
     message["content"] = json!(said);
 }
 
 /// The assistant calls a function.
 fn call(messages: &mut Vec<Value>, id: Option<&Value>, name: &str, arguments: Value) {
-    let call = json!({"id": id, "type": "function", "function": {"name": name, "arguments": arguments}});
+    let call =
+        json!({"id": id, "type": "function", "function": {"name": name, "arguments": arguments}});
     let message = assistant(messages, |_| true);
     match message["tool_calls"].as_array_mut() {
         Some(calls) => calls.push(call),
@@ -255,8 +282,7 @@ mod tests {
             ],
         }))
         .unwrap();
-        let call =
-            |id: &str| json!({"id": id, "type": "function", "function": {"name": "f", "arguments": "{}"}});
+        let call = |id: &str| json!({"id": id, "type": "function", "function": {"name": "f", "arguments": "{}"}});
         let expected = json!([
             {"role": "system", "content": "be brief"},
             {"role": "user", "content": "go"},
@@ -269,7 +295,10 @@ mod tests {
         assert_eq!(body["tools"].as_array().unwrap().len(), 1);
         assert_eq!(body["tool_choice"], json!({"type": "function", "function": {"name": "f"}}));
         assert_eq!(body["response_format"]["json_schema"]["schema"], json!({"type": "null"}));
-        assert_eq!((&body["max_completion_tokens"], &body["reasoning_effort"]), (&json!(9), &json!("low")));
+        assert_eq!(
+            (&body["max_completion_tokens"], &body["reasoning_effort"]),
+            (&json!(9), &json!("low"))
+        );
     }
 
     #[test]
@@ -297,7 +326,8 @@ mod tests {
             json!({"role": "assistant", "content": "",
             "tool_calls": [{"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}]})
         };
-        let tool = |id: &str, said: &str| json!({"role": "tool", "tool_call_id": id, "content": said});
+        let tool =
+            |id: &str, said: &str| json!({"role": "tool", "tool_call_id": id, "content": said});
         let answer = |said: &str| json!({"role": "assistant", "content": said});
         let seen = "[an image that this model cannot see]\n";
         let shell = json!({"command": ["ls"]});
@@ -333,14 +363,20 @@ mod tests {
                 "input[0].content[0]",
             ),
             (json!({"input": [{"type": "function_call", "name": "f"}]}), "input[0].arguments"),
-            (json!({"input": [{"type": "function_call_output", "output": "x"}]}), "input[0].call_id"),
+            (
+                json!({"input": [{"type": "function_call_output", "output": "x"}]}),
+                "input[0].call_id",
+            ),
             (json!({"input": "x", "previous_response_id": "r"}), "previous_response_id"),
             (json!({"input": "x", "background": true}), "background"),
             (json!({"input": "x", "max_output_tokens": 0}), "max_output_tokens"),
             (json!({"input": "x", "tools": [{"type": "function"}]}), "tools[0].name"),
             (json!({"input": "x", "tool_choice": {"type": "mcp"}}), "tool_choice.type"),
             (json!({"input": "x", "text": {"format": {"type": "xml"}}}), "text.format.type"),
-            (json!({"input": "x", "text": {"format": {"type": "json_schema"}}}), "text.format.schema"),
+            (
+                json!({"input": "x", "text": {"format": {"type": "json_schema"}}}),
+                "text.format.schema",
+            ),
             (json!({"input": "x", "reasoning": {"effort": 3}}), "reasoning.effort"),
         ] {
             assert_eq!(translated(body.clone()), Err(field.to_owned()), "{body}");

@@ -19,7 +19,8 @@ pub(crate) async fn fetch(
     RawQuery(query): RawQuery,
 ) -> Result<Json<Value>, ApiError> {
     if parameter(query.as_deref(), "stream") == Some("true") {
-        let message = "`stream` is true, false was expected: a response that is kept is told at once";
+        let message =
+            "`stream` is true, false was expected: a response that is kept is told at once";
         return Err(ApiError::field("stream", message));
     }
     Ok(Json(find(&shared, &id)?.response()))
@@ -36,8 +37,8 @@ pub(crate) async fn remove(
     }
 }
 
-/// The items that a response was made from, those of earlier responses included; the latest first unless asked for
-/// otherwise.
+/// The items that a response was made from, those of earlier responses included; the latest first
+/// unless asked for otherwise.
 pub(crate) async fn input_items(
     State(shared): State<Arc<Shared>>,
     Path(id): Path<String>,

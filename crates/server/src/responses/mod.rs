@@ -1,5 +1,6 @@
-//! `/v1/responses`: OpenAI's Responses API. A request is translated into a chat and read as one; answers come back as
-//! items, whole or as a stream of events. Responses are kept where the server was told to.
+//! `/v1/responses`: OpenAI's Responses API. A request is translated into a chat and read as one;
+//! answers come back as items, whole or as a stream of events. Responses are kept where the server
+//! was told to.
 
 mod events;
 mod input;
@@ -41,7 +42,10 @@ pub(crate) struct Asked {
 }
 
 /// Answers a request.
-pub(crate) async fn respond(State(shared): State<Arc<Shared>>, body: Body) -> Result<Response, ApiError> {
+pub(crate) async fn respond(
+    State(shared): State<Arc<Shared>>,
+    body: Body,
+) -> Result<Response, ApiError> {
     let Asked { chat, mut head, forms, thinking, input } = body.read(&shared, read).await?;
     let Chat { settings, mut job, speech, ignored } = chat;
     job.ignored.clone_from(&ignored);
@@ -67,7 +71,10 @@ pub(crate) async fn respond(State(shared): State<Arc<Shared>>, body: Body) -> Re
 }
 
 /// How many tokens the input of a request would have.
-pub(crate) async fn count(State(shared): State<Arc<Shared>>, body: Body) -> Result<Response, ApiError> {
+pub(crate) async fn count(
+    State(shared): State<Arc<Shared>>,
+    body: Body,
+) -> Result<Response, ApiError> {
     let Chat { job, ignored, .. } = body.read(&shared, read).await?.chat;
     let answer = json!({"object": "response.input_tokens", "input_tokens": job.prompt.len()});
     Ok(known::tell(Json(answer).into_response(), &ignored))
@@ -117,10 +124,14 @@ fn read_thinking(fields: &Fields<'_>) -> Result<Thinking, ApiError> {
         }
     }
     let include = fields.array("include")?.unwrap_or_default();
-    Ok(Thinking { summary, sealed: include.iter().any(|part| part == "reasoning.encrypted_content") })
+    Ok(Thinking {
+        summary,
+        sealed: include.iter().any(|part| part == "reasoning.encrypted_content"),
+    })
 }
 
-/// What `include` asks for and is not told. What it says of tools that OpenAI runs is about nothing here.
+/// What `include` asks for and is not told. What it says of tools that OpenAI runs is about nothing
+/// here.
 fn not_included(fields: &Fields<'_>) -> Result<Vec<String>, ApiError> {
     let mut missed = Vec::new();
     for (i, part) in fields.array("include")?.unwrap_or_default().iter().enumerate() {
@@ -128,7 +139,10 @@ fn not_included(fields: &Fields<'_>) -> Result<Vec<String>, ApiError> {
             return Err(wrong(format!("{}[{i}]", fields.path("include")), part, "a string"));
         };
         let item = name.split('.').next().unwrap_or_default();
-        if name != "reasoning.encrypted_content" && !item.ends_with("_call") && !item.ends_with("_output") {
+        if name != "reasoning.encrypted_content"
+            && !item.ends_with("_call")
+            && !item.ends_with("_output")
+        {
             missed.push(format!("include: {}", crate::parts::short(name)));
         }
     }
@@ -137,8 +151,11 @@ fn not_included(fields: &Fields<'_>) -> Result<Vec<String>, ApiError> {
 
 /// Errors name the fields of this API.
 fn renamed(error: ApiError) -> ApiError {
-    let names =
-        [("messages", "input"), ("response_format", "text.format"), ("reasoning_effort", "reasoning.effort")];
+    let names = [
+        ("messages", "input"),
+        ("response_format", "text.format"),
+        ("reasoning_effort", "reasoning.effort"),
+    ];
     match error {
         ApiError::Field { field, message } => match names.iter().find(|(name, _)| *name == field) {
             Some((old, new)) => {
@@ -146,7 +163,9 @@ fn renamed(error: ApiError) -> ApiError {
             }
             None => ApiError::Field { field, message },
         },
-        ApiError::TooLong { tokens, context, .. } => ApiError::TooLong { field: "input", tokens, context },
+        ApiError::TooLong { tokens, context, .. } => {
+            ApiError::TooLong { field: "input", tokens, context }
+        }
         error => error,
     }
 }

@@ -1,5 +1,5 @@
-//! The input of a custom tool: plain text. The model writes it as the one argument of a function; here it is taken out
-//! of the JSON while that arrives.
+//! The input of a custom tool: plain text. The model writes it as the one argument of a function;
+//! here it is taken out of the JSON while that arrives.
 
 use crate::arguments;
 use serde_json::Value;
@@ -38,7 +38,8 @@ impl PlainText {
         self.read()
     }
 
-    /// The rest, when the call ends. A model that calls its one argument something else means the same.
+    /// The rest, when the call ends. A model that calls its one argument something else means the
+    /// same.
     pub(super) fn finish(&mut self) -> String {
         if self.begun {
             return String::new();
@@ -80,7 +81,9 @@ impl PlainText {
 /// Whether an escape is the first half of a character that takes two.
 fn is_high_surrogate(escape: &[u8]) -> bool {
     escape.get(2).is_some_and(|c| c.eq_ignore_ascii_case(&b'd'))
-        && escape.get(3).is_some_and(|c| matches!(c.to_ascii_lowercase(), b'8' | b'9' | b'a' | b'b'))
+        && escape
+            .get(3)
+            .is_some_and(|c| matches!(c.to_ascii_lowercase(), b'8' | b'9' | b'a' | b'b'))
 }
 
 #[cfg(test)]
@@ -92,11 +95,14 @@ mod tests {
     fn text_is_taken_out_however_it_is_cut() {
         let said = "*** Begin\n\"quoted\" \\ back, é 👋 {\"input\": 1}";
         let escaped = "{\"input\": \"\\ud83d\\udc4b \\u00e9\"}";
-        for (object, text) in [(json!({"input": said}).to_string(), said), (escaped.to_owned(), "👋 é")] {
+        for (object, text) in
+            [(json!({"input": said}).to_string(), said), (escaped.to_owned(), "👋 é")]
+        {
             for size in [1, 2, 5, 1000] {
                 let letters: Vec<char> = object.chars().collect();
                 let mut plain = PlainText::default();
-                let pieces = letters.chunks(size).map(|piece| plain.push(&piece.iter().collect::<String>()));
+                let pieces =
+                    letters.chunks(size).map(|piece| plain.push(&piece.iter().collect::<String>()));
                 let mut found: String = pieces.collect();
                 found += &plain.finish();
                 assert_eq!(found, text, "{size}");

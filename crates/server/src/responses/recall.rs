@@ -1,5 +1,5 @@
-//! What a request says by reference: the response that it goes on from, items that are kept, thinking that a client was
-//! given sealed and sends back.
+//! What a request says by reference: the response that it goes on from, items that are kept,
+//! thinking that a client was given sealed and sends back.
 
 use super::store::{Kept, Store};
 use crate::error::ApiError;
@@ -13,7 +13,8 @@ use std::sync::Arc;
 /// Begins thinking that was sealed here.
 const SEAL: &str = "forerun-1.";
 
-/// Thinking in the form of `encrypted_content`. Nobody is meant to read it, but it is no secret: it is base64.
+/// Thinking in the form of `encrypted_content`. Nobody is meant to read it, but it is no secret: it
+/// is base64.
 pub(super) fn seal(thinking: &str) -> String {
     format!("{SEAL}{}", STANDARD.encode(thinking))
 }
@@ -32,7 +33,10 @@ pub(super) struct Recalled {
 }
 
 /// Puts the items of the response that a request goes on from before its own.
-pub(super) fn recall(body: &Map<String, Value>, store: Option<&Store>) -> Result<Recalled, ApiError> {
+pub(super) fn recall(
+    body: &Map<String, Value>,
+    store: Option<&Store>,
+) -> Result<Recalled, ApiError> {
     let mut body = body.clone();
     let previous = previous(&Fields::of(&body), store)?;
     body.remove("previous_response_id");
@@ -64,7 +68,8 @@ fn previous(fields: &Fields<'_>, store: Option<&Store>) -> Result<Option<Arc<Kep
     Ok(Some(kept))
 }
 
-/// Puts an item in the place of a reference to it, and thinking into an item that has it sealed or as a summary.
+/// Puts an item in the place of a reference to it, and thinking into an item that has it sealed or
+/// as a summary.
 fn resolve(item: &mut Value, store: Option<&Store>) {
     if item["type"] == "item_reference"
         && let Some(kept) = item["id"].as_str().and_then(|id| store?.item(id))
@@ -88,7 +93,8 @@ fn resolve(item: &mut Value, store: Option<&Store>) {
 /// An input item as it is kept and told: with a type, an id, and content in parts.
 pub(super) fn told(mut item: Value) -> Value {
     let Some(fields) = item.as_object_mut() else { return item };
-    let kind = fields.entry("type").or_insert_with(|| json!("message")).as_str().unwrap_or_default();
+    let kind =
+        fields.entry("type").or_insert_with(|| json!("message")).as_str().unwrap_or_default();
     let prefix = match kind {
         "message" => "msg",
         "function_call" => "fc",
@@ -100,7 +106,11 @@ pub(super) fn told(mut item: Value) -> Value {
         fields.insert("id".into(), json!(id));
     }
     if let Some(Value::String(text)) = fields.get("content") {
-        let kind = if fields.get("role") == Some(&json!("assistant")) { "output_text" } else { "input_text" };
+        let kind = if fields.get("role") == Some(&json!("assistant")) {
+            "output_text"
+        } else {
+            "input_text"
+        };
         let part = json!([{"type": kind, "text": text}]);
         fields.insert("content".into(), part);
     }
@@ -110,7 +120,8 @@ pub(super) fn told(mut item: Value) -> Value {
 /// Errors count the request's own items.
 pub(super) fn own(error: ApiError, before: usize) -> ApiError {
     let ApiError::Field { field, message } = &error else { return error };
-    let index = |field: &str| field.strip_prefix("input[")?.split_once(']')?.0.parse::<usize>().ok();
+    let index =
+        |field: &str| field.strip_prefix("input[")?.split_once(']')?.0.parse::<usize>().ok();
     match index(field) {
         Some(at) if at >= before && before > 0 => {
             let (all, own) = (format!("input[{at}]"), format!("input[{}]", at - before));
@@ -133,8 +144,12 @@ mod tests {
         let sealed = seal("hm, 7 × 6");
         let item = json!({"type": "reasoning", "summary": [], "encrypted_content": sealed});
         let body = recalled(json!({"input": [item]}), None).unwrap().body;
-        assert_eq!(body["input"][0]["content"], json!([{"type": "reasoning_text", "text": "hm, 7 × 6"}]));
-        let summary = json!([{"type": "summary_text", "text": "a"}, {"type": "summary_text", "text": "b"}]);
+        assert_eq!(
+            body["input"][0]["content"],
+            json!([{"type": "reasoning_text", "text": "hm, 7 × 6"}])
+        );
+        let summary =
+            json!([{"type": "summary_text", "text": "a"}, {"type": "summary_text", "text": "b"}]);
         let item = json!({"type": "reasoning", "summary": summary, "encrypted_content": "somebody else's"});
         let body = recalled(json!({"input": [item]}), None).unwrap().body;
         assert_eq!(body["input"][0]["content"][0]["text"], "a\n\nb");
@@ -143,7 +158,8 @@ mod tests {
     #[test]
     fn earlier_items_come_first() {
         let store = Store::new(1 << 20);
-        let answer = json!({"type": "message", "id": "msg_1", "role": "assistant", "content": "hello"});
+        let answer =
+            json!({"type": "message", "id": "msg_1", "role": "assistant", "content": "hello"});
         store.keep(
             &json!({"id": "resp_1", "output": [answer]}),
             &[told(json!({"role": "user", "content": "hi"}))],
@@ -157,8 +173,9 @@ mod tests {
         let asked = json!({"input": [{"type": "item_reference", "id": "msg_1"}]});
         assert_eq!(recalled(asked, Some(&store)).unwrap().body["input"][0], answer);
 
-        let named =
-            |id: &str, store| recalled(json!({"previous_response_id": id, "input": "x"}), store).err();
+        let named = |id: &str, store| {
+            recalled(json!({"previous_response_id": id, "input": "x"}), store).err()
+        };
         assert_eq!(named("resp_2", Some(&store)).as_deref(), Some("previous_response_id"));
         assert_eq!(named("resp_1", None).as_deref(), Some("previous_response_id"));
         let error = own(ApiError::field("input[2].role", "`input[2].role` is missing"), 2);

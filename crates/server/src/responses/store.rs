@@ -1,5 +1,5 @@
-//! Responses that are kept so that later requests can go on from them: in memory, within a number of bytes, the oldest
-//! go first.
+//! Responses that are kept so that later requests can go on from them: in memory, within a number
+//! of bytes, the oldest go first.
 
 use serde_json::{Value, json};
 use std::collections::{HashMap, VecDeque};

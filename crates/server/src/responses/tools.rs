@@ -1,5 +1,6 @@
-//! Tools of a Responses request as functions, and calls of them as the items that the API has for each kind of tool.
-//! Tools that OpenAI runs itself are not there to be called: they are not offered, and that is told.
+//! Tools of a Responses request as functions, and calls of them as the items that the API has for
+//! each kind of tool. Tools that OpenAI runs itself are not there to be called: they are not
+//! offered, and that is told.
 
 use crate::arguments;
 use crate::error::ApiError;
@@ -41,8 +42,11 @@ impl Offer {
     pub(super) fn read(fields: &Fields<'_>) -> Result<Self, ApiError> {
         let mut offer = Self::default();
         offer.add_all(fields, None)?;
-        let items = fields.get("input").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
-        for (i, item) in items.iter().enumerate().filter(|(_, item)| item["type"] == "additional_tools") {
+        let items =
+            fields.get("input").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+        for (i, item) in
+            items.iter().enumerate().filter(|(_, item)| item["type"] == "additional_tools")
+        {
             offer.add_all(&Fields::within(item, format!("input[{i}]"))?, None)?;
         }
         Ok(offer)
@@ -60,8 +64,8 @@ impl Offer {
         let kind = tool.string("type")?.unwrap_or_default();
         match kind {
             "function" => {
-                let name =
-                    self.name(tool, namespace, |name, namespace| Form::Function { name, namespace })?;
+                let name = self
+                    .name(tool, namespace, |name, namespace| Form::Function { name, namespace })?;
                 let mut function = json!({"name": name});
                 for name in ["description", "parameters", "strict"] {
                     if let Some(value) = tool.get(name) {
@@ -71,9 +75,11 @@ impl Offer {
                 self.functions.push(json!({"type": "function", "function": function}));
             }
             "custom" => {
-                let name = self.name(tool, namespace, |name, namespace| Form::Custom { name, namespace })?;
+                let name =
+                    self.name(tool, namespace, |name, namespace| Form::Custom { name, namespace })?;
                 let about = self.about_custom(tool)?;
-                let input = json!({"type": "string", "description": "the whole input, as plain text"});
+                let input =
+                    json!({"type": "string", "description": "the whole input, as plain text"});
                 self.offer(&name, &about, object(json!({"input": input}), &["input"]));
             }
             "namespace" if namespace.is_none() => {
@@ -84,11 +90,13 @@ impl Offer {
                 let about = tool.string("description")?.unwrap_or_default();
                 if let Some(first) = self.functions.get_mut(before).filter(|_| !about.is_empty()) {
                     let own = first["function"]["description"].as_str().unwrap_or_default();
-                    first["function"]["description"] = json!(format!("{about}\n\n{own}").trim_end());
+                    first["function"]["description"] =
+                        json!(format!("{about}\n\n{own}").trim_end());
                 }
             }
             "local_shell" => {
-                let environment = json!({"type": "object", "additionalProperties": {"type": "string"}});
+                let environment =
+                    json!({"type": "object", "additionalProperties": {"type": "string"}});
                 let properties = json!({"command": texts(), "working_directory": {"type": "string"},
                     "timeout_ms": {"type": "integer"}, "env": environment});
                 let about = "Runs a command on the user's machine; the program and its arguments are apart.";
@@ -104,7 +112,8 @@ impl Offer {
             }
             "apply_patch" => {
                 let kinds = json!({"type": "string", "enum": ["create_file", "update_file", "delete_file"]});
-                let diff = json!({"type": "string", "description": "in the V4A format; none to delete"});
+                let diff =
+                    json!({"type": "string", "description": "in the V4A format; none to delete"});
                 let properties = json!({"type": kinds, "path": {"type": "string"}, "diff": diff});
                 let about = "Creates, changes or deletes a file on the user's machine.";
                 self.offer(kind, about, object(properties, &["type", "path"]));
@@ -134,16 +143,19 @@ impl Offer {
         Ok(offered)
     }
 
-    /// What a custom tool is for, with the grammar of its input: the model is told of it, and not held to it.
+    /// What a custom tool is for, with the grammar of its input: the model is told of it, and not
+    /// held to it.
     fn about_custom(&mut self, tool: &Fields<'_>) -> Result<String, ApiError> {
         let mut about = tool.string("description")?.unwrap_or_default().to_owned();
         let Some(format) = tool.object("format")? else { return Ok(about) };
         match format.string("type")? {
             Some("grammar") => {
                 let (syntax, definition) = (format.string("syntax")?, format.string("definition")?);
-                let (syntax, definition) = (syntax.unwrap_or("lark"), definition.unwrap_or_default());
+                let (syntax, definition) =
+                    (syntax.unwrap_or("lark"), definition.unwrap_or_default());
                 about += &format!("\n\nThe input follows this {syntax} grammar:\n{definition}");
-                self.ignored.push(format!("{}: told to the model, not enforced", tool.path("format")));
+                self.ignored
+                    .push(format!("{}: told to the model, not enforced", tool.path("format")));
             }
             None | Some("text") => {}
             Some(_) => return Err(format.unlisted("type", "`text` or `grammar`")),
@@ -163,7 +175,8 @@ impl Offer {
         }
         let mode = choice.required("mode")?;
         let tools = choice.array("tools")?.unwrap_or_default().iter().enumerate();
-        let tools = tools.map(|(i, tool)| Fields::within(tool, format!("{}[{i}]", choice.path("tools"))));
+        let tools =
+            tools.map(|(i, tool)| Fields::within(tool, format!("{}[{i}]", choice.path("tools"))));
         let tools = tools.collect::<Result<Vec<_>, _>>()?;
         // Those that are not offered cannot be called anyhow.
         let offered = tools.iter().filter(|tool| is_offered_kind(tool));
@@ -201,9 +214,12 @@ impl Offer {
         let own = |form: &Form| matches!(form, Form::Function { name: own, .. } | Form::Custom { name: own, .. } if own == name);
         match self.forms.get(name) {
             Some(_) => name.to_owned(),
-            None => {
-                self.forms.iter().find(|(_, form)| own(form)).map_or(name, |(offered, _)| offered).to_owned()
-            }
+            None => self
+                .forms
+                .iter()
+                .find(|(_, form)| own(form))
+                .map_or(name, |(offered, _)| offered)
+                .to_owned(),
         }
     }
 }
@@ -237,8 +253,8 @@ fn object(properties: Value, required: &[&str]) -> Value {
     json!({"type": "object", "properties": properties, "required": required, "additionalProperties": false})
 }
 
-/// The action of a `local_shell_call` or a `shell_call`, or the operation of an `apply_patch_call`, from the arguments
-/// so far.
+/// The action of a `local_shell_call` or a `shell_call`, or the operation of an `apply_patch_call`,
+/// from the arguments so far.
 pub(super) fn action(form: &Form, text: &str) -> Value {
     let mut said = arguments::read(text);
     let mut take = |name: &str, absent: Value| said.remove(name).unwrap_or(absent);
@@ -250,8 +266,7 @@ pub(super) fn action(form: &Form, text: &str) -> Value {
             "timeout_ms": take("timeout_ms", Value::Null),
             "max_output_length": take("max_output_length", Value::Null)}),
         _ => {
-            let mut operation =
-                json!({"type": take("type", json!("update_file")), "path": take("path", json!(""))});
+            let mut operation = json!({"type": take("type", json!("update_file")), "path": take("path", json!(""))});
             if operation["type"] != "delete_file" {
                 operation["diff"] = take("diff", json!(""));
             }

@@ -1,21 +1,25 @@
-//! The largest schemas and grammars that are taken compile within a quarter of a compiler's stack, in bounded time, and
-//! leave masks that can be made on a small one; what is larger is refused before anything recurses.
+//! The largest schemas and grammars that are taken compile within a quarter of a compiler's stack,
+//! in bounded time, and leave masks that can be made on a small one; what is larger is refused
+//! before anything recurses.
 
 use super::tests::tokenizer;
 use super::*;
 use std::time::Duration;
 
-/// Compiles on a quarter of the stack, makes some masks on a thread as small as any, and says how it went.
+/// Compiles on a quarter of the stack, makes some masks on a thread as small as any, and says how
+/// it went.
 fn outcome(grammars: &Grammars, form: Form<'_>) -> Result<(), String> {
     let rules = form.rules().map_err(|error| error.to_string())?;
     let factory = Arc::clone(&grammars.factory);
     let lark = format!("start: value\n{rules}");
     let work = move || matcher(&factory, lark, "schema");
-    let compiled = grammars.compilers.run_within(compile::STACK / 4, Duration::from_secs(60), "schema", work);
+    let compiled =
+        grammars.compilers.run_within(compile::STACK / 4, Duration::from_secs(60), "schema", work);
     let mut matcher = compiled.map_err(|error| error.to_string())?;
     let masks = move || {
         for _ in 0..6 {
-            let mask = matcher.compute_mask_or_eos().map_err(|error| first_line(&error.to_string()))?;
+            let mask =
+                matcher.compute_mask_or_eos().map_err(|error| first_line(&error.to_string()))?;
             let token = mask.iter().last().ok_or("nothing may come next")?;
             if matcher.is_stopped() {
                 break;
@@ -73,7 +77,8 @@ fn the_largest_that_are_taken_fit_a_quarter_of_the_stack() {
         json!({"const": nested(120, &|value| json!([value]))}),
     ] {
         let text = schema.to_string();
-        outcome(&grammars, Form::Json(&schema)).unwrap_or_else(|error| panic!("{error}: {:.100}", text));
+        outcome(&grammars, Form::Json(&schema))
+            .unwrap_or_else(|error| panic!("{error}: {:.100}", text));
     }
 }
 
@@ -92,7 +97,8 @@ fn hard_schemas_end_in_an_answer_or_a_reason() {
     let any = |name: &str| -> Vec<Value> {
         (0..200).map(|i| json!({"type": "object", "required": [format!("{name}{i}")]})).collect()
     };
-    let patterns: serde_json::Map<_, _> = (0..60).map(|i| (format!("^(a|b)*{i}.*$"), json!({}))).collect();
+    let patterns: serde_json::Map<_, _> =
+        (0..60).map(|i| (format!("^(a|b)*{i}.*$"), json!({}))).collect();
     for (schema, refusal) in [
         (text("^(a+)+$"), ""),
         (text("^(a{1,1000}){1,1000}$"), ""),
@@ -133,7 +139,10 @@ fn hard_schemas_end_in_an_answer_or_a_reason() {
     ] {
         let text = schema.to_string();
         let said = outcome(&grammars, Form::Json(&schema)).err().unwrap_or_default();
-        assert!(said.contains(refusal) && said.is_empty() == refusal.is_empty(), "{said}: {text:.100}");
+        assert!(
+            said.contains(refusal) && said.is_empty() == refusal.is_empty(),
+            "{said}: {text:.100}"
+        );
     }
 }
 
@@ -144,7 +153,8 @@ fn hard_grammars_end_in_an_answer_or_a_reason() {
         (0..count).map(|i| format!("{name}{i}: {name}{}\n", i + 1)).collect()
     };
     let brackets = |count: usize| format!("start: {}\"x\"{}", "(".repeat(count), ")".repeat(count));
-    let groups = |count: usize| format!("root ::= {}\"x\"{}", "(".repeat(count), ")*".repeat(count));
+    let groups =
+        |count: usize| format!("root ::= {}\"x\"{}", "(".repeat(count), ")*".repeat(count));
     for grammar in [
         brackets(lark::MAX_NESTING),
         groups(lark::MAX_NESTING),

@@ -1,6 +1,6 @@
-//! How large a schema may be, looked at before anything recurses over it: bytes, nesting with references followed,
-//! chains of references, properties of an object, values in all. The walk keeps its own stack, so a schema that is
-//! refused has cost no more than its length.
+//! How large a schema may be, looked at before anything recurses over it: bytes, nesting with
+//! references followed, chains of references, properties of an object, values in all. The walk
+//! keeps its own stack, so a schema that is refused has cost no more than its length.
 
 use super::{GrammarError, MOST};
 use serde_json::{Map, Value};
@@ -51,7 +51,11 @@ pub(super) fn check(schema: &Value) -> Result<(), GrammarError> {
     most("references in a row", chain(&parts)?, MAX_CHAIN)?;
     most("levels of nesting with its references followed", depth(&parts), MAX_DEPTH)?;
     let followed = parts.iter().flat_map(|part| &part.references).map(|(_, to)| parts[*to].values);
-    most("values with its references followed", parts[0].values + followed.sum::<usize>(), MAX_VALUES)
+    most(
+        "values with its references followed",
+        parts[0].values + followed.sum::<usize>(),
+        MAX_VALUES,
+    )
 }
 
 /// Every value with how deep it stands.
@@ -94,13 +98,17 @@ fn check_numbers(schema: &Value) -> Result<(), GrammarError> {
     let mut beyond = None;
     walk(schema, |value, _| {
         let number = |name: &str| value.get(name).and_then(Value::as_f64).unwrap_or(0.0);
-        let least = ["minimum", "exclusiveMinimum"].into_iter().find(|name| number(name) > MOST as f64);
-        let most = ["maximum", "exclusiveMaximum"].into_iter().find(|name| number(name) < -(MOST as f64));
+        let least =
+            ["minimum", "exclusiveMinimum"].into_iter().find(|name| number(name) > MOST as f64);
+        let most =
+            ["maximum", "exclusiveMaximum"].into_iter().find(|name| number(name) < -(MOST as f64));
         beyond = beyond.or(least).or(most);
     });
     let what = "schema";
-    let refused =
-        |name: &str| GrammarError::Refused { what, reason: format!("a `{name}` has more than 18 digits") };
+    let refused = |name: &str| GrammarError::Refused {
+        what,
+        reason: format!("a `{name}` has more than 18 digits"),
+    };
     beyond.map_or(Ok(()), |name| Err(refused(name)))
 }
 
@@ -121,14 +129,17 @@ fn combinations(schema: &Value) -> usize {
     walk(schema, |value, _| {
         let ways = |value: &'_ Value| {
             // A reference inside counts as what it leads to says itself.
-            let value = value.as_object().and_then(|object| follow(schema, object)).unwrap_or(value);
-            let lists = ["anyOf", "oneOf", "enum"].iter().filter_map(|name| value.get(name)?.as_array());
+            let value =
+                value.as_object().and_then(|object| follow(schema, object)).unwrap_or(value);
+            let lists =
+                ["anyOf", "oneOf", "enum"].iter().filter_map(|name| value.get(name)?.as_array());
             lists.map(|list| list.len().max(1)).fold(1, usize::saturating_mul)
         };
         let parts = value.get("allOf").and_then(Value::as_array).into_iter().flatten();
         let all = parts.map(ways).fold(1, usize::saturating_mul);
         // Without `allOf` nothing is multiplied but lists beside each other.
-        let beside = ["anyOf", "oneOf", "enum"].iter().filter(|name| value.get(name).is_some()).count();
+        let beside =
+            ["anyOf", "oneOf", "enum"].iter().filter(|name| value.get(name).is_some()).count();
         if all > 1 || beside > 1 {
             found = found.max(all.saturating_mul(ways(value)));
         }
@@ -146,7 +157,9 @@ fn parts(schema: &Value) -> Vec<Part> {
         walk(target, |value, depth| {
             part.values += 1;
             part.nesting = part.nesting.max(depth);
-            let Some(to) = value.as_object().and_then(|object| follow(schema, object)) else { return };
+            let Some(to) = value.as_object().and_then(|object| follow(schema, object)) else {
+                return;
+            };
             let place = *places.entry(std::ptr::from_ref(to)).or_insert_with(|| {
                 targets.push(to);
                 targets.len() - 1
@@ -207,8 +220,8 @@ fn chain(parts: &[Part]) -> Result<usize, GrammarError> {
     Ok(lengths.into_iter().flatten().max().unwrap_or(0))
 }
 
-/// The deepest place that following references can lead to, each part entered once on the way. Parts that lead back to themselves may be
-/// entered in any order, so all of them count.
+/// The deepest place that following references can lead to, each part entered once on the way.
+/// Parts that lead back to themselves may be entered in any order, so all of them count.
 fn depth(parts: &[Part]) -> usize {
     let mut users: Vec<Vec<usize>> = vec![Vec::new(); parts.len()];
     let mut unknown: Vec<usize> = vec![0; parts.len()];
@@ -283,9 +296,15 @@ mod tests {
         assert_eq!(refused(&json!({"properties": many})), Some("properties in one object"));
         let long = "x".repeat(MAX_PATTERN + 1);
         assert_eq!(refused(&json!({"items": {"pattern": long}})), Some("bytes in one pattern"));
-        assert_eq!(refused(&json!({"patternProperties": {long: {}}})), Some("bytes in one pattern"));
+        assert_eq!(
+            refused(&json!({"patternProperties": {long: {}}})),
+            Some("bytes in one pattern")
+        );
         let any = |count: usize| json!({"anyOf": vec![json!({}); count]});
-        assert_eq!(refused(&json!({"allOf": [any(50), any(50)]})), Some("combinations in one `allOf`"));
+        assert_eq!(
+            refused(&json!({"allOf": [any(50), any(50)]})),
+            Some("combinations in one `allOf`")
+        );
         assert_eq!(refused(&json!({"allOf": [any(40), any(40)]})), None);
         assert_eq!(refused(&any(5000)), None);
         assert_eq!(refused(&row(MAX_CHAIN + 1, |to| to)), Some("references in a row"));
@@ -303,8 +322,12 @@ mod tests {
         assert_eq!(refused(&json!({"$ref": "#"})), Some("loop"));
         assert_eq!(refused(&json!({"$ref": "#/", "description": "me"})), Some("loop"));
         let two = json!({"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}});
-        assert_eq!(refused(&json!({"properties": {"x": {"$ref": "#/$defs/a"}}, "$defs": two})), Some("loop"));
-        let long = (0..50).map(|i| (format!("d{i}"), json!({"$ref": format!("#/$defs/d{}", (i + 1) % 50)})));
+        assert_eq!(
+            refused(&json!({"properties": {"x": {"$ref": "#/$defs/a"}}, "$defs": two})),
+            Some("loop")
+        );
+        let long = (0..50)
+            .map(|i| (format!("d{i}"), json!({"$ref": format!("#/$defs/d{}", (i + 1) % 50)})));
         assert_eq!(refused(&defined(long)), Some("loop"));
     }
 }

@@ -1,5 +1,6 @@
-//! Grammars of tool calls: the model's own form, `<function=NAME>` with `<parameter=KEY>` blocks, where it can hold
-//! what a schema allows and nothing else; else a JSON object with `name` and `arguments`.
+//! Grammars of tool calls: the model's own form, `<function=NAME>` with `<parameter=KEY>` blocks,
+//! where it can hold what a schema allows and nothing else; else a JSON object with `name` and
+//! `arguments`.
 
 use super::forms::quoted;
 use super::{GrammarError, bounds, compact};
@@ -10,13 +11,23 @@ use std::fmt::Write;
 const MAX_NAME: usize = 256;
 
 /// What a schema of parameters may say beside its properties for its form to be the model's own.
-const PLAIN: [&str; 8] =
-    ["type", "properties", "required", "additionalProperties", "description", "title", "$schema", "strict"];
+const PLAIN: [&str; 8] = [
+    "type",
+    "properties",
+    "required",
+    "additionalProperties",
+    "description",
+    "title",
+    "$schema",
+    "strict",
+];
 
 /// What a string may say for it to be plain text.
-const PLAIN_STRING: [&str; 7] = ["type", "description", "title", "default", "examples", "enum", "const"];
+const PLAIN_STRING: [&str; 7] =
+    ["type", "description", "title", "default", "examples", "enum", "const"];
 
-/// Rules whose `call` is a call of one of `tools`; `tokens` are those around a call, where they are single.
+/// Rules whose `call` is a call of one of `tools`; `tokens` are those around a call, where they are
+/// single.
 pub(super) fn rules(tools: &[Value], tokens: [Option<u32>; 2]) -> Result<String, GrammarError> {
     let [open, close] =
         [(tokens[0], "<tool_call>"), (tokens[1], "</tool_call>")].map(|(id, name)| match id {
@@ -30,8 +41,10 @@ pub(super) fn rules(tools: &[Value], tokens: [Option<u32>; 2]) -> Result<String,
         let name = function.get("name").and_then(Value::as_str).unwrap_or_default();
         let any = json!({"type": "object", "properties": {}});
         let schema = function.get("parameters").filter(|schema| schema.is_object()).unwrap_or(&any);
-        bounds::check(schema)
-            .map_err(|cause| GrammarError::Tool { name: name.to_owned(), cause: Box::new(cause) })?;
+        bounds::check(schema).map_err(|cause| GrammarError::Tool {
+            name: name.to_owned(),
+            cause: Box::new(cause),
+        })?;
         let own = if fits_a_tag(name) { own_form(i, name, schema) } else { None };
         rules += &own.unwrap_or_else(|| json_form(i, name, schema));
     }
@@ -43,7 +56,8 @@ fn json_form(i: usize, name: &str, schema: &Value) -> String {
     format!("f{i}: {head} a{i} \"}}\"\na{i}: %json {}\n", compact(schema))
 }
 
-/// The function as blocks of parameters, in the order of the schema; nothing where that would allow too much.
+/// The function as blocks of parameters, in the order of the schema; nothing where that would allow
+/// too much.
 fn own_form(i: usize, name: &str, schema: &Value) -> Option<String> {
     let schema = schema.as_object()?;
     if schema.keys().any(|key| !PLAIN.contains(&key.as_str())) || refers(schema) {
@@ -53,7 +67,8 @@ fn own_form(i: usize, name: &str, schema: &Value) -> Option<String> {
     let properties = schema.get("properties").map_or(Some(&none), Value::as_object)?;
     let empty = Vec::new();
     let required = schema.get("required").map_or(Some(&empty), Value::as_array)?;
-    if required.iter().any(|name| !name.as_str().is_some_and(|name| properties.contains_key(name))) {
+    if required.iter().any(|name| !name.as_str().is_some_and(|name| properties.contains_key(name)))
+    {
         return None;
     }
     let mut function = format!("f{i}: {}", quoted(&format!("<function={name}>\n")));
@@ -76,7 +91,10 @@ fn value_form(rule: &str, property: &Value) -> Option<String> {
     let end = "</parameter>";
     let kind = schema.get("type").and_then(Value::as_str)?;
     if kind != "string" {
-        return Some(format!("{rule}: {rule}j \"\\n{end}\"\n{rule}j: %json {}\n", compact(property)));
+        return Some(format!(
+            "{rule}: {rule}j \"\\n{end}\"\n{rule}j: %json {}\n",
+            compact(property)
+        ));
     }
     if schema.keys().any(|key| !PLAIN_STRING.contains(&key.as_str())) {
         return None;
@@ -96,7 +114,9 @@ fn value_form(rule: &str, property: &Value) -> Option<String> {
     let choices: Option<Vec<String>> = choices
         .into_iter()
         .map(|choice| {
-            choice.filter(|c| !c.contains(end) && !c.starts_with('\n') && !c.ends_with('\n')).map(quoted)
+            choice
+                .filter(|c| !c.contains(end) && !c.starts_with('\n') && !c.ends_with('\n'))
+                .map(quoted)
         })
         .collect();
     Some(format!("{rule}: ({}) \"\\n{end}\"\n", choices?.join(" | ")))

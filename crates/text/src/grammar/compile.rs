@@ -1,5 +1,6 @@
-//! Where grammars are compiled: on threads of their own, of which there are few, with a stack that the bounds on schemas
-//! and grammars are known to fit, and a deadline. What fails there fails alone.
+//! Where grammars are compiled: on threads of their own, of which there are few, with a stack that
+//! the bounds on schemas and grammars are known to fit, and a deadline. What fails there fails
+//! alone.
 
 use super::GrammarError;
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
@@ -7,8 +8,8 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Bytes of a compiler's stack. Only what is used of them is ever memory. The largest schemas and grammars that are
-/// taken need less than a quarter of it, which tests hold.
+/// Bytes of a compiler's stack. Only what is used of them is ever memory. The largest schemas and
+/// grammars that are taken need less than a quarter of it, which tests hold.
 pub(super) const STACK: usize = 256 << 20;
 
 /// A grammar must be there by then.
@@ -57,7 +58,9 @@ impl Compilers {
         builder.spawn(work).map_err(|error| GrammarError::Thread(error.to_string()))?;
         match result.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
             Ok(result) => result,
-            Err(RecvTimeoutError::Timeout) => Err(GrammarError::Slow { what, seconds: patience.as_secs() }),
+            Err(RecvTimeoutError::Timeout) => {
+                Err(GrammarError::Slow { what, seconds: patience.as_secs() })
+            }
             Err(RecvTimeoutError::Disconnected) => {
                 Err(GrammarError::Refused { what, reason: "its compiler panicked".to_owned() })
             }
@@ -68,7 +71,8 @@ impl Compilers {
         let mut at_work = self.at_work.lock().unwrap_or_else(PoisonError::into_inner);
         while *at_work >= COMPILERS {
             let left = deadline.checked_duration_since(Instant::now())?;
-            at_work = self.done.wait_timeout(at_work, left).unwrap_or_else(PoisonError::into_inner).0;
+            at_work =
+                self.done.wait_timeout(at_work, left).unwrap_or_else(PoisonError::into_inner).0;
         }
         *at_work += 1;
         Some(Turn(Arc::clone(self)))

@@ -21,9 +21,12 @@ fn regular_expressions_fit_from_beginning_to_end() {
         ("(é|👋)+", vec!["é👋"], vec!["e"]),
         ("", vec![""], vec!["a"]),
     ] {
-        let grammar = of(&grammars, Form::Regex(regex), false).unwrap_or_else(|e| panic!("{regex}: {e}"));
+        let grammar =
+            of(&grammars, Form::Regex(regex), false).unwrap_or_else(|e| panic!("{regex}: {e}"));
         fit.iter().for_each(|text| assert!(takes(&grammar, &tokenizer, text), "{regex}: {text}"));
-        unfit.iter().for_each(|text| assert!(!takes(&grammar, &tokenizer, text), "{regex}: {text}"));
+        unfit
+            .iter()
+            .for_each(|text| assert!(!takes(&grammar, &tokenizer, text), "{regex}: {text}"));
     }
     let thought = of(&grammars, Form::Regex("[ab]+"), true).unwrap();
     assert!(takes(&thought, &tokenizer, "hm</think>\n\nabba"));
@@ -41,7 +44,9 @@ fn a_choice_may_begin_with_another() {
     let choices = ["yes", "yes, please", "no \"thanks\"", "\u{7f}\n"].map(str::to_owned);
     let grammar = of(&grammars, Form::Choice(&choices), false).unwrap();
     choices.iter().for_each(|choice| assert!(takes(&grammar, &tokenizer, choice), "{choice}"));
-    ["ye", "yes,", "no", ""].iter().for_each(|text| assert!(!takes(&grammar, &tokenizer, text), "{text}"));
+    ["ye", "yes,", "no", ""]
+        .iter()
+        .for_each(|text| assert!(!takes(&grammar, &tokenizer, text), "{text}"));
     assert!(of(&grammars, Form::Choice(&[]), false).is_err());
 }
 
@@ -79,11 +84,20 @@ fn grammars_in_both_notations() {
         ),
         ("root ::= \"yes\" | \"no\"", vec!["yes", "no"], vec!["maybe", ""]),
         ("root ::= [a-z]+ \"abc\"", vec!["xabc", "ababdabc"], vec!["abc", "abcd"]),
-        ("root ::= a\na ::= \"(\" a \")\" | \"x\"{2,3}", vec!["((xx))", "xxx"], vec!["(xx", "x", "xxxx"]),
+        (
+            "root ::= a\na ::= \"(\" a \")\" | \"x\"{2,3}",
+            vec!["((xx))", "xxx"],
+            vec!["(xx", "x", "xxxx"],
+        ),
         ("root ::= .{2} [^\\n]", vec!["é\nx", "👋👋👋"], vec!["ab\n", "ab"]),
-        (moves, vec!["1. e4 e5\n2. Nf3 Nc6\n", "1. e4 e5\n10. O-O O-O-O+\n"], vec!["1. e4 e5\n", "2. e4"]),
+        (
+            moves,
+            vec!["1. e4 e5\n2. Nf3 Nc6\n", "1. e4 e5\n10. O-O O-O-O+\n"],
+            vec!["1. e4 e5\n", "2. e4"],
+        ),
     ] {
-        let grammar = of(&grammars, Form::Grammar(text), false).unwrap_or_else(|e| panic!("{text}: {e}"));
+        let grammar =
+            of(&grammars, Form::Grammar(text), false).unwrap_or_else(|e| panic!("{text}: {e}"));
         fit.iter().for_each(|fits| assert!(takes(&grammar, &tokenizer, fits), "{text}: {fits}"));
         unfit.iter().for_each(|fits| assert!(!takes(&grammar, &tokenizer, fits), "{text}: {fits}"));
     }

@@ -1,6 +1,6 @@
-//! GBNF, the notation of llama.cpp's grammars (`root ::= "yes" | [0-9]+`), brought into Lark's. Rules that do not lead
-//! back to themselves become terminals, and so do stretches of such parts inside others: a terminal is matched
-//! exactly, whatever its parts share.
+//! GBNF, the notation of llama.cpp's grammars (`root ::= "yes" | [0-9]+`), brought into Lark's.
+//! Rules that do not lead back to themselves become terminals, and so do stretches of such parts
+//! inside others: a terminal is matched exactly, whatever its parts share.
 
 use super::GrammarError;
 use serde_json::Value;
@@ -42,7 +42,8 @@ pub(super) fn to_lark(text: &str) -> Result<String, GrammarError> {
     let mut reader = Reader { text, at: 0, names: HashMap::new(), rules: Vec::new() };
     reader.read().map_err(|reason| refused(format!("line {}: {reason}", reader.line())))?;
     let Reader { names, rules, .. } = reader;
-    let mut sorted: Vec<(&String, usize)> = names.iter().map(|(name, place)| (name, *place)).collect();
+    let mut sorted: Vec<(&String, usize)> =
+        names.iter().map(|(name, place)| (name, *place)).collect();
     sorted.sort_by_key(|(_, place)| *place);
     let defined: Option<Vec<Ways>> = rules.into_iter().collect();
     let Some(rules) = defined else {
@@ -115,7 +116,8 @@ impl Writer {
         }
     }
 
-    /// Ways as Lark has them: `inline` inside a terminal, else with stretches as terminals of their own.
+    /// Ways as Lark has them: `inline` inside a terminal, else with stretches as terminals of their
+    /// own.
     fn ways(&mut self, ways: &Ways, inline: bool) -> String {
         let ways: Vec<String> = ways.iter().map(|way| self.way(way, inline)).collect();
         ways.join(" | ")
@@ -243,8 +245,9 @@ impl Reader<'_> {
 
     fn name(&mut self) -> Option<String> {
         let rest = &self.text[self.at..];
-        let end =
-            rest.find(|c: char| !c.is_ascii_alphanumeric() && c != '-' && c != '_').unwrap_or(rest.len());
+        let end = rest
+            .find(|c: char| !c.is_ascii_alphanumeric() && c != '-' && c != '_')
+            .unwrap_or(rest.len());
         self.at += end;
         (end > 0).then(|| rest[..end].to_owned())
     }
@@ -339,7 +342,8 @@ impl Reader<'_> {
         if digits.is_empty() {
             return Ok(None);
         }
-        let number = digits.parse::<i32>().map_err(|_| format!("{digits} is too large a number"))?;
+        let number =
+            digits.parse::<i32>().map_err(|_| format!("{digits} is too large a number"))?;
         Ok(Some(number.unsigned_abs()))
     }
 

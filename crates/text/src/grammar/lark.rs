@@ -1,5 +1,6 @@
-//! Grammars that clients send in Lark's notation, looked at before they are compiled: how long and how nested they are,
-//! whether their brackets match, and how long their terminals are once they are written out.
+//! Grammars that clients send in Lark's notation, looked at before they are compiled: how long and
+//! how nested they are, whether their brackets match, and how long their terminals are once they
+//! are written out.
 
 use super::GrammarError;
 use std::collections::HashMap;
@@ -38,7 +39,9 @@ pub(super) fn check(lark: &str) -> Result<(), GrammarError> {
     for piece in pieces(lark) {
         match piece {
             Piece::Open => depth += 1,
-            Piece::Close if depth == 0 => return refused("a bracket closes that was not opened".to_owned()),
+            Piece::Close if depth == 0 => {
+                return refused("a bracket closes that was not opened".to_owned());
+            }
             Piece::Close => depth -= 1,
             Piece::Directive(name) if !DIRECTIVES.contains(&name) => {
                 return refused(format!(
@@ -80,9 +83,12 @@ fn definitions(lark: &str) -> HashMap<&str, Definition<'_>> {
     let (mut current, mut line_begins) = ("", true);
     for (i, piece) in pieces.iter().enumerate() {
         match *piece {
-            // A name at the beginning of a line is defined there, unless the line goes on with another's definition.
+            // A name at the beginning of a line is defined there, unless the line goes on with
+            // another's definition.
             Piece::Name(name) if line_begins && defines(&pieces[i + 1..]) => current = name,
-            Piece::Name(name) if is_terminal(name) => found.entry(current).or_default().1.push(name),
+            Piece::Name(name) if is_terminal(name) => {
+                found.entry(current).or_default().1.push(name)
+            }
             Piece::Literal(text) => found.entry(current).or_default().0 += text.len(),
             _ => {}
         }
@@ -98,11 +104,13 @@ fn definitions(lark: &str) -> HashMap<&str, Definition<'_>> {
 
 /// Whether a colon comes before the line is over.
 fn defines(rest: &[Piece<'_>]) -> bool {
-    rest.iter().take_while(|piece| **piece != Piece::Newline).any(|piece| *piece == Piece::Other(':'))
+    rest.iter()
+        .take_while(|piece| **piece != Piece::Newline)
+        .any(|piece| *piece == Piece::Other(':'))
 }
 
-/// Bytes of all definitions with the terminals they name put in. Terminals that name each other in a circle are none, which the
-/// compiler says.
+/// Bytes of all definitions with the terminals they name put in. Terminals that name each other in
+/// a circle are none, which the compiler says.
 fn written_out(definitions: &HashMap<&str, Definition<'_>>) -> usize {
     let mut sizes: HashMap<&str, usize> = HashMap::new();
     let mut total = 0usize;
@@ -120,7 +128,10 @@ fn written_out(definitions: &HashMap<&str, Definition<'_>>) -> usize {
                 sizes.insert(name, 0);
                 left.push((name, true));
                 left.extend(
-                    names.iter().filter(|name| !sizes.contains_key(*name)).map(|name| (*name, false)),
+                    names
+                        .iter()
+                        .filter(|name| !sizes.contains_key(*name))
+                        .map(|name| (*name, false)),
                 );
             }
         }
@@ -146,13 +157,16 @@ fn pieces(lark: &str) -> impl Iterator<Item = Piece<'_>> {
 /// The piece that a text begins with, if it is one, and its length.
 fn piece(text: &str) -> Option<(Option<Piece<'_>>, usize)> {
     let name_length = |text: &str| {
-        text.find(|c: char| !c.is_ascii_alphanumeric() && c != '_' && c != '-').unwrap_or(text.len())
+        text.find(|c: char| !c.is_ascii_alphanumeric() && c != '_' && c != '-')
+            .unwrap_or(text.len())
     };
     let first = text.chars().next()?;
     let after = &text[first.len_utf8()..];
     Some(match first {
         // A comment, up to the end of its line.
-        '#' | '/' if first == '#' || after.starts_with('/') => (None, text.find('\n').unwrap_or(text.len())),
+        '#' | '/' if first == '#' || after.starts_with('/') => {
+            (None, text.find('\n').unwrap_or(text.len()))
+        }
         ' ' | '\t' | '\r' => (None, 1),
         '\n' => (Some(Piece::Newline), 1),
         '"' | '/' => {
@@ -222,7 +236,10 @@ mod tests {
     fn terminals_are_counted_as_they_are_written_out() {
         let doubled: String = (0..30).map(|i| format!("T{i}: T{} T{}\n", i + 1, i + 1)).collect();
         let doubled = format!("start: T0\n{doubled}T30: \"x\"\n");
-        assert!(refused(&doubled).is_some_and(|reason| reason.contains("written out")), "{doubled}");
+        assert!(
+            refused(&doubled).is_some_and(|reason| reason.contains("written out")),
+            "{doubled}"
+        );
         let circle = "start: A\nA: B \"x\"\nB: A\n";
         assert_eq!(refused(circle), None);
         let many: String = (0..10_000).map(|i| format!("T{i} ")).collect();

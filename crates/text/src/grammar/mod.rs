@@ -1,7 +1,7 @@
-//! Grammars: which tokens may come next so that an answer is JSON of a schema, fits a regular expression, a list or a
-//! grammar, or is a call of a tool. Thinking stays free; the grammar begins where it ends, and nothing ends before the
-//! grammar does. Whoever asks is not trusted: sizes are bounded before anything recurses, and compiling has its own
-//! threads.
+//! Grammars: which tokens may come next so that an answer is JSON of a schema, fits a regular
+//! expression, a list or a grammar, or is a call of a tool. Thinking stays free; the grammar begins
+//! where it ends, and nothing ends before the grammar does. Whoever asks is not trusted: sizes are
+//! bounded before anything recurses, and compiling has its own threads.
 
 mod bounds;
 mod calls;
@@ -154,7 +154,11 @@ impl Grammars {
             rules += &calls::rules(shape.calls, self.call_tokens)?;
         }
         if rules.len() > MAX_BYTES {
-            return Err(GrammarError::TooLarge { what: "bytes", found: rules.len(), most: MAX_BYTES });
+            return Err(GrammarError::TooLarge {
+                what: "bytes",
+                found: rules.len(),
+                most: MAX_BYTES,
+            });
         }
         // What chat templates have between thinking and answer.
         let lead = if shape.thinking { "\"\\n\\n\" " } else { "" };
@@ -163,7 +167,15 @@ impl Grammars {
         let matcher = self.compilers.run(what, move || matcher(&factory, lark, what))?;
         let opening = if shape.thinking { self.think_end } else { None };
         let open = opening.is_none();
-        Ok(Grammar { matcher, ends: Arc::clone(&self.ends), opening, open, before: 0, inside: 0, after: 0 })
+        Ok(Grammar {
+            matcher,
+            ends: Arc::clone(&self.ends),
+            opening,
+            open,
+            before: 0,
+            inside: 0,
+            after: 0,
+        })
     }
 }
 
@@ -175,15 +187,17 @@ fn compact(schema: &Value) -> Value {
         // Nothing fits; the compiler says so.
         other => return other.clone(),
     };
-    let spacing = json!({"whitespace_flexible": false, "item_separator": ", ", "key_separator": ": "});
+    let spacing =
+        json!({"whitespace_flexible": false, "item_separator": ", ", "key_separator": ": "});
     schema.insert("x-guidance".to_owned(), spacing);
     let mut schema = Value::Object(schema);
     narrow(&mut schema);
     schema
 }
 
-/// Brings bounds of numbers within what the compiler counts: the ends of 64 bits, as types of other languages have them,
-/// become those of 18 digits, so that what fits still fits the schema as it was.
+/// Brings bounds of numbers within what the compiler counts: the ends of 64 bits, as types of other
+/// languages have them, become those of 18 digits, so that what fits still fits the schema as it
+/// was.
 fn narrow(value: &mut Value) {
     match value {
         Value::Object(object) => {
@@ -207,9 +221,13 @@ fn narrow(value: &mut Value) {
     }
 }
 
-/// Compiles a grammar and asks it for its first tokens: what cannot even begin is refused here, and what takes
-/// long is not left to whoever writes answers.
-fn matcher(factory: &ParserFactory, lark: String, what: &'static str) -> Result<Matcher, GrammarError> {
+/// Compiles a grammar and asks it for its first tokens: what cannot even begin is refused here, and
+/// what takes long is not left to whoever writes answers.
+fn matcher(
+    factory: &ParserFactory,
+    lark: String,
+    what: &'static str,
+) -> Result<Matcher, GrammarError> {
     let refused = |error: &str| GrammarError::Refused { what, reason: reason(error) };
     let parser = factory.create_parser(TopLevelGrammar::from_lark(lark));
     let mut matcher = Matcher::new(Ok(parser.map_err(|error| refused(&error.to_string()))?));
@@ -223,7 +241,8 @@ fn reason(error: &str) -> String {
         return "nothing fits it".to_owned();
     }
     if error.contains("without 'referencing' feature") {
-        return "a `$ref` leads elsewhere, only references within it (`#/...`) are followed".to_owned();
+        return "a `$ref` leads elsewhere, only references within it (`#/...`) are followed"
+            .to_owned();
     }
     // A regular expression is repeated over several lines before it is said what is wrong with it.
     if error.contains("regex parse error:")
@@ -276,7 +295,8 @@ impl Grammar {
         if self.after > 0 {
             return Ok(());
         }
-        let mask = self.matcher.compute_mask_or_eos().map_err(|error| first_line(&error.to_string()))?;
+        let mask =
+            self.matcher.compute_mask_or_eos().map_err(|error| first_line(&error.to_string()))?;
         let known = mask.len().min(logits.len());
         for (word, logits) in mask.as_slice().iter().zip(logits[..known].chunks_mut(32)) {
             if *word != u32::MAX {
@@ -307,8 +327,10 @@ impl Grammar {
             self.after += usize::from(whole);
             return whole;
         }
-        let known = self.matcher.tok_env().is_ok_and(|env| (token as usize) < env.tok_trie().vocab_size());
-        let fits = known && self.matcher.try_consume_tokens(&[token]).is_ok_and(|consumed| consumed == 1);
+        let known =
+            self.matcher.tok_env().is_ok_and(|env| (token as usize) < env.tok_trie().vocab_size());
+        let fits =
+            known && self.matcher.try_consume_tokens(&[token]).is_ok_and(|consumed| consumed == 1);
         self.inside += usize::from(fits);
         fits
     }
@@ -333,7 +355,9 @@ impl Grammar {
     /// Whether an answer may end here.
     pub fn is_whole(&mut self) -> bool {
         self.open
-            && (self.after > 0 || self.matcher.is_stopped() || self.matcher.is_accepting().unwrap_or(false))
+            && (self.after > 0
+                || self.matcher.is_stopped()
+                || self.matcher.is_accepting().unwrap_or(false))
     }
 }
 

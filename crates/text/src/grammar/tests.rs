@@ -11,7 +11,9 @@ pub(super) fn tokenizer() -> Tokenizer {
 pub(super) fn takes(grammar: &Grammar, tokenizer: &Tokenizer, text: &str) -> bool {
     let mut grammar = grammar.clone();
     let ids = tokenizer.encode(text, Specials::Parse);
-    ids.iter().all(|id| grammar.push(*id)) && grammar.is_whole() && grammar.push(tokenizer.ends()[0])
+    ids.iter().all(|id| grammar.push(*id))
+        && grammar.is_whole()
+        && grammar.push(tokenizer.ends()[0])
 }
 
 fn json_of(grammars: &Grammars, schema: &Value, thinking: bool) -> Result<Grammar, GrammarError> {
@@ -37,7 +39,11 @@ fn json_of_a_schema_and_nothing_else() {
         assert_eq!(takes(&grammar, &tokenizer, text), fits, "{text}");
     }
     let object = json_of(&grammars, &json!({"type": "object"}), true).unwrap();
-    assert!(takes(&object, &tokenizer, "I think <|x|>\n</think>\n\n{\"any\": [1, {\"é👋\": null}]}"));
+    assert!(takes(
+        &object,
+        &tokenizer,
+        "I think <|x|>\n</think>\n\n{\"any\": [1, {\"é👋\": null}]}"
+    ));
     assert!(!takes(&object, &tokenizer, "I think"));
     assert!(!takes(&object, &tokenizer, "hm</think>\n\n[]"));
 }
@@ -51,7 +57,10 @@ fn what_cannot_be_followed_is_refused() {
         json!({"$ref": "#/nowhere"}),
         json!({"type": "string", "pattern": "("}),
     ] {
-        assert!(matches!(json_of(&grammars, &schema, false), Err(GrammarError::Refused { .. })), "{schema}");
+        assert!(
+            matches!(json_of(&grammars, &schema, false), Err(GrammarError::Refused { .. })),
+            "{schema}"
+        );
     }
     let large = json!({"description": "x".repeat(bounds::MAX_BYTES)});
     assert!(matches!(json_of(&grammars, &large, false), Err(GrammarError::TooLarge { .. })));
@@ -61,8 +70,7 @@ fn what_cannot_be_followed_is_refused() {
 fn masks_and_pushes_agree_and_steps_can_be_taken_back() {
     let tokenizer = tokenizer();
     let grammars = Grammars::new(&tokenizer).unwrap();
-    let schema =
-        json!({"type": "array", "items": {"anyOf": [{"type": "number"}, {"type": "string"}]}, "maxItems": 3});
+    let schema = json!({"type": "array", "items": {"anyOf": [{"type": "number"}, {"type": "string"}]}, "maxItems": 3});
     let mut grammar = json_of(&grammars, &schema, true).unwrap();
     let mut ids = tokenizer.encode("a\n</think>\n\n[1.5, \"é\"]", Specials::Parse);
     ids.push(tokenizer.ends()[0]);
@@ -108,8 +116,10 @@ fn calls_have_the_models_own_form() {
     ];
     let block = |inner: &str| format!("<tool_call>\n{inner}\n</tool_call>");
     let open = |parameters: &[(&str, &str)]| {
-        let blocks: String =
-            parameters.iter().map(|(k, v)| format!("<parameter={k}>\n{v}\n</parameter>\n")).collect();
+        let blocks: String = parameters
+            .iter()
+            .map(|(k, v)| format!("<parameter={k}>\n{v}\n</parameter>\n"))
+            .collect();
         block(&format!("<function=open>\n{blocks}</function>"))
     };
     let now = block("<function=now>\n</function>");

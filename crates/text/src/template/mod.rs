@@ -1,6 +1,6 @@
-//! Chat templates: the Jinja that comes with a model, rendered to the byte as Python's jinja2 does under transformers.
-//! A template is part of an untrusted file, so its size, its steps and its depth are bounded; the memory that a step
-//! can take (`x ~ x`, over and over) is not.
+//! Chat templates: the Jinja that comes with a model, rendered to the byte as Python's jinja2 does
+//! under transformers. A template is part of an untrusted file, so its size, its steps and its
+//! depth are bounded; the memory that a step can take (`x ~ x`, over and over) is not.
 
 mod manners;
 mod python;
@@ -25,8 +25,8 @@ const MAX_SOURCE: usize = 128 << 10;
 /// Instructions a rendering may take. A template like Qwen's takes about 100 a message.
 const FUEL: u64 = 2_000_000;
 
-/// The parser and the destructors recurse without a limit of their own. This holds any nesting that `MAX_SOURCE` and
-/// `FUEL` leave possible; only what is used of it is ever backed by memory.
+/// The parser and the destructors recurse without a limit of their own. This holds any nesting that
+/// `MAX_SOURCE` and `FUEL` leave possible; only what is used of it is ever backed by memory.
 const STACK: usize = 256 << 20;
 
 /// Why a template gave no text.
@@ -56,7 +56,8 @@ pub enum TemplateError {
 /// What a template is rendered from.
 #[derive(Clone, Debug)]
 pub struct Prompt<'a> {
-    /// Messages as in the chat API: `role`, `content` (text or parts), `tool_calls` (arguments as an object), ...
+    /// Messages as in the chat API: `role`, `content` (text or parts), `tool_calls` (arguments as
+    /// an object), ...
     pub messages: &'a [Value],
     /// Descriptions of the tools on offer; an empty list is none.
     pub tools: &'a [Value],
@@ -71,7 +72,13 @@ pub struct Prompt<'a> {
 impl Default for Prompt<'_> {
     fn default() -> Self {
         let (messages, tools) = (&[], &[]);
-        Self { messages, tools, add_generation_prompt: true, enable_thinking: None, extra: Map::new() }
+        Self {
+            messages,
+            tools,
+            add_generation_prompt: true,
+            enable_thinking: None,
+            extra: Map::new(),
+        }
     }
 }
 
@@ -93,7 +100,8 @@ impl ChatTemplate {
         }
         let mut template = deep(move || {
             let mut environment = Environment::new();
-            environment.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
+            environment
+                .set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
             environment.set_fuel(Some(FUEL));
             environment.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
             environment.set_unknown_method_callback(strings::method);
@@ -141,7 +149,8 @@ impl ChatTemplate {
     }
 }
 
-/// `{% generation %}` marks what the assistant says, for training; here it is a scope and nothing else.
+/// `{% generation %}` marks what the assistant says, for training; here it is a scope and nothing
+/// else.
 fn without_generation(source: &str) -> Cow<'_, str> {
     static TAG: LazyLock<Option<Regex>> =
         LazyLock::new(|| Regex::new(r"(\{%[-+]?\s*)(end)?generation(\s*[-+]?%\})").ok());
@@ -162,7 +171,8 @@ fn deep<T: Send>(work: impl FnOnce() -> Result<T, Error> + Send) -> Result<T, Te
 }
 
 fn typed(error: &Error) -> TemplateError {
-    let mut causes = std::iter::successors(Some(error as &dyn std::error::Error), |&error| error.source());
+    let mut causes =
+        std::iter::successors(Some(error as &dyn std::error::Error), |&error| error.source());
     if let Some(Refusal(message)) = causes.find_map(|error| error.downcast_ref()) {
         return TemplateError::Refused(message.clone());
     }
@@ -201,7 +211,8 @@ mod tests {
             ("%A, %B %d, %H:%M:%S", "Wednesday, March 04, 05:06:07"),
             ("%I %p %j %y %%", "05 AM 063 26 %"),
         ] {
-            let template = ChatTemplate::with_clock(&format!("{{{{ strftime_now('{format}') }}}}"), now);
+            let template =
+                ChatTemplate::with_clock(&format!("{{{{ strftime_now('{format}') }}}}"), now);
             let rendered = template.and_then(|template| template.render(&Prompt::default()));
             assert_eq!(rendered.expect("renders"), text);
         }

@@ -1,5 +1,5 @@
-//! Python's ways with values, where minijinja differs: some tests and filters, floats, and `json.dumps` behind the
-//! filter `tojson`.
+//! Python's ways with values, where minijinja differs: some tests and filters, floats, and
+//! `json.dumps` behind the filter `tojson`.
 
 use std::fmt::Write;
 
@@ -29,7 +29,10 @@ pub(super) fn is_number(value: &Value) -> bool {
 
 /// The test `sequence`: what has a length and items, text, maps and what is not defined among them.
 pub(super) fn is_sequence(value: &Value) -> bool {
-    matches!(value.kind(), ValueKind::Seq | ValueKind::String | ValueKind::Map | ValueKind::Undefined)
+    matches!(
+        value.kind(),
+        ValueKind::Seq | ValueKind::String | ValueKind::Map | ValueKind::Undefined
+    )
 }
 
 /// The filter `length`: what is not defined has none of anything.
@@ -37,11 +40,14 @@ pub(super) fn length(value: &Value) -> Result<usize, Error> {
     match value.len() {
         Some(length) => Ok(length),
         None if value.is_undefined() => Ok(0),
-        None => Err(Error::new(ErrorKind::InvalidOperation, format!("{} has no length", value.kind()))),
+        None => {
+            Err(Error::new(ErrorKind::InvalidOperation, format!("{} has no length", value.kind())))
+        }
     }
 }
 
-/// The filter `int`: a number cut to a whole one, or what a text spells in `base`; `default` for everything else.
+/// The filter `int`: a number cut to a whole one, or what a text spells in `base`; `default` for
+/// everything else.
 pub(super) fn as_int_or(
     value: &Value,
     default: Option<Value>,
@@ -62,7 +68,8 @@ pub(super) fn as_int_or(
                 2 => text.trim_start_matches("0b"),
                 _ => text,
             };
-            let whole = (2..=36).contains(&base).then(|| i64::from_str_radix(bare, base).ok()).flatten();
+            let whole =
+                (2..=36).contains(&base).then(|| i64::from_str_radix(bare, base).ok()).flatten();
             whole.map(Value::from).or_else(|| cut(text.parse().ok()?))
         }),
         _ => None,
@@ -70,7 +77,11 @@ pub(super) fn as_int_or(
     Ok(number.unwrap_or(default))
 }
 
-fn default_or(given: Option<Value>, options: &Kwargs, absent: impl Into<Value>) -> Result<Value, Error> {
+fn default_or(
+    given: Option<Value>,
+    options: &Kwargs,
+    absent: impl Into<Value>,
+) -> Result<Value, Error> {
     match given {
         Some(given) => Ok(given),
         None if options.has("default") => options.get("default"),
@@ -79,7 +90,11 @@ fn default_or(given: Option<Value>, options: &Kwargs, absent: impl Into<Value>) 
 }
 
 /// The filter `float`, with a `default` for what is no number.
-pub(super) fn as_float_or(value: &Value, default: Option<Value>, options: Kwargs) -> Result<Value, Error> {
+pub(super) fn as_float_or(
+    value: &Value,
+    default: Option<Value>,
+    options: Kwargs,
+) -> Result<Value, Error> {
     let default = default_or(default, &options, 0.0)?;
     options.assert_all_used()?;
     let number = match value.kind() {
@@ -93,8 +108,13 @@ pub(super) fn as_float_or(value: &Value, default: Option<Value>, options: Kwargs
 
 /// The test `iterable`: what has items, and what is not defined, but not none.
 pub(super) fn is_iterable(value: &Value) -> bool {
-    let kinds =
-        [ValueKind::Seq, ValueKind::Iterable, ValueKind::String, ValueKind::Map, ValueKind::Undefined];
+    let kinds = [
+        ValueKind::Seq,
+        ValueKind::Iterable,
+        ValueKind::String,
+        ValueKind::Map,
+        ValueKind::Undefined,
+    ];
     kinds.contains(&value.kind())
 }
 
@@ -134,7 +154,9 @@ pub(super) fn to_json(value: &Value, args: Kwargs) -> Result<String, Error> {
         None if indent.is_some() => (",", ": "),
         None => (", ", ": "),
         Some([item, key]) => (&**item, &**key),
-        Some(_) => return Err(Error::new(ErrorKind::InvalidOperation, "tojson: separators are two")),
+        Some(_) => {
+            return Err(Error::new(ErrorKind::InvalidOperation, "tojson: separators are two"));
+        }
     };
     let ensure_ascii = args.get::<Option<bool>>("ensure_ascii")?.unwrap_or(false);
     let sort_keys = args.get::<Option<bool>>("sort_keys")?.unwrap_or(false);
@@ -169,7 +191,9 @@ impl Json<'_> {
                 })
             }
             ValueKind::Seq | ValueKind::Iterable => {
-                self.bracketed('[', ']', depth, value.try_iter()?, |json, item| json.value(&item, depth + 1))
+                self.bracketed('[', ']', depth, value.try_iter()?, |json, item| {
+                    json.value(&item, depth + 1)
+                })
             }
             ValueKind::String => {
                 self.string(value.as_str().unwrap_or_default());
@@ -180,7 +204,10 @@ impl Json<'_> {
                     self.text.push_str(&scalar);
                     Ok(())
                 }
-                None => Err(Error::new(ErrorKind::BadSerialization, format!("tojson: {kind} is not JSON"))),
+                None => Err(Error::new(
+                    ErrorKind::BadSerialization,
+                    format!("tojson: {kind} is not JSON"),
+                )),
             },
         }
     }

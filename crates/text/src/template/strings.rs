@@ -1,4 +1,5 @@
-//! Methods of Python's strings that the template engine does not have. Places in a text are counted in characters.
+//! Methods of Python's strings that the template engine does not have. Places in a text are counted
+//! in characters.
 
 use minijinja::value::Tuple;
 use minijinja::{Error, ErrorKind, State, Value};
@@ -8,7 +9,12 @@ use minijinja_contrib::pycompat::unknown_method_callback;
 const MAX_WIDTH: usize = 1 << 16;
 
 /// Calls a method that the engine does not know.
-pub(super) fn method(state: &mut State, value: &Value, name: &str, args: &[Value]) -> Result<Value, Error> {
+pub(super) fn method(
+    state: &mut State,
+    value: &Value,
+    name: &str,
+    args: &[Value],
+) -> Result<Value, Error> {
     match value.as_str().and_then(|text| of_string(text, name, args).transpose()) {
         Some(result) => result,
         // Without a limit it does not matter from which side a text is split.
@@ -21,19 +27,23 @@ pub(super) fn method(state: &mut State, value: &Value, name: &str, args: &[Value
 fn of_string(text: &str, name: &str, args: &[Value]) -> Result<Option<Value>, Error> {
     let argument = |i: usize| {
         let text = args.get(i).and_then(Value::as_str);
-        text.ok_or_else(|| Error::new(ErrorKind::InvalidOperation, format!("{name}: a string is missing")))
+        text.ok_or_else(|| {
+            Error::new(ErrorKind::InvalidOperation, format!("{name}: a string is missing"))
+        })
     };
     Ok(Some(match name {
         "removeprefix" => text.strip_prefix(argument(0)?).unwrap_or(text).into(),
         "removesuffix" => text.strip_suffix(argument(0)?).unwrap_or(text).into(),
         "index" | "rindex" => {
-            let at = if name == "index" { text.find(argument(0)?) } else { text.rfind(argument(0)?) };
+            let at =
+                if name == "index" { text.find(argument(0)?) } else { text.rfind(argument(0)?) };
             let at = at.map(|at| text[..at].chars().count());
             at.ok_or_else(|| Error::new(ErrorKind::InvalidOperation, "substring not found"))?.into()
         }
         "partition" | "rpartition" => {
             let mark = argument(0)?;
-            let parts = if name == "partition" { text.split_once(mark) } else { text.rsplit_once(mark) };
+            let parts =
+                if name == "partition" { text.split_once(mark) } else { text.rsplit_once(mark) };
             let parts = match (parts, name) {
                 (Some((before, after)), _) => [before, mark, after],
                 (None, "partition") => [text, "", ""],

@@ -1,4 +1,5 @@
-//! Byte-level BPE: GPT-2's spelling of bytes as characters, and the merging of one piece into tokens.
+//! Byte-level BPE: GPT-2's spelling of bytes as characters, and the merging of one piece into
+//! tokens.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -36,7 +37,8 @@ fn pair(left: u32, right: u32) -> u64 {
     u64::from(left) << 32 | u64::from(right)
 }
 
-/// Spreads pairs, and ranks, by one multiplication. The rules come with the model, so nobody can choose pairs that collide.
+/// Spreads pairs, and ranks, by one multiplication. The rules come with the model, so nobody can
+/// choose pairs that collide.
 #[derive(Default)]
 struct PairHasher(u64);
 
@@ -69,15 +71,16 @@ struct Symbol {
 const GONE: u32 = u32::MAX;
 const NONE: u32 = u32::MAX;
 
-/// Pieces longer than this are merged by [`Bpe::merge_long`]: in time that grows as they do, where one queue of all
-/// pairs has to be put in order. Words are shorter, and faster with the queue.
+/// Pieces longer than this are merged by [`Bpe::merge_long`]: in time that grows as they do, where
+/// one queue of all pairs has to be put in order. Words are shorter, and faster with the queue.
 const LONG: usize = 1024;
 
 /// Memory that merging reuses from piece to piece.
 #[derive(Default)]
 pub(super) struct Scratch {
     symbols: Vec<Symbol>,
-    /// (rank, index of the left symbol, left token, right token); stale once either token has changed.
+    /// (rank, index of the left symbol, left token, right token); stale once either token has
+    /// changed.
     queue: BinaryHeap<Reverse<(u32, u32, u32, u32)>>,
 }
 
@@ -101,13 +104,17 @@ impl Bpe {
     pub(super) fn new(rules: &[String], id: impl Fn(&str) -> Option<u32>) -> Result<Self, Error> {
         let mut byte_ids = [0; 256];
         for (byte, byte_id) in (0..=255).zip(&mut byte_ids) {
-            *byte_id = id(byte_char(byte).encode_utf8(&mut [0; 4])).ok_or(Error::MissingByte(byte))?;
+            *byte_id =
+                id(byte_char(byte).encode_utf8(&mut [0; 4])).ok_or(Error::MissingByte(byte))?;
         }
-        let mut merges = HashMap::with_capacity_and_hasher(rules.len(), BuildHasherDefault::default());
+        let mut merges =
+            HashMap::with_capacity_and_hasher(rules.len(), BuildHasherDefault::default());
         for (index, rule) in rules.iter().enumerate() {
             let wrong = |problem| Error::Merge { index, merge: rule.clone(), problem };
             let (left, right) = rule.split_once(' ').ok_or_else(|| wrong("is not two tokens"))?;
-            let known = |token: &str| id(token).ok_or_else(|| wrong("names a token that text cannot become"));
+            let known = |token: &str| {
+                id(token).ok_or_else(|| wrong("names a token that text cannot become"))
+            };
             let merged = known(&format!("{left}{right}"))?;
             if merges.insert(pair(known(left)?, known(right)?), (index as u32, merged)).is_some() {
                 return Err(wrong("stands twice"));
@@ -116,8 +123,8 @@ impl Bpe {
         Ok(Self { byte_ids, merges })
     }
 
-    /// Appends the tokens of `piece`: of all adjacent pairs the one of lowest rank is merged, the leftmost first,
-    /// until none is left.
+    /// Appends the tokens of `piece`: of all adjacent pairs the one of lowest rank is merged, the
+    /// leftmost first, until none is left.
     pub(super) fn encode(&self, piece: &[u8], scratch: &mut Scratch, ids: &mut Vec<u32>) {
         let Scratch { symbols, queue } = scratch;
         symbols.clear();
@@ -135,7 +142,11 @@ impl Bpe {
         ids.extend(symbols.iter().map(|symbol| symbol.id).filter(|id| *id != GONE));
     }
 
-    fn merge_short(&self, symbols: &mut [Symbol], queue: &mut BinaryHeap<Reverse<(u32, u32, u32, u32)>>) {
+    fn merge_short(
+        &self,
+        symbols: &mut [Symbol],
+        queue: &mut BinaryHeap<Reverse<(u32, u32, u32, u32)>>,
+    ) {
         for at in 0..symbols.len() as u32 {
             self.enqueue(symbols, queue, at);
         }
@@ -150,27 +161,32 @@ impl Bpe {
         }
     }
 
-    /// The same merges in the same order. Places of a pair are found from left to right, so that sorting them is a merge of
-    /// few runs, and each pair is put in order on its own.
+    /// The same merges in the same order. Places of a pair are found from left to right, so that
+    /// sorting them is a merge of few runs, and each pair is put in order on its own.
     fn merge_long(&self, symbols: &mut [Symbol]) {
         let mut waiting = Waiting::default();
         for at in 0..symbols.len() as u32 {
             self.note(symbols, &mut waiting, at);
         }
         while let Some(Reverse(rank)) = waiting.ranks.pop() {
-            let Some(Places { left, right, at: mut places }) = waiting.pairs.remove(&rank) else { continue };
+            let Some(Places { left, right, at: mut places }) = waiting.pairs.remove(&rank) else {
+                continue;
+            };
             places.sort();
             for (i, at) in places.iter().copied().enumerate() {
                 if !is_pair(symbols, at, left, right) {
                     continue;
                 }
                 let prev = self.merge(symbols, at, left, right);
-                let before = if prev == NONE { None } else { self.note(symbols, &mut waiting, prev) };
+                let before =
+                    if prev == NONE { None } else { self.note(symbols, &mut waiting, prev) };
                 let after = self.note(symbols, &mut waiting, at);
-                // A new pair may go first, in vocabularies that make one token in two ways; the rest waits.
+                // A new pair may go first, in vocabularies that make one token in two ways; the
+                // rest waits.
                 if before.into_iter().chain(after).any(|new| new < rank) {
                     places.drain(..=i);
-                    let rest = waiting.pairs.entry(rank).or_insert(Places { left, right, at: Vec::new() });
+                    let rest =
+                        waiting.pairs.entry(rank).or_insert(Places { left, right, at: Vec::new() });
                     rest.at.append(&mut places);
                     waiting.ranks.push(Reverse(rank));
                     break;
@@ -199,7 +215,12 @@ impl Bpe {
     }
 
     /// Queues the pair that starts at `at`, if it merges.
-    fn enqueue(&self, symbols: &[Symbol], queue: &mut BinaryHeap<Reverse<(u32, u32, u32, u32)>>, at: u32) {
+    fn enqueue(
+        &self,
+        symbols: &[Symbol],
+        queue: &mut BinaryHeap<Reverse<(u32, u32, u32, u32)>>,
+        at: u32,
+    ) {
         if let Some((rank, left, right)) = self.find(symbols, at) {
             queue.push(Reverse((rank, at, left, right)));
         }

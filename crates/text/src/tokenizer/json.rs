@@ -1,5 +1,5 @@
-//! `tokenizer.json` -> [`Vocabulary`]. The file describes a pipeline; anything in it that differs from the one
-//! pipeline known here is refused by name.
+//! `tokenizer.json` -> [`Vocabulary`]. The file describes a pipeline; anything in it that differs
+//! from the one pipeline known here is refused by name.
 
 use std::collections::HashMap;
 
@@ -61,9 +61,19 @@ enum Merge {
 pub(super) fn vocabulary(bytes: &[u8]) -> Result<Vocabulary, Error> {
     let file: File = serde_json::from_slice(bytes)?;
     check("normalizer", &file.normalizer["type"], &[json!("NFC")], "NFC")?;
-    check("post-processor", &file.post_processor["type"], &[Value::Null, json!("ByteLevel")], "ByteLevel")?;
+    check(
+        "post-processor",
+        &file.post_processor["type"],
+        &[Value::Null, json!("ByteLevel")],
+        "ByteLevel",
+    )?;
     check("decoder", &file.decoder["type"], &[json!("ByteLevel")], "ByteLevel")?;
-    check("model", file.model.rest.get("type").unwrap_or(&Value::Null), &[json!("BPE"), Value::Null], "BPE")?;
+    check(
+        "model",
+        file.model.rest.get("type").unwrap_or(&Value::Null),
+        &[json!("BPE"), Value::Null],
+        "BPE",
+    )?;
     for (part, found) in &file.model.rest {
         if part != "type" && ![Value::Null, json!(false), json!("")].contains(found) {
             let found = format!("{part}={found}");
@@ -72,7 +82,8 @@ pub(super) fn vocabulary(bytes: &[u8]) -> Result<Vocabulary, Error> {
     }
     let pre = split_name(&file.pre_tokenizer)?.to_owned();
 
-    let size = file.model.vocab.values().chain(file.added_tokens.iter().map(|added| &added.id)).max();
+    let size =
+        file.model.vocab.values().chain(file.added_tokens.iter().map(|added| &added.id)).max();
     let size = size.map_or(0, |id| *id as usize + 1);
     if size > MAX_TOKENS {
         return Err(Error::TooManyTokens { tokens: size, limit: MAX_TOKENS });
@@ -90,7 +101,8 @@ pub(super) fn vocabulary(bytes: &[u8]) -> Result<Vocabulary, Error> {
     for (token, id) in file.model.vocab {
         place(id, token, 1)?;
     }
-    for Added { id, content, special, single_word, lstrip, rstrip, normalized } in file.added_tokens {
+    for Added { id, content, special, single_word, lstrip, rstrip, normalized } in file.added_tokens
+    {
         let switches = [
             (single_word, "single_word"),
             (lstrip, "lstrip"),
@@ -107,7 +119,14 @@ pub(super) fn vocabulary(bytes: &[u8]) -> Result<Vocabulary, Error> {
         Merge::Text(merge) => merge,
     });
     let merges = merges.collect();
-    Ok(Vocabulary { model: "gpt2".into(), pre, tokens, token_types, merges, ..Vocabulary::default() })
+    Ok(Vocabulary {
+        model: "gpt2".into(),
+        pre,
+        tokens,
+        token_types,
+        merges,
+        ..Vocabulary::default()
+    })
 }
 
 /// The split behind `Sequence[Split, ByteLevel]`, byte-level in spelling alone.
@@ -121,8 +140,12 @@ fn split_name(pre_tokenizer: &Value) -> Result<&'static str, Error> {
         &[json!(["Sequence", "Split", "ByteLevel", null])],
         "Sequence, Split, ByteLevel",
     )?;
-    let switches =
-        json!([&split["behavior"], &split["invert"], &spelling["add_prefix_space"], &spelling["use_regex"]]);
+    let switches = json!([
+        &split["behavior"],
+        &split["invert"],
+        &spelling["add_prefix_space"],
+        &spelling["use_regex"]
+    ]);
     let known = "Isolated, not inverted, no prefix space, no second pattern";
     check("pre-tokenizer switches", &switches, &[json!(["Isolated", false, false, false])], known)?;
     let pattern = &split["pattern"]["Regex"];
@@ -133,7 +156,12 @@ fn split_name(pre_tokenizer: &Value) -> Result<&'static str, Error> {
     })
 }
 
-fn check(part: &'static str, found: &Value, allowed: &[Value], known: &'static str) -> Result<(), Error> {
+fn check(
+    part: &'static str,
+    found: &Value,
+    allowed: &[Value],
+    known: &'static str,
+) -> Result<(), Error> {
     if allowed.contains(found) {
         return Ok(());
     }

@@ -1,5 +1,5 @@
-//! The tokenizer: text to ids and ids to bytes. One type, built from a `tokenizer.json` or from the vocabulary in a
-//! GGUF file; the same vocabulary gives the same tokenizer either way.
+//! The tokenizer: text to ids and ids to bytes. One type, built from a `tokenizer.json` or from the
+//! vocabulary in a GGUF file; the same vocabulary gives the same tokenizer either way.
 
 mod bpe;
 mod json;
@@ -34,7 +34,8 @@ pub enum Specials {
     Literal,
 }
 
-/// Whether control tokens appear in decoded text. User-defined tokens, such as `<think>`, always do.
+/// Whether control tokens appear in decoded text. User-defined tokens, such as `<think>`, always
+/// do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Controls {
     /// Leave them out.
@@ -67,7 +68,8 @@ impl Tokenizer {
     pub fn from_json(path: impl AsRef<Path>) -> Result<Self, TokenizerError> {
         let path = path.as_ref();
         let bytes = std::fs::read(path);
-        let bytes = bytes.map_err(|source| TokenizerError::Read { path: path.to_owned(), source })?;
+        let bytes =
+            bytes.map_err(|source| TokenizerError::Read { path: path.to_owned(), source })?;
         Self::from_json_bytes(&bytes)
     }
 
@@ -79,13 +81,27 @@ impl Tokenizer {
     /// Builds the tokenizer that a GGUF file's metadata describes.
     pub fn from_vocabulary(vocabulary: Vocabulary) -> Result<Self, TokenizerError> {
         use TokenizerError as Error;
-        let Vocabulary { model, pre, tokens, token_types, merges, bos, eos, pad, add_bos, mut ends } =
-            vocabulary;
+        let Vocabulary {
+            model,
+            pre,
+            tokens,
+            token_types,
+            merges,
+            bos,
+            eos,
+            pad,
+            add_bos,
+            mut ends,
+        } = vocabulary;
         if model != "gpt2" {
             return Err(Error::Unsupported { part: "model", found: model, known: "gpt2" });
         }
         let Some(split) = Split::named(&pre) else {
-            return Err(Error::Unsupported { part: "split", found: pre, known: split::KNOWN_NAMES });
+            return Err(Error::Unsupported {
+                part: "split",
+                found: pre,
+                known: split::KNOWN_NAMES,
+            });
         };
         if tokens.len() != token_types.len() {
             return Err(Error::TypeCount { tokens: tokens.len(), types: token_types.len() });
@@ -101,7 +117,8 @@ impl Tokenizer {
             }
         }
 
-        let bytes_of_chars: HashMap<char, u8> = (0..=255).map(|byte| (bpe::byte_char(byte), byte)).collect();
+        let bytes_of_chars: HashMap<char, u8> =
+            (0..=255).map(|byte| (bpe::byte_char(byte), byte)).collect();
         let mut ids: HashMap<&str, u32> = HashMap::with_capacity(tokens.len());
         let mut added = HashMap::new();
         let mut kinds = Vec::with_capacity(tokens.len());
@@ -119,7 +136,11 @@ impl Tokenizer {
                 Kind::Normal => bytes.extend(bpe::spelt_bytes(token, &bytes_of_chars)),
                 Kind::Control | Kind::UserDefined => {
                     if token.is_empty() {
-                        return Err(Error::AddedToken { id, token: String::new(), problem: "empty" });
+                        return Err(Error::AddedToken {
+                            id,
+                            token: String::new(),
+                            problem: "empty",
+                        });
                     }
                     bytes.extend_from_slice(token.as_bytes());
                     added.insert(token.clone(), id);
@@ -134,8 +155,10 @@ impl Tokenizer {
             starts.push(bytes.len());
         }
 
-        // BPE never makes a control token, whatever the merges say: `Specials::Literal` rests on it.
-        let text_id = |token: &str| ids.get(token).copied().filter(|id| kinds[*id as usize] != Kind::Control);
+        // BPE never makes a control token, whatever the merges say: `Specials::Literal` rests on
+        // it.
+        let text_id =
+            |token: &str| ids.get(token).copied().filter(|id| kinds[*id as usize] != Kind::Control);
         let bpe = Bpe::new(&merges, text_id)?;
 
         ends.extend(eos);
@@ -162,8 +185,9 @@ impl Tokenizer {
         })
     }
 
-    /// `text` with `mark` inside each name of a control token, if it has any. A template may put it among its own
-    /// control tokens: [`Self::encode_marked`] takes the marks out again and does not mistake it for them.
+    /// `text` with `mark` inside each name of a control token, if it has any. A template may put it
+    /// among its own control tokens: [`Self::encode_marked`] takes the marks out again and does not
+    /// mistake it for them.
     pub fn mark_controls(&self, text: &str, mark: char) -> Option<String> {
         let search = self.control_search.as_ref().filter(|search| search.is_match(text))?;
         let mut marked = text.to_owned();
@@ -240,7 +264,8 @@ impl Tokenizer {
 
     /// The text of `ids`; bytes that are not UTF-8 become U+FFFD.
     pub fn decode(&self, ids: &[u32], controls: Controls) -> String {
-        let bytes: Vec<u8> = ids.iter().flat_map(|id| self.visible_bytes(*id, controls)).copied().collect();
+        let bytes: Vec<u8> =
+            ids.iter().flat_map(|id| self.visible_bytes(*id, controls)).copied().collect();
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
@@ -251,7 +276,11 @@ impl Tokenizer {
     }
 
     pub(crate) fn visible_bytes(&self, id: u32, controls: Controls) -> &[u8] {
-        if controls == Controls::Hide && self.kind(id) == Kind::Control { &[] } else { self.bytes(id) }
+        if controls == Controls::Hide && self.kind(id) == Kind::Control {
+            &[]
+        } else {
+            self.bytes(id)
+        }
     }
 
     /// What a token is for; an id beyond the vocabulary is unused.
@@ -289,7 +318,8 @@ impl Tokenizer {
         self.pad
     }
 
-    /// The tokens that end a generation, ascending: `<|im_end|>`, `<|endoftext|>`, and what the files name.
+    /// The tokens that end a generation, ascending: `<|im_end|>`, `<|endoftext|>`, and what the
+    /// files name.
     pub fn ends(&self) -> &[u32] {
         &self.ends
     }
@@ -302,7 +332,11 @@ impl Tokenizer {
     /// Adds tokens that end a generation, as `generation_config.json` lists them.
     pub fn with_ends(mut self, ids: &[u32]) -> Result<Self, TokenizerError> {
         if let Some(id) = ids.iter().copied().find(|id| *id as usize >= self.len()) {
-            return Err(TokenizerError::OutOfRange { what: "end of generation", id, tokens: self.len() });
+            return Err(TokenizerError::OutOfRange {
+                what: "end of generation",
+                id,
+                tokens: self.len(),
+            });
         }
         self.ends.extend(ids);
         self.ends.sort_unstable();

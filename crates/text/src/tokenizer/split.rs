@@ -1,9 +1,11 @@
-//! How text falls into pieces before BPE: the split patterns that `tokenizer.ggml.pre` names. They run on a linear-time
-//! engine; a backtracking one gives up on a run of a million spaces and leaves the rest of the prompt unsplit.
+//! How text falls into pieces before BPE: the split patterns that `tokenizer.ggml.pre` names. They
+//! run on a linear-time engine; a backtracking one gives up on a run of a million spaces and leaves
+//! the rest of the prompt unsplit.
 
 use regex::Regex;
 
-/// The one alternative with a lookahead: a run of spaces leaves its last one to the word that follows.
+/// The one alternative with a lookahead: a run of spaces leaves its last one to the word that
+/// follows.
 const SPACES_BEFORE_WORD: &str = r"\s+(?!\S)|";
 
 /// `(tokenizer.ggml.pre, pattern)`, the patterns as they stand in `tokenizer.json`.
@@ -45,7 +47,9 @@ impl Split {
                 return None;
             }
             let piece = match self.0.find_at(text, start) {
-                Some(found) if found.start() == start => &text[start..before_word(text, start, found.end())],
+                Some(found) if found.start() == start => {
+                    &text[start..before_word(text, start, found.end())]
+                }
                 Some(found) => &text[start..found.start()],
                 None => &text[start..],
             };
@@ -55,8 +59,8 @@ impl Split {
     }
 }
 
-/// What `\s+(?!\S)` does: the end of the piece `text[start..end]`, less its last space if a word follows. Only the
-/// last alternative, `\s+`, ends in a space that is not a line break.
+/// What `\s+(?!\S)` does: the end of the piece `text[start..end]`, less its last space if a word
+/// follows. Only the last alternative, `\s+`, ends in a space that is not a line break.
 fn before_word(text: &str, start: usize, end: usize) -> usize {
     match text[start..end].chars().next_back() {
         Some(last) if last.is_whitespace() && !matches!(last, '\r' | '\n') => {

@@ -23,7 +23,8 @@ pub struct Vocabulary {
     pub pad: Option<u32>,
     /// `tokenizer.ggml.add_bos_token`.
     pub add_bos: bool,
-    /// Further ids that end a generation: `tokenizer.ggml.eot_token_id`, `eos_token_id` of `generation_config.json`.
+    /// Further ids that end a generation: `tokenizer.ggml.eot_token_id`, `eos_token_id` of
+    /// `generation_config.json`.
     pub ends: Vec<u32>,
 }
 

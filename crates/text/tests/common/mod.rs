@@ -49,5 +49,11 @@ pub(crate) fn byte_vocabulary(words: &[&str]) -> Vocabulary {
     let mut token_types = vec![1; tokens.len()];
     tokens.push("<|im_end|>".into());
     token_types.push(3);
-    Vocabulary { model: "gpt2".into(), pre: "qwen35".into(), tokens, token_types, ..Vocabulary::default() }
+    Vocabulary {
+        model: "gpt2".into(),
+        pre: "qwen35".into(),
+        tokens,
+        token_types,
+        ..Vocabulary::default()
+    }
 }

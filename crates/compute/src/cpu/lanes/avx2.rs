@@ -49,7 +49,8 @@ impl Lanes for Avx2 {
         }
     }
     #[inline(always)] unsafe fn sums(v: [Self; 16]) -> Self {
-        // The same additions as `sum`: halves, quarters, eighths and the last two, of two vectors in each step.
+        // The same additions as `sum`: halves, quarters, eighths and the last two, of two vectors
+        // in each step.
         unsafe {
             macro_rules! halves { ($i:expr) => { _mm256_add_ps(v[$i].0, v[$i].1) } }
             macro_rules! quarters { ($i:expr) => {{
@@ -119,7 +120,8 @@ impl Lanes for Avx2 {
     }
     #[inline(always)] unsafe fn dot(acc: Self::Ints, codes: Self::Ints, x: *const i8) -> Self::Ints {
         unsafe {
-            // Two products of 255 * 127 overflow 16 bits, so even and odd bytes are multiplied apart.
+            // Two products of 255 * 127 overflow 16 bits, so even and odd bytes are multiplied
+            // apart.
             let low = _mm256_set1_epi16(0xff);
             let x = _mm256_set1_epi32(x.cast::<i32>().read_unaligned());
             let (x_even, x_odd) = (_mm256_srai_epi16::<8>(_mm256_slli_epi16::<8>(x)), _mm256_srai_epi16::<8>(x));
@@ -145,7 +147,8 @@ impl Lanes for Avx2 {
                 }
                 return acc;
             }
-            // So many pairs of products fit 16 bits; they are added there, which is half the work. Two rows at a time have registers enough.
+            // So many pairs of products fit 16 bits; they are added there, which is half the work.
+            // Two rows at a time have registers enough.
             let fit = ((32_767 / (2 * 128 * MOST)) as usize).min(N);
             let (zero, ones) = (_mm256_setzero_si256(), _mm256_set1_epi16(1));
             for first in (0..R).step_by(2) {

@@ -42,7 +42,8 @@ impl Lanes for Avx512 {
         }
     }
     #[inline(always)] unsafe fn sums(v: [Self; 16]) -> Self {
-        // The same additions as `sum`, for 16 vectors side by side: each step packs two vectors' halves into one.
+        // The same additions as `sum`, for 16 vectors side by side: each step packs two vectors'
+        // halves into one.
         unsafe {
             macro_rules! step {
                 ($x:expr, $y:expr, $low:expr, $high:expr) => { _mm512_add_ps($low($x, $y), $high($x, $y)) };
@@ -56,7 +57,8 @@ impl Lanes for Avx512 {
             macro_rules! pd { ($f:ident, $x:expr, $y:expr) => {
                 _mm512_castpd_ps($f(_mm512_castps_pd($x), _mm512_castps_pd($y)))
             } }
-            // In each 128-bit part: two numbers of vector i, two of vector i + 4 (and so on by part).
+            // In each 128-bit part: two numbers of vector i, two of vector i + 4 (and so on by
+            // part).
             let (a, b) = (quarters!(0), quarters!(4));
             let (c, d) = (quarters!(8), quarters!(12));
             let ab = _mm512_add_ps(pd!(_mm512_unpacklo_pd, a, b), pd!(_mm512_unpackhi_pd, a, b));

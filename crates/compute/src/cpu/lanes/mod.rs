@@ -1,11 +1,13 @@
-//! Sixteen numbers at a time. Kernels are written once over this trait; the three levels differ only here, and compute
-//! the same bits: multiply-adds are fused everywhere and sums are folded in halves everywhere.
+//! Sixteen numbers at a time. Kernels are written once over this trait; the three levels differ
+//! only here, and compute the same bits: multiply-adds are fused everywhere and sums are folded in
+//! halves everywhere.
 //!
-//! Kernels do without closures around these methods: a closure is compiled without the level's instructions unless it
-//! is inlined, and each method in it then costs a call.
+//! Kernels do without closures around these methods: a closure is compiled without the level's
+//! instructions unless it is inlined, and each method in it then costs a call.
 //!
-//! Every method is unsafe for the same two reasons: the processor must have the level's instructions (`CpuLevel`
-//! checks that once), and pointers must be valid for the 16 elements (or stated bytes) they stand for.
+//! Every method is unsafe for the same two reasons: the processor must have the level's
+//! instructions (`CpuLevel` checks that once), and pointers must be valid for the 16 elements (or
+//! stated bytes) they stand for.
 // The contract of an unsafe kernel covers the block inside it.
 #![allow(clippy::undocumented_unsafe_blocks)]
 
@@ -22,8 +24,8 @@ pub(crate) use scalar::Scalar;
 pub(crate) trait Lanes: Copy {
     /// 16 x i32, or 64 bytes.
     type Ints: Copy;
-    /// Whether some thirty of these may be at hand at a time; else seven, which is what registers hold, and kernels take fewer
-    /// columns or rows.
+    /// Whether some thirty of these may be at hand at a time; else seven, which is what registers
+    /// hold, and kernels take fewer columns or rows.
     const ROOMY: bool = true;
 
     unsafe fn splat(x: f32) -> Self;
@@ -85,9 +87,11 @@ pub(crate) trait Lanes: Copy {
     unsafe fn int_shl<const N: i32>(a: Self::Ints) -> Self::Ints;
     /// Each byte (below 16) replaced by that entry of a table of 16 bytes.
     unsafe fn lookup(table: *const u8, index: Self::Ints) -> Self::Ints;
-    /// Adds to each lane the dot product of its four bytes (unsigned) with the four signed bytes at `x`.
+    /// Adds to each lane the dot product of its four bytes (unsigned) with the four signed bytes at
+    /// `x`.
     unsafe fn dot(acc: Self::Ints, codes: Self::Ints, x: *const i8) -> Self::Ints;
-    /// The same over `N` vectors of codes up to `MOST` and `4 N` signed bytes, for `R` rows of them.
+    /// The same over `N` vectors of codes up to `MOST` and `4 N` signed bytes, for `R` rows of
+    /// them.
     #[inline(always)]
     unsafe fn dots<const MOST: i32, const N: usize, const R: usize>(
         mut acc: [Self::Ints; R],
@@ -119,7 +123,9 @@ pub(crate) trait Lanes: Copy {
     /// Asks for a cache line before it is needed; any address will do.
     #[inline(always)]
     unsafe fn fetch(address: *const u8) {
-        unsafe { std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T1 }>(address.cast()) }
+        unsafe {
+            std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T1 }>(address.cast())
+        }
     }
 
     #[inline(always)]

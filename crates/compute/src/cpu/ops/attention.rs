@@ -1,5 +1,6 @@
-//! Attention over committed pages and the pass's own rows. Keys are taken page by page (64 positions); a page's
-//! softmax is finished before it is merged with those before it, so the rounding follows positions alone.
+//! Attention over committed pages and the pass's own rows. Keys are taken page by page (64
+//! positions); a page's softmax is finished before it is merged with those before it, so the
+//! rounding follows positions alone.
 
 use super::rotate::decode_row;
 use crate::{
@@ -16,13 +17,14 @@ use crate::{
 /// Rows that share the reading of a page.
 const ROW_BLOCK: usize = 8;
 
-/// A page of halves that is read by more pairs of query heads than this is turned into numbers first. Either way
-/// the numbers are the same.
+/// A page of halves that is read by more pairs of query heads than this is turned into numbers
+/// first. Either way the numbers are the same.
 const HALVES_READ: usize = 4;
 
 pub(super) fn scratch_len(shape: &AttentionShape) -> usize {
     let group = shape.heads / shape.kv_heads;
-    // A page of keys, a page of values, and for each row and query head (and one to spare): output, maximum and sum.
+    // A page of keys, a page of values, and for each row and query head (and one to spare): output,
+    // maximum and sum.
     (2 * PAGE_TOKENS + ROW_BLOCK * group + 1) * shape.head_dim + 2 * (ROW_BLOCK * group + 1)
 }
 
@@ -67,7 +69,8 @@ unsafe fn attend<L: Lanes>(
             }
         }
 
-        // Without causality a row also sees the rows after it: all of the sequence, which are consecutive then.
+        // Without causality a row also sees the rows after it: all of the sequence, which are
+        // consecutive then.
         let sequence = pass.sequence_of[block.first_row];
         let rows_of_sequence = match block.causal {
             true => 0,
@@ -76,13 +79,17 @@ unsafe fn attend<L: Lanes>(
         let visible = |row: usize| {
             let position = pass.positions[row] as usize;
             let end = if block.causal { position + 1 } else { block.committed + rows_of_sequence };
-            ((position + 1).saturating_sub(block.window), end.min(position.saturating_add(block.window)))
+            (
+                (position + 1).saturating_sub(block.window),
+                end.min(position.saturating_add(block.window)),
+            )
         };
         let block_rows = block.first_row..block.first_row + block.rows;
         let begin = block_rows.clone().map(|r| visible(r).0).min().unwrap_or(0);
         let end = block_rows.clone().map(|r| visible(r).1).max().unwrap_or(0);
 
-        let as_halves = block.layout.kind == KvType::F16 && block.rows * group.div_ceil(2) <= HALVES_READ;
+        let as_halves =
+            block.layout.kind == KvType::F16 && block.rows * group.div_ceil(2) <= HALVES_READ;
         for page in begin / PAGE_TOKENS..end.div_ceil(PAGE_TOKENS) {
             let start = page * PAGE_TOKENS;
             let stored = begin.max(start)..block.committed.min(start + PAGE_TOKENS).min(end);
@@ -99,7 +106,12 @@ unsafe fn attend<L: Lanes>(
                     }
                     for position in stored.clone() {
                         let i = position - start;
-                        decode_row::<L>(block.layout.kind, from.add(i * row_bytes), dim, to.add(i * dim));
+                        decode_row::<L>(
+                            block.layout.kind,
+                            from.add(i * row_bytes),
+                            dim,
+                            to.add(i * dim),
+                        );
                     }
                 }
             }
@@ -121,7 +133,8 @@ unsafe fn attend<L: Lanes>(
                 let halves = if as_halves { i } else { 0 };
                 let at = block.head * dim;
                 let mut put = |i: usize, r: usize| {
-                    (key[i], value[i]) = (k.row(r).add(at).cast_const(), v.row(r).add(at).cast_const());
+                    (key[i], value[i]) =
+                        (k.row(r).add(at).cast_const(), v.row(r).add(at).cast_const());
                 };
                 if block.causal {
                     let mut run_start = block.committed;
@@ -142,11 +155,19 @@ unsafe fn attend<L: Lanes>(
                 }
                 // Two query heads at a time read the same keys.
                 for g in (0..group).step_by(2) {
-                    let query = q.row(row).add((block.head * group + g) * block.shape.query_stride());
+                    let query =
+                        q.row(row).add((block.head * group + g) * block.shape.query_stride());
                     let pair = g + 1 < group;
                     let second = if pair { query.add(block.shape.query_stride()) } else { query };
                     let mut scores = [[f32::NEG_INFINITY; PAGE_TOKENS]; 2];
-                    score::<L, true>([query, second], &key[..halves], dim, block.scale, &mut scores, 0);
+                    score::<L, true>(
+                        [query, second],
+                        &key[..halves],
+                        dim,
+                        block.scale,
+                        &mut scores,
+                        0,
+                    );
                     score::<L, false>(
                         [query, second],
                         &key[halves..n],
@@ -230,16 +251,21 @@ unsafe fn score<L: Lanes, const HALVES: bool>(
             let mut sums = [0f32; 16];
             L::sums(dots).mul(L::splat(scale)).store(sums.as_mut_ptr());
             for h in 0..2 {
-                scores[h][first + 8 * i..][..keys.len()].copy_from_slice(&sums[8 * h..][..keys.len()]);
+                scores[h][first + 8 * i..][..keys.len()]
+                    .copy_from_slice(&sums[8 * h..][..keys.len()]);
             }
         }
     }
 }
 
-/// Turns the scores of a page into weights, and counts them into the maximum and total of the pages so far. Returns
-/// the factors of what the pages before gave and of what this page gives.
+/// Turns the scores of a page into weights, and counts them into the maximum and total of the pages
+/// so far. Returns the factors of what the pages before gave and of what this page gives.
 #[inline(always)]
-unsafe fn soften<L: Lanes>(scores: &mut [f32; PAGE_TOKENS], maximum: &mut f32, total: &mut f32) -> (L, L) {
+unsafe fn soften<L: Lanes>(
+    scores: &mut [f32; PAGE_TOKENS],
+    maximum: &mut f32,
+    total: &mut f32,
+) -> (L, L) {
     unsafe {
         let mut largest = L::splat(f32::NEG_INFINITY);
         for i in (0..PAGE_TOKENS).step_by(16) {
@@ -346,7 +372,8 @@ pub(super) unsafe fn attention(view: &View<'_>, op: &Op) {
     let mut first_row = 0;
     while first_row < view.rows() {
         let sequence = pass.sequence_of[first_row];
-        let same = pass.sequence_of[first_row..].iter().take(ROW_BLOCK).take_while(|s| **s == sequence);
+        let same =
+            pass.sequence_of[first_row..].iter().take(ROW_BLOCK).take_while(|s| **s == sequence);
         let rows = same.count();
         for head in 0..shape.kv_heads {
             if task % view.worker.count == view.worker.index {
@@ -364,7 +391,8 @@ pub(super) unsafe fn attention(view: &View<'_>, op: &Op) {
                     first_row,
                     rows,
                 };
-                // SAFETY: the buffers have the shape's widths; this head of these rows is this thread's alone.
+                // SAFETY: the buffers have the shape's widths; this head of these rows is this
+                // thread's alone.
                 unsafe { attend_at(view.level, view, &block, q, k, v, out) };
             }
             task += 1;

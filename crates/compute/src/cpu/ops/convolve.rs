@@ -1,4 +1,5 @@
-//! Causal depthwise convolution along each row's path, SiLU, and the L2 norm of query and key heads.
+//! Causal depthwise convolution along each row's path, SiLU, and the L2 norm of query and key
+//! heads.
 
 use crate::{
     cpu::{
@@ -30,7 +31,8 @@ unsafe fn convolve_head<L: Lanes>(job: &HeadJob) {
             let mut sum = L::zero();
             for (j, tap) in job.taps.iter().enumerate() {
                 if !tap.is_null() {
-                    sum = L::load(tap.add(i)).fma(L::load(job.weight.add(j * job.channels + i)), sum);
+                    sum =
+                        L::load(tap.add(i)).fma(L::load(job.weight.add(j * job.channels + i)), sum);
                 }
             }
             let y = sum.silu();
@@ -67,7 +69,8 @@ pub(super) unsafe fn convolve(view: &View<'_>, layer: usize, weight: VectorId, q
                 Tap::Nothing => std::ptr::null(),
                 Tap::Row(r) => inputs.row(r as usize).wrapping_add(channel).cast_const(),
                 Tap::Committed(position) => {
-                    let tape = tape.expect("a sequence with recurrent layers has a tape").slice::<f32>();
+                    let tape =
+                        tape.expect("a sequence with recurrent layers has a tape").slice::<f32>();
                     tape[layout.input(layer, position as usize) + channel..].as_ptr()
                 }
             };
@@ -81,7 +84,8 @@ pub(super) unsafe fn convolve(view: &View<'_>, layer: usize, weight: VectorId, q
         };
         let weight = weight[channel..].as_ptr();
         let job = HeadJob { taps, weight, channels, dim: layout.dim, norm, out };
-        // SAFETY: heads of rows of these buffers and of the tape; the output is this thread's alone.
+        // SAFETY: heads of rows of these buffers and of the tape; the output is this thread's
+        // alone.
         unsafe { convolve_at(view.level, &job) };
     }
 }

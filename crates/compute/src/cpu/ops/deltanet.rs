@@ -1,5 +1,5 @@
-//! Gated DeltaNet in the tree form: from the anchor's state `S` and the rows `i` since then on the path of row `n`,
-//! with `G` the log decay summed from the anchor,
+//! Gated DeltaNet in the tree form: from the anchor's state `S` and the rows `i` since then on the
+//! path of row `n`, with `G` the log decay summed from the anchor,
 //!
 //! ```text
 //! d_n = b_n (v_n - e^{G_n} S^T k_n - sum_i e^{G_n - G_i} (k_i . k_n) d_i)
@@ -37,7 +37,12 @@ pub(super) fn scratch_len(plan: &Plan, pass: &Pass<'_>) -> usize {
 
 /// `out[n] = S^T x[n]` for the key and query of each row. `dim` is a multiple of 32.
 #[inline(always)]
-unsafe fn through_state<L: Lanes>(state: *const f32, dim: usize, x: &[[*const f32; 2]], out: *mut f32) {
+unsafe fn through_state<L: Lanes>(
+    state: *const f32,
+    dim: usize,
+    x: &[[*const f32; 2]],
+    out: *mut f32,
+) {
     /// `16 C` columns for `N` rows; returns the number of columns.
     #[inline(always)]
     unsafe fn columns<L: Lanes, const N: usize, const C: usize>(
@@ -50,11 +55,14 @@ unsafe fn through_state<L: Lanes>(state: *const f32, dim: usize, x: &[[*const f3
         unsafe {
             let mut sums = [[[L::zero(); C]; 2]; N];
             for key in 0..dim {
-                let s: [L; C] = std::array::from_fn(|c| L::load(state.add(key * dim + column + 16 * c)));
+                let s: [L; C] =
+                    std::array::from_fn(|c| L::load(state.add(key * dim + column + 16 * c)));
                 if N > 1 {
                     // Parts of rows are no stream that the processor would fetch ahead by itself.
                     for c in 0..C {
-                        L::fetch(state.wrapping_add((key + FETCH_AHEAD) * dim + column + 16 * c).cast());
+                        L::fetch(
+                            state.wrapping_add((key + FETCH_AHEAD) * dim + column + 16 * c).cast(),
+                        );
                     }
                 }
                 for n in 0..N {
@@ -81,13 +89,19 @@ unsafe fn through_state<L: Lanes>(state: *const f32, dim: usize, x: &[[*const f3
             let out = out.add(n * 6 * dim);
             let mut column = 0;
             while column < dim {
-                // Three rows by 64 columns are 24 sums, which fit the registers of AVX-512 and were the fastest; one row
-                // streams better by whole rows of the state.
+                // Three rows by 64 columns are 24 sums, which fit the registers of AVX-512 and were
+                // the fastest; one row streams better by whole rows of the state.
                 let left = dim - column;
                 column += match rows.len() {
-                    1 if L::ROOMY && left >= 128 => columns::<L, 1, 8>(state, dim, rows, column, out),
-                    2 if L::ROOMY && left >= 64 => columns::<L, 2, 4>(state, dim, rows, column, out),
-                    3 if L::ROOMY && left >= 64 => columns::<L, 3, 4>(state, dim, rows, column, out),
+                    1 if L::ROOMY && left >= 128 => {
+                        columns::<L, 1, 8>(state, dim, rows, column, out)
+                    }
+                    2 if L::ROOMY && left >= 64 => {
+                        columns::<L, 2, 4>(state, dim, rows, column, out)
+                    }
+                    3 if L::ROOMY && left >= 64 => {
+                        columns::<L, 3, 4>(state, dim, rows, column, out)
+                    }
                     1 => columns::<L, 1, 2>(state, dim, rows, column, out),
                     2 => columns::<L, 2, 1>(state, dim, rows, column, out),
                     _ => columns::<L, 3, 1>(state, dim, rows, column, out),
@@ -163,7 +177,10 @@ impl HeadJob<'_> {
             match tap {
                 Tap::Row(r) => {
                     let r = r as usize;
-                    (self.deltas.row(r).add(self.head * self.layout.dim), *self.gates.row(r).add(self.head))
+                    (
+                        self.deltas.row(r).add(self.head * self.layout.dim),
+                        *self.gates.row(r).add(self.head),
+                    )
                 }
                 Tap::Committed(p) => {
                     let (layout, p) = (&self.layout, p as usize);
@@ -178,14 +195,17 @@ impl HeadJob<'_> {
     /// The row a state is folded with, at `position` on the path of `row`.
     unsafe fn fold_row(&self, pass: &Pass<'_>, row: usize, position: usize) -> FoldRow {
         let (layout, key_at) = (&self.layout, self.head % self.layout.key_heads * self.layout.dim);
-        let tape = pass.sequences[self.sequence].tape.map_or(std::ptr::null(), |m| m.slice::<f32>().as_ptr());
+        let tape = pass.sequences[self.sequence]
+            .tape
+            .map_or(std::ptr::null(), |m| m.slice::<f32>().as_ptr());
         // SAFETY: as in `earlier`.
         unsafe {
             let (tap, key) = match pass.ancestor(row, position) {
                 Some(r) => (Tap::Row(r), self.keys.row(r as usize).add(key_at).cast_const()),
-                None => {
-                    (Tap::Committed(position as u32), tape.add(layout.key(self.layer, position) + key_at))
-                }
+                None => (
+                    Tap::Committed(position as u32),
+                    tape.add(layout.key(self.layer, position) + key_at),
+                ),
             };
             let (delta, gate) = self.earlier(tape, tap);
             FoldRow { key, delta, gate }
@@ -205,8 +225,9 @@ unsafe fn run_head<L: Lanes>(view: &View<'_>, job: &HeadJob<'_>) {
         let state_of = |step: &AnchorStep| -> *const f32 {
             let view = &pass.sequences[job.sequence];
             let at = job.layout.state(job.layer, job.head);
-            let stored =
-                |m: Option<&crate::Memory>| m.expect("a committed anchor").slice::<f32>()[at..].as_ptr();
+            let stored = |m: Option<&crate::Memory>| {
+                m.expect("a committed anchor").slice::<f32>()[at..].as_ptr()
+            };
             match step.source {
                 AnchorSource::Zero => std::ptr::null(),
                 AnchorSource::Older => stored(view.older_anchor),
@@ -220,7 +241,13 @@ unsafe fn run_head<L: Lanes>(view: &View<'_>, job: &HeadJob<'_>) {
                 let first = step.position - ANCHOR_TOKENS;
                 let rows: [FoldRow; ANCHOR_TOKENS] =
                     std::array::from_fn(|i| job.fold_row(pass, last as usize, first + i));
-                fold_body::<L>(state_of(&pass.steps[from]), &rows, dim, scaled_keys, state.cast_mut());
+                fold_body::<L>(
+                    state_of(&pass.steps[from]),
+                    &rows,
+                    dim,
+                    scaled_keys,
+                    state.cast_mut(),
+                );
             }
             let key_at = job.head % job.layout.key_heads * dim;
             let mut path = Path::EMPTY;
@@ -229,13 +256,16 @@ unsafe fn run_head<L: Lanes>(view: &View<'_>, job: &HeadJob<'_>) {
                     let mut x = [[std::ptr::null(); 2]; ROW_GROUP];
                     for (x, row) in x.iter_mut().zip(rows) {
                         let r = *row as usize;
-                        *x =
-                            [job.keys.row(r).add(key_at).cast_const(), job.q.row(r).add(key_at).cast_const()];
+                        *x = [
+                            job.keys.row(r).add(key_at).cast_const(),
+                            job.q.row(r).add(key_at).cast_const(),
+                        ];
                     }
                     through_state::<L>(state, dim, &x[..rows.len()], through);
                 }
                 for (i, row) in rows.iter().enumerate() {
-                    let through = if state.is_null() { std::ptr::null() } else { through.add(2 * i * dim) };
+                    let through =
+                        if state.is_null() { std::ptr::null() } else { through.add(2 * i * dim) };
                     path.follow(pass, job, *row);
                     run_row::<L>(view, job, *row as usize, &path, through);
                 }
@@ -257,8 +287,8 @@ impl Path {
     const EMPTY: Self =
         Self { row: u32::MAX, deltas: [std::ptr::null(); MAX_PATH], sums: [0.0; MAX_PATH], n: 0 };
 
-    /// Becomes the path of `row`, which has the same anchor. In a chain each row follows the one before, whose path is
-    /// the beginning of its own.
+    /// Becomes the path of `row`, which has the same anchor. In a chain each row follows the one
+    /// before, whose path is the beginning of its own.
     #[inline(always)]
     unsafe fn follow(&mut self, pass: &Pass<'_>, job: &HeadJob<'_>, row: u32) {
         let earlier = pass.since_anchor(row as usize);
@@ -266,7 +296,9 @@ impl Path {
             self.n = 0;
         }
         self.row = row;
-        let tape = pass.sequences[job.sequence].tape.map_or(std::ptr::null(), |m| m.slice::<f32>().as_ptr());
+        let tape = pass.sequences[job.sequence]
+            .tape
+            .map_or(std::ptr::null(), |m| m.slice::<f32>().as_ptr());
         let mut sum = if self.n > 0 { self.sums[self.n - 1] } else { 0.0 };
         for tap in &earlier[self.n..] {
             // SAFETY: the rows since an anchor were computed before or lie on the tape.
@@ -344,8 +376,8 @@ struct Columns<'a> {
 }
 
 impl Columns<'_> {
-    /// Writes `16 C` columns; the deltas of the path are weighed by `to_key` and `to_query`. Adds to `squares` what
-    /// the outputs' squares sum up to.
+    /// Writes `16 C` columns; the deltas of the path are weighed by `to_key` and `to_query`. Adds
+    /// to `squares` what the outputs' squares sum up to.
     #[inline(always)]
     unsafe fn run<L: Lanes, const C: usize>(
         &self,
@@ -360,7 +392,8 @@ impl Columns<'_> {
             if !self.through.is_null() {
                 for i in 0..2 {
                     for c in 0..C {
-                        past[i][c] = L::load(self.through.add(i * dim + column + 16 * c)).mul(decay);
+                        past[i][c] =
+                            L::load(self.through.add(i * dim + column + 16 * c)).mul(decay);
                     }
                 }
             }
@@ -373,7 +406,8 @@ impl Columns<'_> {
                 }
             }
             let at = self.job.head * dim + column;
-            let (values, deltas) = (self.job.v.row(self.row).add(at), self.job.deltas.row(self.row).add(at));
+            let (values, deltas) =
+                (self.job.v.row(self.row).add(at), self.job.deltas.row(self.row).add(at));
             let out = self.job.out.row(self.row).add(at);
             for c in 0..C {
                 let delta = L::load(values.add(16 * c)).sub(past[0][c]).mul(beta);
@@ -412,12 +446,21 @@ pub(super) unsafe fn deltanet(view: &View<'_>, op: &Op) {
     // Value heads share key heads, so products of keys come first, each once.
     for task in view.worker.share(view.rows() * layout.key_heads) {
         let (row, head) = (task / layout.key_heads, task % layout.key_heads);
-        // SAFETY: keys and queries of the pass were written by the op before; this row and head is this thread's alone.
+        // SAFETY: keys and queries of the pass were written by the op before; this row and head is
+        // this thread's alone.
         unsafe {
             let (keys, at) = (view.buffer(kept.keys), head * layout.dim);
             let out = products.row(row).add(head * 2 * MAX_PATH);
-            let job =
-                path_of_keys(view, layout, layer, row, head, keys, view.buffer(q).row(row).add(at), out);
+            let job = path_of_keys(
+                view,
+                layout,
+                layer,
+                row,
+                head,
+                keys,
+                view.buffer(q).row(row).add(at),
+                out,
+            );
             multiply_keys_at(view.level, &job);
         }
     }
@@ -445,7 +488,8 @@ pub(super) unsafe fn deltanet(view: &View<'_>, op: &Op) {
             eps,
             out: view.buffer(out),
         };
-        // SAFETY: the buffers have the layout's widths; this head of this sequence is this thread's alone.
+        // SAFETY: the buffers have the layout's widths; this head of this sequence is this thread's
+        // alone.
         unsafe { run_head_at(view.level, view, &job) };
     }
 }

@@ -74,10 +74,15 @@ pub(super) unsafe fn norm(
         let job = NormRow {
             x: x.row(row),
             add: add.map_or(std::ptr::null(), |b| view.buffer(b).row(row).cast_const()),
-            tap: tap.map_or(std::ptr::null_mut(), |(b, at)| view.buffer(b).row(row).wrapping_add(at)),
+            tap: tap
+                .map_or(std::ptr::null_mut(), |(b, at)| view.buffer(b).row(row).wrapping_add(at)),
             weight: weight.as_ptr(),
             out: out.row(row).wrapping_add(offset),
-            blocks: if view.int8 { out.blocks(row).wrapping_add(offset / 32) } else { std::ptr::null_mut() },
+            blocks: if view.int8 {
+                out.blocks(row).wrapping_add(offset / 32)
+            } else {
+                std::ptr::null_mut()
+            },
             n: x.cols,
             eps,
         };
@@ -120,7 +125,8 @@ unsafe fn swiglu_groups<L: Lanes>(
 ) {
     unsafe {
         for first in (0..n).step_by(ROUNDED_GROUPS) {
-            // Rounding is a loop of its own: behind its long chain of steps the next numbers would have to wait.
+            // Rounding is a loop of its own: behind its long chain of steps the next numbers would
+            // have to wait.
             let (begin, end) = (32 * first, 32 * n.min(first + ROUNDED_GROUPS));
             for i in (begin..end).step_by(16) {
                 L::load(gate.add(i)).silu().mul(L::load(up.add(i))).store(out.add(i));
@@ -142,7 +148,17 @@ pub(super) unsafe fn swiglu(view: &View<'_>, parts: &[(Buf, Buf, Buf)]) {
         // Rows lie one after the other, so groups can be shared without regard to rows.
         let share = view.worker.share(rows * out.cols / 32);
         let at = |p: *mut f32| p.wrapping_add(32 * share.start);
-        let blocks = if view.int8 { out.blocks(0).wrapping_add(share.start) } else { std::ptr::null_mut() };
-        unsafe { swiglu_at(view.level, at(gate.row(0)), at(up.row(0)), share.len(), at(out.row(0)), blocks) };
+        let blocks =
+            if view.int8 { out.blocks(0).wrapping_add(share.start) } else { std::ptr::null_mut() };
+        unsafe {
+            swiglu_at(
+                view.level,
+                at(gate.row(0)),
+                at(up.row(0)),
+                share.len(),
+                at(out.row(0)),
+                blocks,
+            )
+        };
     }
 }

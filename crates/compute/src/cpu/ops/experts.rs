@@ -12,9 +12,11 @@ use crate::{
 unsafe fn route_row<L: Lanes>(logits: &[f32], scale: f32, ids: &mut [u32], weights: &mut [f32]) {
     let top_k = ids.len();
     for rank in 0..top_k {
-        // A tie goes to the lower expert; NaN is never the best, and `best` is a valid expert in any case.
-        let mut best =
-            (0..logits.len()).find(|e| !ids[..rank].contains(&(*e as u32))).expect("top_k <= experts");
+        // A tie goes to the lower expert; NaN is never the best, and `best` is a valid expert in
+        // any case.
+        let mut best = (0..logits.len())
+            .find(|e| !ids[..rank].contains(&(*e as u32)))
+            .expect("top_k <= experts");
         for e in 0..logits.len() {
             if logits[e] > logits[best] && !ids[..rank].contains(&(e as u32)) {
                 best = e;
@@ -53,15 +55,19 @@ pub(super) unsafe fn route(view: &View<'_>, logits: Buf, routing: &Routing, scal
         // SAFETY: the other threads wait at the end of the op.
         unsafe {
             let ids = std::slice::from_raw_parts(ids.words(0), view.rows() * top_k);
-            let order = std::slice::from_raw_parts_mut(view.buffer(routing.order).words(0), ids.len());
-            let starts =
-                std::slice::from_raw_parts_mut(view.buffer(routing.starts).words(0), routing.experts + 1);
+            let order =
+                std::slice::from_raw_parts_mut(view.buffer(routing.order).words(0), ids.len());
+            let starts = std::slice::from_raw_parts_mut(
+                view.buffer(routing.starts).words(0),
+                routing.experts + 1,
+            );
             sort_visits(ids, starts, order);
         }
     }
 }
 
-/// Lists visits by expert: `order[starts[e]..starts[e + 1]]` are those of expert `e`, in order of rows.
+/// Lists visits by expert: `order[starts[e]..starts[e + 1]]` are those of expert `e`, in order of
+/// rows.
 fn sort_visits(ids: &[u32], starts: &mut [u32], order: &mut [u32]) {
     starts.fill(0);
     for id in ids {

@@ -16,7 +16,8 @@ pub(crate) struct FoldRow {
     pub(crate) gate: f32,
 }
 
-/// `out = e^{G} S + sum_i e^{G - G_i} k_i d_i^T` over 32 rows. `state` may be null (zero) or `out` itself.
+/// `out = e^{G} S + sum_i e^{G - G_i} k_i d_i^T` over 32 rows. `state` may be null (zero) or `out`
+/// itself.
 #[inline(always)]
 pub(super) unsafe fn fold_body<L: Lanes>(
     state: *const f32,
@@ -93,7 +94,8 @@ unsafe fn fold_columns<L: Lanes, const C: usize>(
 }
 
 at_level!(
-    /// Folds 32 rows into a state; the pass and the commit use this same function, so they agree to the bit.
+    /// Folds 32 rows into a state; the pass and the commit use this same function, so they agree to
+    /// the bit.
     pub(crate) fn fold = fold_body(
         state: *const f32, rows: &[FoldRow; ANCHOR_TOKENS], dim: usize, scaled_keys: *mut f32, out: *mut f32,
     )

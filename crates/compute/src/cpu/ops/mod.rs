@@ -1,5 +1,5 @@
-//! The ops of a plan on the CPU. Each takes a thread's share of the rows, heads or tiles; what is computed for a row
-//! does not depend on how they are shared.
+//! The ops of a plan on the CPU. Each takes a thread's share of the rows, heads or tiles; what is
+//! computed for a row does not depend on how they are shared.
 // The contract of an unsafe kernel (see `lanes`) covers the block inside it.
 #![allow(clippy::missing_safety_doc, clippy::undocumented_unsafe_blocks)]
 
@@ -24,7 +24,8 @@ pub(crate) use rank::rank;
 /// Runs a thread's share of one op.
 ///
 /// # Safety
-/// The view's buffers belong to its plan and have room for its pass; every thread of the region runs the same op.
+/// The view's buffers belong to its plan and have room for its pass; every thread of the region
+/// runs the same op.
 pub(crate) unsafe fn execute(view: &View<'_>, op: &Op) {
     unsafe {
         match op {
@@ -38,7 +39,9 @@ pub(crate) unsafe fn execute(view: &View<'_>, op: &Op) {
             Op::Angles { rotary, out } => rotate::angles(view, rotary, *out),
             Op::Rotate { .. } => rotate::rotate(view, op),
             Op::Attention { .. } => attention::attention(view, op),
-            Op::Convolve { layer, weight, q, v } => convolve::convolve(view, *layer, *weight, *q, *v),
+            Op::Convolve { layer, weight, q, v } => {
+                convolve::convolve(view, *layer, *weight, *q, *v)
+            }
             Op::DeltaNet { .. } => deltanet::deltanet(view, op),
             Op::Route { logits, routing, scale } => experts::route(view, *logits, routing, *scale),
             Op::Combine { routing, experts, shared, out } => {

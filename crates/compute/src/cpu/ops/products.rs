@@ -33,7 +33,8 @@ pub(super) unsafe fn matmul(view: &View<'_>, products: &[Product]) {
                     xs[r] = input(from);
                     outs[r] = out.row(to);
                 }
-                // SAFETY: rows of the buffers, of the matrix's widths; these tiles belong to this thread.
+                // SAFETY: rows of the buffers, of the matrix's widths; these tiles belong to this
+                // thread.
                 unsafe {
                     multiply(
                         view.level,
@@ -53,7 +54,10 @@ pub(super) unsafe fn matmul(view: &View<'_>, products: &[Product]) {
             Rows::ToExperts(routing) | Rows::FromExperts(routing) => {
                 let per_visit = matches!(product.rows, Rows::FromExperts(_));
                 let starts = unsafe {
-                    std::slice::from_raw_parts(view.buffer(routing.starts).words(0), routing.experts + 1)
+                    std::slice::from_raw_parts(
+                        view.buffer(routing.starts).words(0),
+                        routing.experts + 1,
+                    )
                 };
                 let order = view.buffer(routing.order).words(0);
                 for expert in 0..routing.experts {

@@ -87,7 +87,8 @@ mod tests {
     #[test]
     fn every_level_ranks_as_the_reference_does() {
         for len in [1usize, 15, 16, 63, 64, 65, 1003, 4096] {
-            let logits: Vec<f32> = (0..len).map(|i| ((i * 7919 % 509) as f32).sqrt() - 20.0).collect();
+            let logits: Vec<f32> =
+                (0..len).map(|i| ((i * 7919 % 509) as f32).sqrt() - 20.0).collect();
             let expected = crate::rank::rank(&logits, 9).expect("numbers");
             let first = ranked(CpuLevel::Scalar, &logits, 9).expect("numbers");
             assert_eq!(first.len(), expected.len());
@@ -96,7 +97,11 @@ mod tests {
                 assert!((log - expected_log).abs() < 1e-4, "{len} logits: {log} {expected_log}");
             }
             for level in CpuLevel::ALL.into_iter().filter(|level| level.is_available()) {
-                assert_eq!(ranked(level, &logits, 9).as_ref(), Some(&first), "{level:?}, {len} logits");
+                assert_eq!(
+                    ranked(level, &logits, 9).as_ref(),
+                    Some(&first),
+                    "{level:?}, {len} logits"
+                );
             }
         }
     }

@@ -1,4 +1,5 @@
-//! Rotary angles; per-head norm and rotation of queries and keys; rounding of keys and values to the cache's type.
+//! Rotary angles; per-head norm and rotation of queries and keys; rounding of keys and values to
+//! the cache's type.
 
 use crate::{
     cpu::{
@@ -72,7 +73,9 @@ pub(super) unsafe fn decode_row<L: Lanes>(kind: KvType, from: *const u8, n: usiz
             KvType::Q8_0 => {
                 for b in 0..n / 32 {
                     let block = from.add(34 * b);
-                    let d = L::splat(half::f16::from_bits(block.cast::<u16>().read_unaligned()).to_f32());
+                    let d = L::splat(
+                        half::f16::from_bits(block.cast::<u16>().read_unaligned()).to_f32(),
+                    );
                     for i in [0, 16] {
                         L::load_i8(block.add(2 + i).cast()).mul(d).store(out.add(32 * b + i));
                     }
@@ -81,7 +84,9 @@ pub(super) unsafe fn decode_row<L: Lanes>(kind: KvType, from: *const u8, n: usiz
             KvType::Q4_0 => {
                 for b in 0..n / 32 {
                     let block = from.add(18 * b);
-                    let d = L::splat(half::f16::from_bits(block.cast::<u16>().read_unaligned()).to_f32());
+                    let d = L::splat(
+                        half::f16::from_bits(block.cast::<u16>().read_unaligned()).to_f32(),
+                    );
                     let q = block.add(2).cast::<u128>().read_unaligned();
                     let low = u128::from_ne_bytes([15; 16]);
                     for (i, nibbles) in [(0, q & low), (16, q >> 4 & low)] {

@@ -32,5 +32,9 @@ pub(crate) fn launch(run: &Run<'_>, rotary: &Rotary, out: Buf) -> Result<(), Err
         magnitude: rotary.magnitude,
         frequencies,
     };
-    run.launch("angles", Shape::new([run.rows() as u32, 1, 1], pairs.div_ceil(32) as u32 * 32), &args)
+    run.launch(
+        "angles",
+        Shape::new([run.rows() as u32, 1, 1], pairs.div_ceil(32) as u32 * 32),
+        &args,
+    )
 }

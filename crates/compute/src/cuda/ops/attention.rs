@@ -19,14 +19,15 @@ const CUTS: [(usize, usize); 6] = [(2, 6), (2, 5), (2, 4), (2, 3), (2, 2), (1, 2
 /// Bytes of shared memory that such a block has beside the tiles.
 const DIRECTORY: usize = 2048;
 
-/// Chunks that the keys of a row are read in at most: with all key heads, about one for each multiprocessor of a large
-/// card. How a row is summed depends on it, so it follows from the model alone.
+/// Chunks that the keys of a row are read in at most: with all key heads, about one for each
+/// multiprocessor of a large card. How a row is summed depends on it, so it follows from the model
+/// alone.
 fn parts(shape: &AttentionShape) -> usize {
     (128 / shape.kv_heads).clamp(8, 64)
 }
 
-/// Bytes of the parts of a decode pass: of each row and query head its chunks and its last keys, values, the highest
-/// score and the sum of weights. A window may touch a chunk more.
+/// Bytes of the parts of a decode pass: of each row and query head its chunks and its last keys,
+/// values, the highest score and the sum of weights. A window may touch a chunk more.
 pub(crate) fn partial_bytes(shape: &AttentionShape) -> usize {
     DECODE_ROWS * shape.heads * (parts(shape) + 2) * (shape.head_dim + 4) * 4
 }
@@ -36,14 +37,25 @@ pub(crate) fn launch(run: &Run<'_>, op: &Op) -> Result<(), Error> {
         unreachable!()
     };
     let cached = &run.plan().caches[cache];
-    assert!(shape.head_dim.is_multiple_of(32) && shape.head_dim <= 256, "heads of {}", shape.head_dim);
-    assert!(shape.heads / shape.kv_heads <= TILE, "{} query heads a key head", shape.heads / shape.kv_heads);
+    assert!(
+        shape.head_dim.is_multiple_of(32) && shape.head_dim <= 256,
+        "heads of {}",
+        shape.head_dim
+    );
+    assert!(
+        shape.heads / shape.kv_heads <= TILE,
+        "{} query heads a key head",
+        shape.heads / shape.kv_heads
+    );
     let wide = shape.head_dim > 128;
     let tile = 2 * TILE * if wide { 256 } else { 128 };
     let bytes = |(queries, slots): (usize, usize)| (queries + slots) * tile;
     let fits = |cut: &(usize, usize)| bytes(*cut) + DIRECTORY <= run.limits.shared as usize;
     let cut = CUTS.into_iter().find(fits).unwrap_or(CUTS[CUTS.len() - 1]);
-    assert!(run.limits.major != 9 || cut.0 == 2, "kernels for Hopper count on two tiles of queries");
+    assert!(
+        run.limits.major != 9 || cut.0 == 2,
+        "kernels for Hopper count on two tiles of queries"
+    );
     let args = AttentionArgs {
         pass: run.pass,
         q: run.buffer(q),
@@ -70,7 +82,10 @@ pub(crate) fn launch(run: &Run<'_>, op: &Op) -> Result<(), Error> {
         let grid = Shape::new([shape.heads as u32, blocks as u32, 1], THREADS);
         return run.launch(kernel, Shape { shared: bytes((1, 2)) as u32, ..grid }, &args);
     }
-    assert!(run.rows() <= DECODE_ROWS && run.pass.sequence_count as usize <= DECODE_ROWS, "a pass too large");
+    assert!(
+        run.rows() <= DECODE_ROWS && run.pass.sequence_count as usize <= DECODE_ROWS,
+        "a pass too large"
+    );
     let kernel = if wide { "attention_chunks_256" } else { "attention_chunks_128" };
     let grid = Shape::new([run.limits.multiprocessors, 1, 1], THREADS * cut.0 as u32);
     run.launch(kernel, Shape { shared: bytes(cut) as u32, ..grid }, &args)?;

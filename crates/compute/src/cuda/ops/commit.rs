@@ -1,4 +1,5 @@
-//! Rows of a pass become part of a sequence: keys and values to pages, recurrent rows to the tape, new anchors.
+//! Rows of a pass become part of a sequence: keys and values to pages, recurrent rows to the tape,
+//! new anchors.
 
 use crate::{
     Error,
@@ -113,7 +114,12 @@ fn address(memory: &Memory) -> Address {
 fn path_bytes(path: CommitPath<'_>) -> Vec<u8> {
     let words = [path.rows.len() as u32, path.position as u32];
     let padding = (path.rows.len() % 2 == 1).then_some(0);
-    words.into_iter().chain(path.rows.iter().copied()).chain(padding).flat_map(u32::to_ne_bytes).collect()
+    words
+        .into_iter()
+        .chain(path.rows.iter().copied())
+        .chain(padding)
+        .flat_map(u32::to_ne_bytes)
+        .collect()
 }
 
 /// Copies the encoded rows of a path to their places in the pages.
@@ -183,7 +189,8 @@ pub(crate) fn recurrent(
         let function = cuda.kernels.get("commit_anchors")?;
         cuda.driver.launch(&function, Shape { shared: FOLD_SHARED, ..shape }, &args)?;
     }
-    let args = CommitTapeArgs { rows: tables.recurrent, tape, path: sent, layout: (&layout).into() };
+    let args =
+        CommitTapeArgs { rows: tables.recurrent, tape, path: sent, layout: (&layout).into() };
     let shape = Shape::new([path.rows.len().min(TAPE_TOKENS) as u32, layers, 1], 256);
     cuda.driver.launch(&cuda.kernels.get("commit_tape")?, shape, &args)
 }

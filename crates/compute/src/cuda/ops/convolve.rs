@@ -20,7 +20,13 @@ pub(super) fn row_blocks(rows: usize) -> u32 {
     rows.div_ceil(if rows > DECODE_ROWS { 8 } else { 1 }) as u32
 }
 
-pub(crate) fn launch(run: &Run<'_>, layer: usize, weight: VectorId, q: Buf, v: Buf) -> Result<(), Error> {
+pub(crate) fn launch(
+    run: &Run<'_>,
+    layer: usize,
+    weight: VectorId,
+    q: Buf,
+    v: Buf,
+) -> Result<(), Error> {
     let (layout, kept) = run.plan().recurrent_layer(layer);
     assert!(layout.kernel == CONV_REACH + 1, "a convolution of {} taps", layout.kernel);
     if deltanet::is_fused(run) {

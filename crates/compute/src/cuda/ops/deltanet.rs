@@ -1,5 +1,6 @@
-//! Gated DeltaNet. Decode passes take the convolution and everything after it in one launch; prompts and passes that
-//! fold states take products of keys, then deltas and outputs, then norm and gate.
+//! Gated DeltaNet. Decode passes take the convolution and everything after it in one launch;
+//! prompts and passes that fold states take products of keys, then deltas and outputs, then norm
+//! and gate.
 
 use super::convolve::row_blocks;
 use crate::{
@@ -43,8 +44,8 @@ fn decode_shared(run: &Run<'_>) -> u32 {
     DECODE_SHARED.0 + DECODE_SHARED.1 * run.most_rows as u32
 }
 
-/// Whether a layer is one launch, the convolution included. It needs clusters, which images for older cards do not use, of
-/// more than one block: a block that is launched by itself cannot send.
+/// Whether a layer is one launch, the convolution included. It needs clusters, which images for
+/// older cards do not use, of more than one block: a block that is launched by itself cannot send.
 pub(super) fn is_fused(run: &Run<'_>) -> bool {
     !run.is_prompt()
         && run.slots == 0

@@ -27,7 +27,12 @@ const THREADS: u32 = 512;
 const MAX_VOCAB: usize = 1 << 18;
 
 /// Draws a token from each of the first rows.
-pub(crate) fn draw(cuda: &Cuda, arena: &Arena, logits: Buf, draws: &[Draw]) -> Result<Vec<Drawn>, Error> {
+pub(crate) fn draw(
+    cuda: &Cuda,
+    arena: &Arena,
+    logits: Buf,
+    draws: &[Draw],
+) -> Result<Vec<Drawn>, Error> {
     if draws.is_empty() {
         return Ok(Vec::new());
     }
@@ -54,7 +59,8 @@ pub(crate) fn draw(cuda: &Cuda, arena: &Arena, logits: Buf, draws: &[Draw]) -> R
         vocab: vocab as i32,
         split: split as i32,
     };
-    let shape = Shape { grid: [rows as u32 * split, 1, 1], block: THREADS, shared: 0, cluster: split };
+    let shape =
+        Shape { grid: [rows as u32 * split, 1, 1], block: THREADS, shared: 0, cluster: split };
     cuda.driver.launch(&cuda.kernels.get("draw")?, shape, &args)?;
     let mut words = vec![0u32; 2 * rows];
     cuda.driver.download(tokens, bytemuck::cast_slice_mut(&mut words))?;

@@ -1,8 +1,9 @@
-//! Experts. The second half of a block of a mixture, from its norm to the sum of the experts' outputs, is seven ops in
-//! a plan and three launches in a decoding pass; what an op says about its buffers holds for those that are read
-//! afterwards (`x`, the routing's ids and weights, the sum). Products with experts' matrices that come alone, and
-//! those of a prompt, are launches of their own. No launch knows which experts are visited, or how often: blocks find
-//! their work on the device.
+//! Experts. The second half of a block of a mixture, from its norm to the sum of the experts'
+//! outputs, is seven ops in a plan and three launches in a decoding pass; what an op says about its
+//! buffers holds for those that are read afterwards (`x`, the routing's ids and weights, the sum).
+//! Products with experts' matrices that come alone, and those of a prompt, are launches of their
+//! own. No launch knows which experts are visited, or how often: blocks find their work on the
+//! device.
 
 use super::prompt_matmul;
 use crate::{
@@ -22,10 +23,12 @@ pub(crate) const BLOCK_OPS: usize = 7;
 const GROUP: usize = 8;
 /// Warps of a block of `experts_up`.
 const UP_WARPS: usize = 8;
-/// Rows of tiles of gate and up that a block of `experts_up` keeps ahead, and tiles a warp of `experts_down`, at most.
+/// Rows of tiles of gate and up that a block of `experts_up` keeps ahead, and tiles a warp of
+/// `experts_down`, at most.
 const UP_STAGES: usize = 2;
 const DOWN_SLOTS: usize = 3;
-/// Bytes of `down` that `experts_up` brings into L2 at its end: what memory has time for until `experts_down` asks.
+/// Bytes of `down` that `experts_up` brings into L2 at its end: what memory has time for until
+/// `experts_down` asks.
 const AHEAD: usize = 16 << 20;
 // Bytes of shared memory, as the kernels name them.
 const ROUTE_WARP: usize = GROUP * 264 * 2 + GROUP * 4 + 8;
@@ -149,8 +152,12 @@ fn block(run: &Run<'_>, ops: &[Op]) -> Option<Block> {
     else {
         return None;
     };
-    let ([router, shared_router], [gate, up, shared_gate, shared_up], [down, shared_down], [own, of_all]) =
-        (&routers[..], &ups[..], &downs[..], &parts[..])
+    let (
+        [router, shared_router],
+        [gate, up, shared_gate, shared_up],
+        [down, shared_down],
+        [own, of_all],
+    ) = (&routers[..], &ups[..], &downs[..], &parts[..])
     else {
         return None;
     };
@@ -235,7 +242,8 @@ fn matrix(run: &Run<'_>, id: MatrixId, experts: usize, [rows, cols]: [usize; 2])
 
 fn launch_route(run: &Run<'_>, b: &Block) -> Result<(), Error> {
     let (cols, experts, rows) = (run.cols(b.x), b.routing.experts, run.rows());
-    // Every block of some rows makes their norm again, so few rows a block, but two blocks a multiprocessor at most.
+    // Every block of some rows makes their norm again, so few rows a block, but two blocks a
+    // multiprocessor at most.
     let tiles = experts.div_ceil(16) + 1;
     let block_rows = (rows * tiles).div_ceil(2 * run.limits.multiprocessors as usize).min(GROUP);
     let args = RouteArgs {
@@ -266,13 +274,14 @@ fn launch_up(run: &Run<'_>, b: &Block) -> Result<(), Error> {
     let Routing { experts, top_k, ids, weights, .. } = b.routing;
     let tiles = |m: &[MatrixId; 3]| tile_bytes(run, &m[..1]) + tile_bytes(run, &m[1..2]);
     let stage = cols / TILE_COLS * tiles(&b.experts).max(tiles(&b.shared));
-    // Two blocks a multiprocessor where they have room. One row is little work, and one block leaves room for the next
-    // launch beside it.
+    // Two blocks a multiprocessor where they have room. One row is little work, and one block
+    // leaves room for the next launch beside it.
     let half = run.limits.shared as usize / 2 - 1024;
     let pair = run.rows() > 1 && half >= UP_FIXED + stage;
     let shared = if pair { half } else { run.limits.shared as usize };
     let stages = (shared.saturating_sub(UP_FIXED) / stage).min(UP_STAGES);
-    // Where blocks do not come in pairs `experts_down` has room beside this kernel and asks by itself.
+    // Where blocks do not come in pairs `experts_down` has room beside this kernel and asks by
+    // itself.
     let down = cols / 16 * (width / TILE_COLS) * tile_bytes(run, &b.experts[2..]);
     let ahead = if pair { AHEAD / down } else { 0 };
     let args = UpArgs {
@@ -313,8 +322,8 @@ fn launch_down(run: &Run<'_>, b: &Block) -> Result<(), Error> {
     let slot_bytes = tile_bytes(run, &[b.experts[2], b.shared[2]]);
     let fixed = down_fixed(rows, top_k);
     let slots = |warps: usize| (room - fixed) / (warps * (slot_bytes + 8));
-    // One row has a tile or two for each of 8 warps; more would have no room beside `experts_up`, where this kernel
-    // begins.
+    // One row has a tile or two for each of 8 warps; more would have no room beside `experts_up`,
+    // where this kernel begins.
     let warps = if rows > 1 && slots(16) >= 2 { 16 } else { 8 };
     let slots = slots(warps).min(DOWN_SLOTS);
     let args = DownArgs {

@@ -47,7 +47,11 @@ pub(crate) fn tiles(
 }
 
 /// Seconds that reading `bytes` takes, the median of a few.
-pub(crate) fn read_seconds(driver: &Arc<Driver>, kernels: &Kernels, bytes: usize) -> Result<f64, Error> {
+pub(crate) fn read_seconds(
+    driver: &Arc<Driver>,
+    kernels: &Kernels,
+    bytes: usize,
+) -> Result<f64, Error> {
     let (memory, out) = (driver.allocate(bytes, "a test")?, driver.allocate(4, "a test")?);
     let args = ReadArgs { data: memory.address(), pieces: bytes as u64 / 16, out: out.address() };
     let kernel = kernels.get("read_memory")?;

@@ -1,6 +1,7 @@
-//! Products of a decoding pass: matrices that share their activations go in one launch. How a launch is cut into slices
-//! of columns, shares of rows and warps follows from the matrices and the device alone, so that a row's sums have one
-//! order in any company; rows decide only what does not change a bit.
+//! Products of a decoding pass: matrices that share their activations go in one launch. How a
+//! launch is cut into slices of columns, shares of rows and warps follows from the matrices and the
+//! device alone, so that a row's sums have one order in any company; rows decide only what does not
+//! change a bit.
 
 mod hopper;
 #[cfg(test)]
@@ -27,10 +28,12 @@ const MAX_PRODUCTS: usize = 8;
 const DIRECT: i32 = 8;
 /// Words of a block in `cuts` of `kernels/matmul.cuh`.
 const CUTS: usize = 24;
-/// The rows whose activations must fit in shared memory beside the rings. With 32 one launch always takes 32 rows, but
-/// with more slices or half the warps; with 16, launches of up to 16 rows are fastest.
+/// The rows whose activations must fit in shared memory beside the rings. With 32 one launch always
+/// takes 32 rows, but with more slices or half the warps; with 16, launches of up to 16 rows are
+/// fastest.
 const FULL_ROWS: usize = 16;
-/// Rows of a launch, at most. More than `FULL_ROWS` are multiplied in phases, see `kernels/matmul.cuh`.
+/// Rows of a launch, at most. More than `FULL_ROWS` are multiplied in phases, see
+/// `kernels/matmul.cuh`.
 const MOST_ROWS: usize = 32;
 /// Superblocks of a phase, at least: with fewer, 16 rows a launch are faster.
 const LEAST_HELD: usize = 3;
@@ -132,19 +135,20 @@ impl Group {
         self.matrices.iter().map(|&(tiles, format)| tiles * cost(format)).sum()
     }
 
-    /// The largest tile that passes through a ring. A matrix that is less than a sixteenth of the group does not decide
-    /// it, if the kernel can read its format directly.
+    /// The largest tile that passes through a ring. A matrix that is less than a sixteenth of the
+    /// group does not decide it, if the kernel can read its format directly.
     fn stage_bytes(&self) -> usize {
         let counts = |&&(tiles, format): &&(usize, TileFormat)| {
             let can_be_direct = matches!(format, TileFormat::Q8_0 | TileFormat::F16);
             !can_be_direct || tiles * cost(format) * 16 >= self.cost()
         };
-        let largest = self.matrices.iter().filter(counts).map(|(_, format)| format.tile_bytes()).max();
+        let largest =
+            self.matrices.iter().filter(counts).map(|(_, format)| format.tile_bytes()).max();
         largest.expect("one matrix is an eighth of the group")
     }
 
-    /// Of the row tiles `from..to`, `depth` steps each: how many steps begin before the cost `limit` is spent, and the cost
-    /// of those steps.
+    /// Of the row tiles `from..to`, `depth` steps each: how many steps begin before the cost
+    /// `limit` is spent, and the cost of those steps.
     fn cut(&self, from: usize, to: usize, depth: usize, limit: usize) -> (usize, usize) {
         let (mut steps, mut spent, mut first) = (0, 0, 0);
         for &(tiles, format) in &self.matrices {
@@ -166,8 +170,8 @@ impl Group {
         self.matrices.iter().all(|&(_, format)| format == first).then_some(first)
     }
 
-    /// The first row tile of a share. Tiles of one format are dealt out evenly, the first shares have the larger numbers:
-    /// so `kernels/matmul.cuh` works it out.
+    /// The first row tile of a share. Tiles of one format are dealt out evenly, the first shares
+    /// have the larger numbers: so `kernels/matmul.cuh` works it out.
     fn first_tile(&self, share: usize, shares: usize) -> usize {
         let tiles = self.tiles();
         match self.format() {
@@ -176,12 +180,16 @@ impl Group {
         }
     }
 
-    /// Where every block's warps begin: see `cuts` in `kernels/matmul.cuh`, which finds the same where there is one format.
+    /// Where every block's warps begin: see `cuts` in `kernels/matmul.cuh`, which finds the same
+    /// where there is one format.
     fn cuts(&self, g: &Geometry) -> Vec<[i32; CUTS]> {
         let first_superblock = |slice| self.superblocks * slice / g.slices;
         let mut blocks = Vec::with_capacity(g.shares * g.slices);
-        for (share, slice) in (0..g.shares).flat_map(|share| (0..g.slices).map(move |slice| (share, slice))) {
-            let (from, to) = (self.first_tile(share, g.shares), self.first_tile(share + 1, g.shares));
+        for (share, slice) in
+            (0..g.shares).flat_map(|share| (0..g.slices).map(move |slice| (share, slice)))
+        {
+            let (from, to) =
+                (self.first_tile(share, g.shares), self.first_tile(share + 1, g.shares));
             let depth = first_superblock(slice + 1) - first_superblock(slice);
             let (steps, cost) = self.cut(from, to, depth, usize::MAX);
             let mut block = [0; CUTS];
@@ -243,8 +251,9 @@ impl Cuts {
     }
 }
 
-/// Clusters of so many blocks that run at once, one block a multiprocessor. They lie within groups of multiprocessors
-/// whose sizes the device does not tell; for 132 multiprocessors the numbers are measured.
+/// Clusters of so many blocks that run at once, one block a multiprocessor. They lie within groups
+/// of multiprocessors whose sizes the device does not tell; for 132 multiprocessors the numbers are
+/// measured.
 fn clusters(limits: &DeviceInfo, blocks: usize) -> usize {
     let all = limits.multiprocessors as usize;
     match (all, blocks) {
@@ -284,15 +293,16 @@ fn room(group: &Group, g: &Geometry, limits: &DeviceInfo, rows: usize) -> Option
         // As few phases as there is room for, of the same length.
         let held = |phases| depth.div_ceil(phases);
         let phases = (1..=depth).take_while(|&phases| held(phases) >= LEAST_HELD.min(depth));
-        return phases
-            .flat_map(|phases| [false, true].map(|w| (w, phases)))
-            .find_map(|(workspace, phases)| fitting(2, workspace && g.slices > 1 || g.join, held(phases)));
+        return phases.flat_map(|phases| [false, true].map(|w| (w, phases))).find_map(
+            |(workspace, phases)| fitting(2, workspace && g.slices > 1 || g.join, held(phases)),
+        );
     }
-    // More stages than these do not help, and leave no room for the next kernel's block beside this one: with 16 warps a
-    // third cost 0.2 ms of a 27B pass on an H200.
-    // The kernel waits for at most 4.
+    // More stages than these do not help, and leave no room for the next kernel's block beside this
+    // one: with 16 warps a third cost 0.2 ms of a 27B pass on an H200. The kernel waits for at most
+    // 4.
     let most = if g.warps > 8 { 2 } else { 4 };
-    let with = |workspace: bool| (2..=most).rev().find_map(|stages| fitting(stages, workspace, depth));
+    let with =
+        |workspace: bool| (2..=most).rev().find_map(|stages| fitting(stages, workspace, depth));
     match g.slices {
         1 => with(false),
         _ if g.join => with(true),
@@ -300,8 +310,8 @@ fn room(group: &Group, g: &Geometry, limits: &DeviceInfo, rows: usize) -> Option
     }
 }
 
-/// What a block takes, in hundredths of a tile's step: its steps, a little more where few warps work on many or many on few, and
-/// what adding the slices costs.
+/// What a block takes, in hundredths of a tile's step: its steps, a little more where few warps
+/// work on many or many on few, and what adding the slices costs.
 fn estimate(steps: usize, slices: usize, warps: usize, join: bool) -> usize {
     let percent = match (steps >= 128, warps) {
         (true, 16) | (false, 8) => 100,
@@ -327,12 +337,23 @@ fn geometry(group: &Group, limits: &DeviceInfo) -> Geometry {
         let mut best: Option<(usize, Geometry)> = None;
         for slices in 1..=group.superblocks.min(64) {
             let join = slices > 1 && (!has_clusters || slices > MAX_CLUSTER);
-            let at_once =
-                if join { limits.multiprocessors as usize / slices } else { clusters(limits, slices) };
+            let at_once = if join {
+                limits.multiprocessors as usize / slices
+            } else {
+                clusters(limits, slices)
+            };
             let shares = at_once.clamp(1, tiles);
             let steps = tiles.div_ceil(shares) * group.superblocks.div_ceil(slices);
             for warps in [16, 12, 8, 4].into_iter().filter(|&warps| warps <= max_warps) {
-                let g = Geometry { slices, shares, warps, join, stage_bytes, owned: 0, launch_rows: full };
+                let g = Geometry {
+                    slices,
+                    shares,
+                    warps,
+                    join,
+                    stage_bytes,
+                    owned: 0,
+                    launch_rows: full,
+                };
                 let held = group.superblocks.div_ceil(slices);
                 let room = Room { stages: 2, workspace: true, held, shared: 0 };
                 let fits = shared_bytes(&g, full, &room) <= limits.shared as usize;
@@ -343,7 +364,8 @@ fn geometry(group: &Group, limits: &DeviceInfo) -> Geometry {
             }
         }
         if let Some((_, mut g)) = best {
-            let share = |i: usize| group.first_tile(i + 1, g.shares) - group.first_tile(i, g.shares);
+            let share =
+                |i: usize| group.first_tile(i + 1, g.shares) - group.first_tile(i, g.shares);
             let largest = (0..g.shares).map(share).max().expect("a share");
             g.owned = largest.div_ceil(g.slices);
             // The accumulators of 32 rows leave registers for 8 warps.
@@ -364,7 +386,8 @@ fn geometry(group: &Group, limits: &DeviceInfo) -> Geometry {
 fn groups(products: &[Product]) -> Vec<Vec<Product>> {
     let mut groups: Vec<Vec<Product>> = Vec::new();
     for p in products.iter().filter(|p| matches!(p.rows, Rows::All | Rows::Chosen)) {
-        let same = |g: &&mut Vec<Product>| g[0].x == p.x && g[0].rows == p.rows && g.len() < MAX_PRODUCTS;
+        let same =
+            |g: &&mut Vec<Product>| g[0].x == p.x && g[0].rows == p.rows && g.len() < MAX_PRODUCTS;
         match groups.iter_mut().find(same) {
             Some(group) => group.push(*p),
             None => groups.push(vec![*p]),
@@ -400,8 +423,13 @@ fn parked_bytes(g: &Geometry, most_parked: usize, rows: usize) -> usize {
     }
 }
 
-/// Bytes of `scratch.products` that these products may use. Not for every pass: it works out how each is cut.
-pub(crate) fn workspace_bytes(weights: &Weights, limits: &DeviceInfo, products: &[Product]) -> usize {
+/// Bytes of `scratch.products` that these products may use. Not for every pass: it works out how
+/// each is cut.
+pub(crate) fn workspace_bytes(
+    weights: &Weights,
+    limits: &DeviceInfo,
+    products: &[Product],
+) -> usize {
     let bytes = |products: &Vec<Product>| {
         let group = describe(weights, products);
         let g = geometry(&group, limits);
@@ -464,9 +492,11 @@ fn launch_group(run: &Run<'_>, products: &[Product]) -> Result<(), Error> {
         first_tile += tiles;
     }
     let x = run.activation(products[0].x);
-    let has_mins = |&(_, format): &(usize, TileFormat)| matches!(format, TileFormat::Q4_K | TileFormat::Q5_K);
+    let has_mins =
+        |&(_, format): &(usize, TileFormat)| matches!(format, TileFormat::Q4_K | TileFormat::Q5_K);
     let hopper = cut.hopper.as_ref().filter(|_| rows > FULL_ROWS);
-    let each = rows.div_ceil(rows.div_ceil(cut.launch_rows)).next_multiple_of(8).min(cut.launch_rows);
+    let each =
+        rows.div_ceil(rows.div_ceil(cut.launch_rows)).next_multiple_of(8).min(cut.launch_rows);
     for first in (0..rows).step_by(each) {
         let count = each.min(rows - first);
         let hopper = hopper.filter(|_| count > FULL_ROWS);

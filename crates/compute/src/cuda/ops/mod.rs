@@ -1,4 +1,5 @@
-//! The launch of every op: its arguments and the shape of its grid. What a kernel computes, its file in `kernels` says.
+//! The launch of every op: its arguments and the shape of its grid. What a kernel computes, its
+//! file in `kernels` says.
 
 pub(crate) mod angles;
 pub(crate) mod attention;
@@ -25,7 +26,8 @@ use crate::{
     plan::{Product, Rows},
 };
 
-/// Products that depend on nothing of each other: over all rows, over the chosen ones, over visits of experts.
+/// Products that depend on nothing of each other: over all rows, over the chosen ones, over visits
+/// of experts.
 pub(crate) fn products(run: &Run<'_>, products: &[Product]) -> Result<(), Error> {
     let visits = |p: &&Product| matches!(p.rows, Rows::ToExperts(_) | Rows::FromExperts(_));
     let of_experts: Vec<Product> = products.iter().filter(visits).copied().collect();

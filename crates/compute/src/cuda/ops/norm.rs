@@ -35,5 +35,9 @@ pub(crate) fn launch(run: &Run<'_>, op: &Op) -> Result<(), Error> {
         eps,
     };
     // A thread has eight columns, whatever the number of rows.
-    run.launch("rms_norm", Shape::new([run.rows() as u32, 1, 1], cols.div_ceil(256) as u32 * 32), &args)
+    run.launch(
+        "rms_norm",
+        Shape::new([run.rows() as u32, 1, 1], cols.div_ceil(256) as u32 * 32),
+        &args,
+    )
 }

@@ -1,5 +1,5 @@
-//! Products of a prompt: many rows. Tiles of the output follow from the rows too, but no sum does: each output is one
-//! chain over the columns.
+//! Products of a prompt: many rows. Tiles of the output follow from the rows too, but no sum does:
+//! each output is one chain over the columns.
 
 use crate::{
     Error,
@@ -56,7 +56,8 @@ const _: () = assert!(size_of::<PromptArgs>() == 216 && size_of::<PromptExpertsA
 pub(super) fn groups(products: impl Iterator<Item = Product>) -> Vec<Vec<Product>> {
     let mut groups: Vec<Vec<Product>> = Vec::new();
     for p in products {
-        let same = |g: &&mut Vec<Product>| g[0].x == p.x && g[0].rows == p.rows && g.len() < MAX_PRODUCTS;
+        let same =
+            |g: &&mut Vec<Product>| g[0].x == p.x && g[0].rows == p.rows && g.len() < MAX_PRODUCTS;
         match groups.iter_mut().find(same) {
             Some(group) => group.push(p),
             None => groups.push(vec![p]),
@@ -81,7 +82,8 @@ pub(super) fn list(run: &Run<'_>, products: &[Product]) -> [ProductArgs; MAX_PRO
     list
 }
 
-/// Whether there are kernels for this device's own matrix instructions: images for other architectures have none.
+/// Whether there are kernels for this device's own matrix instructions: images for other
+/// architectures have none.
 fn has_hopper(run: &Run<'_>) -> bool {
     run.limits.major == 9 && run.kernels.get(hopper::ANY).is_ok()
 }
@@ -101,8 +103,12 @@ fn by_format(
     products: impl Iterator<Item = Product> + Clone,
     launch: impl Fn(&[Product], TileFormat) -> Result<(), Error>,
 ) -> Result<(), Error> {
-    for format in [TileFormat::Q4_K, TileFormat::Q5_K, TileFormat::Q6_K, TileFormat::Q8_0, TileFormat::F16] {
-        for group in groups(products.clone().filter(|p| run.weights.matrix(p.weight).tiles() == format)) {
+    for format in
+        [TileFormat::Q4_K, TileFormat::Q5_K, TileFormat::Q6_K, TileFormat::Q8_0, TileFormat::F16]
+    {
+        for group in
+            groups(products.clone().filter(|p| run.weights.matrix(p.weight).tiles() == format))
+        {
             launch(&group, format)?;
         }
     }
@@ -117,7 +123,11 @@ fn blocks(run: &Run<'_>, products: &[Product], rows: usize) -> usize {
 fn launch_group(run: &Run<'_>, products: &[Product]) -> Result<(), Error> {
     let warps_n = if run.rows() <= 64 { 1 } else { 2 };
     let shape = Shape {
-        grid: [run.rows().div_ceil(64 * warps_n) as u32, blocks(run, products, 256 / warps_n) as u32, 1],
+        grid: [
+            run.rows().div_ceil(64 * warps_n) as u32,
+            blocks(run, products, 256 / warps_n) as u32,
+            1,
+        ],
         block: 256,
         shared: (4 * 64 * warps_n * 128) as u32,
         cluster: 1,
@@ -142,12 +152,16 @@ pub(super) fn launch_experts(
     divisor: usize,
 ) -> Result<(), Error> {
     if run.is_prompt() && has_hopper(run) {
-        return by_format(run, products.iter().copied(), |group, format| {
-            match hopper::experts_kernel(run, routing, format) {
-                Some(kernel) => hopper::launch_experts(run, group, routing, divisor, format, kernel),
+        return by_format(
+            run,
+            products.iter().copied(),
+            |group, format| match hopper::experts_kernel(run, routing, format) {
+                Some(kernel) => {
+                    hopper::launch_experts(run, group, routing, divisor, format, kernel)
+                }
                 None => launch_expert_group(run, group, routing, divisor),
-            }
-        });
+            },
+        );
     }
     launch_expert_group(run, products, routing, divisor)
 }

@@ -30,7 +30,8 @@ struct RankArgs {
     chunks: i32,
 }
 
-/// The best `ranks` tokens of each of the first `rows` rows; nothing of a row where a logit is not a number.
+/// The best `ranks` tokens of each of the first `rows` rows; nothing of a row where a logit is not
+/// a number.
 pub(crate) fn rank(
     cuda: &Cuda,
     arena: &Arena,
@@ -42,7 +43,8 @@ pub(crate) fn rank(
     let chunks = vocab.div_ceil(CHUNK);
     assert!(chunks <= MAX_CHUNKS && ranks <= MAX_RANKS, "{ranks} ranks of {vocab} tokens");
     let asked = ranks.clamp(1, vocab);
-    // Everything lies in the outbox: first the scratch, whose words are the largest, then what is read back.
+    // Everything lies in the outbox: first the scratch, whose words are the largest, then what is
+    // read back.
     let row_bytes = chunks * (8 * asked + 8) + 8 * asked + 4;
     let step = BOX / row_bytes;
     let address = DeviceMemory::of(&arena.data[logits.0 as usize]).address();
@@ -66,8 +68,9 @@ pub(crate) fn rank(
             ranks: asked as i32,
             chunks: chunks as i32,
         };
-        let launch =
-            |kernel, grid| cuda.driver.launch(&cuda.kernels.get(kernel)?, Shape::new(grid, THREADS), &args);
+        let launch = |kernel, grid| {
+            cuda.driver.launch(&cuda.kernels.get(kernel)?, Shape::new(grid, THREADS), &args)
+        };
         launch("rank_chunks", [chunks as u32, rows as u32, 1])?;
         launch("rank_merge", [rows as u32, 1, 1])?;
         let mut words = vec![0u32; rows * (2 * asked + 1)];
@@ -75,7 +78,8 @@ pub(crate) fn rank(
         let (ids, rest) = words.split_at(rows * asked);
         let (logs, bad) = rest.split_at(rows * asked);
         for ((ids, logs), bad) in ids.chunks(asked).zip(logs.chunks(asked)).zip(bad) {
-            let pairs = ids.iter().zip(logs).take(ranks).map(|(id, log)| (*id, f32::from_bits(*log)));
+            let pairs =
+                ids.iter().zip(logs).take(ranks).map(|(id, log)| (*id, f32::from_bits(*log)));
             ranked.push((*bad == 0).then(|| pairs.collect()));
         }
     }

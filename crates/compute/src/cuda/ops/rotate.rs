@@ -14,7 +14,11 @@ pub(crate) fn launch(run: &Run<'_>, op: &Op) -> Result<(), Error> {
         unreachable!()
     };
     let cache = &run.plan().caches[cache];
-    assert!(shape.head_dim.is_multiple_of(32) && shape.head_dim <= 256, "heads of {}", shape.head_dim);
+    assert!(
+        shape.head_dim.is_multiple_of(32) && shape.head_dim <= 256,
+        "heads of {}",
+        shape.head_dim
+    );
     let args = RotateArgs {
         pass: run.pass,
         q: run.buffer(q),

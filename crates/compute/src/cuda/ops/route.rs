@@ -6,7 +6,12 @@ use crate::{
     plan::{Buf, Routing},
 };
 
-pub(crate) fn launch(run: &Run<'_>, logits: Buf, routing: &Routing, scale: f32) -> Result<(), Error> {
+pub(crate) fn launch(
+    run: &Run<'_>,
+    logits: Buf,
+    routing: &Routing,
+    scale: f32,
+) -> Result<(), Error> {
     let &Routing { experts, top_k, ids, weights, order, starts } = routing;
     assert!(experts <= 512 && top_k <= 32 && top_k <= experts, "{top_k} of {experts} experts");
     let rows = run.rows();

@@ -1,5 +1,5 @@
-//! Products of 17 to 64 rows on Hopper: what `kernels/matmul_hopper.cu` needs beside the cuts that it shares with the
-//! other kernels. Nothing here changes a bit.
+//! Products of 17 to 64 rows on Hopper: what `kernels/matmul_hopper.cu` needs beside the cuts that
+//! it shares with the other kernels. Nothing here changes a bit.
 
 use super::{Geometry, Group, MatmulArgs, Room};
 use crate::{
@@ -63,14 +63,20 @@ fn units(group: &Group, from: usize, to: usize) -> Vec<[i32; 2]> {
 
 fn layout(group: &Group, g: &Geometry, limits: &DeviceInfo) -> Option<Layout> {
     let depth = group.superblocks.div_ceil(g.slices);
-    let tile_bytes = group.matrices.iter().map(|(tiles, format)| tiles * format.tile_bytes()).sum::<usize>();
+    let tile_bytes =
+        group.matrices.iter().map(|(tiles, format)| tiles * format.tile_bytes()).sum::<usize>();
     let is_small = tile_bytes * group.superblocks < LEAST_BYTES;
-    if limits.major != 9 || g.join || is_small || depth > MOST_DEPTH || room(group, g, limits, ROWS).is_none()
+    if limits.major != 9
+        || g.join
+        || is_small
+        || depth > MOST_DEPTH
+        || room(group, g, limits, ROWS).is_none()
     {
         return None;
     }
-    let of_share =
-        |share| units(group, group.first_tile(share, g.shares), group.first_tile(share + 1, g.shares));
+    let of_share = |share| {
+        units(group, group.first_tile(share, g.shares), group.first_tile(share + 1, g.shares))
+    };
     let of_shares: Vec<_> = (0..g.shares).map(of_share).collect();
     let most_units = of_shares.iter().map(Vec::len).max()?;
     if most_units > MOST_UNITS * (warps(g, ROWS) / UNIT_TILES) {
@@ -118,16 +124,24 @@ pub(super) fn warps(g: &Geometry, rows: usize) -> usize {
 pub(super) fn room(group: &Group, g: &Geometry, limits: &DeviceInfo, rows: usize) -> Option<Room> {
     let depth = group.superblocks.div_ceil(g.slices);
     // As few phases as there is room for, of the same length.
-    (1..=depth).flat_map(|phases| [false, true].map(|w| (phases, w))).find_map(|(phases, workspace)| {
-        let (held, workspace) = (depth.div_ceil(phases), workspace && g.slices > 1);
-        let (warps, rows) = (warps(g, rows), padded_rows(rows));
-        let parts = if workspace { 0 } else { (g.slices - 1) * g.owned * rows * 64 };
-        let shared = warps * 2 * g.stage_bytes + held * rows * 544 + parts + 8;
-        (shared <= limits.shared as usize).then_some(Room { stages: 2, workspace, held, shared })
-    })
+    (1..=depth).flat_map(|phases| [false, true].map(|w| (phases, w))).find_map(
+        |(phases, workspace)| {
+            let (held, workspace) = (depth.div_ceil(phases), workspace && g.slices > 1);
+            let (warps, rows) = (warps(g, rows), padded_rows(rows));
+            let parts = if workspace { 0 } else { (g.slices - 1) * g.owned * rows * 64 };
+            let shared = warps * 2 * g.stage_bytes + held * rows * 544 + parts + 8;
+            (shared <= limits.shared as usize).then_some(Room {
+                stages: 2,
+                workspace,
+                held,
+                shared,
+            })
+        },
+    )
 }
 
-/// Bytes of the sums that wait for their next phase, or for the pieces behind them, where the kernel is used.
+/// Bytes of the sums that wait for their next phase, or for the pieces behind them, where the
+/// kernel is used.
 pub(super) fn parked_bytes(group: &Group, g: &Geometry, limits: &DeviceInfo) -> Option<usize> {
     layout(group, g, limits).map(|layout| layout.parked_bytes(g))
 }
@@ -162,7 +176,8 @@ impl Hopper {
             bytemuck::cast_slice(layout.units.as_flattened()),
             bytemuck::cast_slice(layout.chains.as_flattened()),
         );
-        let memory = run.driver.allocate_as_is(units.len() + chains.len(), "how products are cut")?;
+        let memory =
+            run.driver.allocate_as_is(units.len() + chains.len(), "how products are cut")?;
         run.driver.upload(memory.address(), units)?;
         run.driver.upload(memory.address() + units.len() as u64, chains)?;
         Ok(Some(Self { parked_bytes: layout.parked_bytes(g), layout, memory }))

@@ -62,7 +62,10 @@ fn every_number_of_rows_fits_and_shares_meet() {
             }
             let cuts: Vec<usize> = (0..=g.shares).map(|i| group.first_tile(i, g.shares)).collect();
             assert!(cuts[0] == 0 && cuts[g.shares] == group.tiles());
-            assert!(cuts.windows(2).all(|w| w[0] <= w[1] && w[1] - w[0] <= g.owned * g.slices), "{cuts:?}");
+            assert!(
+                cuts.windows(2).all(|w| w[0] <= w[1] && w[1] - w[0] <= g.owned * g.slices),
+                "{cuts:?}"
+            );
             for (block, b) in group.cuts(&g).iter().enumerate() {
                 let (tiles, depth) = (b[21], b[23]);
                 assert!(b[17] as usize == block % g.slices && (1..256).contains(&depth));

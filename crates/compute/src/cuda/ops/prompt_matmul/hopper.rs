@@ -1,4 +1,5 @@
-//! Products of a prompt on Hopper: one format a launch, tiles of outputs chosen so that they fill whole waves.
+//! Products of a prompt on Hopper: one format a launch, tiles of outputs chosen so that they fill
+//! whole waves.
 
 use super::{MAX_PRODUCTS, ProductArgs, blocks, list};
 use crate::{
@@ -20,8 +21,10 @@ const SHARED: usize = 4096 + 81920;
 const MAX_SLOTS: usize = 8;
 /// Experts there is room for.
 const MAX_EXPERTS: usize = 512;
-/// Tiles of output: rows of weights and rows of x, and what one costs as measured on an H200 (K 5120 and 17408).
-const TILES: [(usize, usize, usize); 4] = [(256, 160, 100), (256, 128, 88), (256, 96, 75), (128, 128, 55)];
+/// Tiles of output: rows of weights and rows of x, and what one costs as measured on an H200 (K
+/// 5120 and 17408).
+const TILES: [(usize, usize, usize); 4] =
+    [(256, 160, 100), (256, 128, 88), (256, 96, 75), (128, 128, 55)];
 
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -93,10 +96,11 @@ fn slots(run: &Run<'_>, format: TileFormat) -> (usize, u32) {
 pub(super) fn launch(run: &Run<'_>, products: &[Product], format: TileFormat) -> Result<(), Error> {
     let multiprocessors = run.limits.multiprocessors as usize;
     // Whole waves of tiles: the last leaves the device idle where its tiles end.
-    let choice = |((weights, rows, cost), kernel): ((usize, usize, usize), Option<&'static str>)| {
-        let tiles = run.rows().div_ceil(rows) * blocks(run, products, weights);
-        Some((tiles.div_ceil(multiprocessors) * cost, tiles, rows, kernel?))
-    };
+    let choice =
+        |((weights, rows, cost), kernel): ((usize, usize, usize), Option<&'static str>)| {
+            let tiles = run.rows().div_ceil(rows) * blocks(run, products, weights);
+            Some((tiles.div_ceil(multiprocessors) * cost, tiles, rows, kernel?))
+        };
     let choices = TILES.into_iter().zip(kernels(format)).filter_map(choice);
     let (_, tiles, rows, kernel) = choices.min_by_key(|c| c.0).expect("every format has a kernel");
     let (slots, shared) = slots(run, format);
@@ -109,12 +113,18 @@ pub(super) fn launch(run: &Run<'_>, products: &[Product], format: TileFormat) ->
         slots: slots as i32,
         products: list(run, products),
     };
-    let shape = Shape { grid: [tiles.min(multiprocessors) as u32, 1, 1], block: 384, shared, cluster: 1 };
+    let shape =
+        Shape { grid: [tiles.min(multiprocessors) as u32, 1, 1], block: 384, shared, cluster: 1 };
     run.launch(kernel, shape, &args)
 }
 
-/// The kernel for experts of a format, by the visits an expert has on average; none where there is none.
-pub(super) fn experts_kernel(run: &Run<'_>, routing: &Routing, format: TileFormat) -> Option<&'static str> {
+/// The kernel for experts of a format, by the visits an expert has on average; none where there is
+/// none.
+pub(super) fn experts_kernel(
+    run: &Run<'_>,
+    routing: &Routing,
+    format: TileFormat,
+) -> Option<&'static str> {
     let wide = run.rows() * routing.top_k > 48 * routing.experts;
     let [narrow_kernel, wide_kernel] = match format {
         TileFormat::Q4_K => ["prompt_hopper_experts_q4_k_64", "prompt_hopper_experts_q4_k_96"],
