@@ -89,7 +89,8 @@ fn a_missing_theta_stops_the_conversion() {
     let args = ["convert", folder, "--out", out.to_str().unwrap(), "--type", "f16"];
     let output = forerun(&args);
     assert_eq!(output.status.code(), Some(1));
-    let sentence = "nothing in the file says its rope theta: give `--draft-rope-theta` (10000000 for Qwen3.5 and later)";
+    let sentence = "nothing in the file says its rope theta: give `--draft-rope-theta` (10000000 \
+                    for Qwen3.5 and later)";
     assert_eq!(stderr(&output), format!("forerun: {folder}: {sentence}\n"));
     assert!(!out.exists());
     let output = forerun(&[&args[..], &["--draft-rope-theta", "1e7"]].concat());

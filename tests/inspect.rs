@@ -95,8 +95,8 @@ fn errors_are_one_line_and_have_their_exit_code() {
         (
             &["inspect", DRAFT, "--draft-mask-token", "5000", "--target", TARGET],
             1,
-            "forerun: models/dense/draft-Q8_0.gguf: mask token is 5000 by `--draft-mask-token`; a row of the target's embedding, \
-             below 4096, expected\n",
+            "forerun: models/dense/draft-Q8_0.gguf: mask token is 5000 by `--draft-mask-token`; a \
+             row of the target's embedding, below 4096, expected\n",
         ),
         (
             &["inspect", DRAFT, "--target", DRAFT],

@@ -131,7 +131,8 @@ fn turns_show_a_slowdown() {
 
 #[test]
 fn a_slowdown_that_is_asked_for_takes_its_time() {
-    let line = "bench --suite code --per-suite 2 --repeats 1 --max-tokens 12 --modes off --slow-down 200 --json";
+    let line = "bench --suite code --per-suite 2 --repeats 1 --max-tokens 12 --modes off \
+                --slow-down 200 --json";
     let found = parsed(&line.split(' ').collect::<Vec<_>>());
     for sample in found["samples"].as_array().unwrap() {
         let stage = |name: &str| sample["stages"][name].as_f64().unwrap();

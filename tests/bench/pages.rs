@@ -43,7 +43,8 @@ fn the_page_is_what_the_runs_give() {
     std::fs::write(&results, &found).unwrap();
     let add = ["--add", &results, "--name", "mine", "--command", "forerun bench --quick"];
     stdout(&[&["bench", "tables", "--runs", &runs][..], &add].concat());
-    let text = "# Page\n\n<!-- table: mine modes -->\n<!-- end -->\nafter\n<!-- table: mine context --><!-- end -->\n";
+    let text = "# Page\n\n<!-- table: mine modes -->\n<!-- end -->\nafter\n\
+                <!-- table: mine context --><!-- end -->\n";
     std::fs::write(&page, text).unwrap();
     let tables = ["bench", "tables", "--runs", &runs, "--page", &page];
     let check = [&tables[..], &["--check"]].concat();
