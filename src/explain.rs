@@ -1,8 +1,8 @@
 //! What `run -v` and `run --explain` show: rounds, where each token came from, and how long the
 //! accepted runs were.
 
-use crate::answer::{Answer, Piece};
 use engine::Round;
+use launch::{Answer, Piece};
 use std::io::{Result, Write};
 
 /// One line a round.

@@ -1,12 +1,12 @@
 //! `forerun run`: one prompt, one answer.
 
-use crate::answer::{Answer, Question, answer};
 use crate::explain;
-use crate::model_flags::{ModelFlags, Running, SamplingFlags};
 use anyhow::{Context, Result, bail};
 use engine::Round;
 use engine::judge::Relaxed;
 use engine::sampling::Sampling;
+use launch::{Answer, Question, answer};
+use launch::{ModelFlags, Running, SamplingFlags};
 use serde_json::json;
 use std::io::{IsTerminal, Read, Write};
 use std::sync::atomic::AtomicBool;
