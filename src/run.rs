@@ -204,7 +204,7 @@ fn describe(
         "spec": {
             "mode": running.mode.name(),
             "rounds": lengths.len(),
-            "accepted": count(|r| r.stood),
+            "accepted": count(|r| r.accepted),
             "drafted": count(|r| r.drafted),
             "mean_accept_length":
                 lengths.iter().sum::<usize>() as f64 / lengths.len().max(1) as f64,

@@ -132,7 +132,7 @@ fn at_once(
             ends.to_vec(),
             |_| (),
         )?;
-        let first = text.anchor();
+        let first = text.tip();
         texts.push((text, vec![first]));
     }
     let prefill_s = begin.elapsed().as_secs_f64();
@@ -180,7 +180,7 @@ fn at_once(
         decode_s,
         stages,
         drafted: rounds.iter().map(|r| r.drafted).sum(),
-        accepted: rounds.iter().map(|r| r.stood).sum(),
+        accepted: rounds.iter().map(|r| r.accepted).sum(),
         accept_lengths: rounds.iter().map(Round::accept_length).collect(),
         round_us: Vec::new(),
         state_bytes: texts.iter().map(|(text, _)| text.sequence().bytes()).sum(),
@@ -212,7 +212,7 @@ fn sample(
         decode_s: given.decode_s,
         stages: Stages { draft, verify, judge, commit, host },
         drafted: given.rounds.iter().map(|r| r.drafted).sum(),
-        accepted: given.rounds.iter().map(|r| r.stood).sum(),
+        accepted: given.rounds.iter().map(|r| r.accepted).sum(),
         accept_lengths: given.rounds.iter().map(Round::accept_length).collect(),
         round_us: given.round_s.iter().map(|s| (s * 1e7).round() / 10.0).collect(),
         state_bytes: given.sequence.bytes(),

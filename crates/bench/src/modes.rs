@@ -29,7 +29,7 @@ const MAX_DEPTH: usize = 7;
 impl Means {
     pub(crate) fn of(running: &Running) -> Self {
         Self {
-            block: running.engine.drafter().map(|d| d.config().block),
+            block: running.engine.drafter("dflash").and_then(|drafter| drafter.block()),
             mtp: running.engine.model().config().mtp.is_some(),
         }
     }

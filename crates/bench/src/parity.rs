@@ -251,7 +251,7 @@ fn with_dropped(running: &mut Running, prompt: &[u32], dropped: usize) -> Result
     let sampling = Sampling { temperature: 1.0, seed: 5, ..Sampling::default() };
     let sequence = engine.sequence();
     let mut text = engine.begin(sequence, prompt, prompt, sampling, Vec::new(), |_| ())?;
-    let mut ids = vec![text.anchor()];
+    let mut ids = vec![text.tip()];
     while ids.len() < 48 {
         if dropped > 0 {
             engine.time_verify(&mut text, dropped)?;

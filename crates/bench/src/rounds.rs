@@ -343,7 +343,7 @@ impl Bench<'_> {
                 draft_ms,
             ))?;
         }
-        if self.engine.drafter().is_none() {
+        if self.engine.drafter("dflash").is_none() {
             return Ok(());
         }
         let draft_ms = floor.draft(texts, context);

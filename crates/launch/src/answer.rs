@@ -43,7 +43,7 @@ pub struct Answer {
     /// Seconds from the end of the round before to the end of each, giving its text away included.
     pub round_s: Vec<f64>,
     /// Why proposals ended before their time.
-    pub fallback: Option<&'static str>,
+    pub fallback: Option<String>,
     /// Holds the prompt and every token of the answer but the last.
     pub sequence: Sequence,
 }
@@ -107,7 +107,7 @@ pub fn answer(
     let start = Instant::now();
     let mut stream = Stream::new(&text.tokenizer, Controls::Hide, []);
     let mut written = String::new();
-    let mut ids = vec![generation.anchor()];
+    let mut ids = vec![generation.tip()];
     let (mut rounds, mut round_s): (Vec<Round>, Vec<f64>) = (Vec::new(), Vec::new());
     let mut give = |token: u32, drafted: bool, round: Option<&Round>| {
         let text = stream.push(token);
@@ -129,7 +129,7 @@ pub fn answer(
         let round = engine.step(&mut generation, room - ids.len())?;
         let last = round.emitted.len() - 1;
         for (i, &token) in round.emitted.iter().enumerate() {
-            give(token, i < round.stood, (i == last).then_some(&round))?;
+            give(token, i < round.accepted, (i == last).then_some(&round))?;
         }
         ids.extend(&round.emitted);
         rounds.push(round);
@@ -140,7 +140,8 @@ pub fn answer(
     let rest = stream.finish();
     emit(Piece { text: &rest, drafted: false, round: None })?;
     written.push_str(&rest);
-    let (decode_s, fallback) = (start.elapsed().as_secs_f64(), generation.fallback());
+    let (decode_s, fallback) =
+        (start.elapsed().as_secs_f64(), generation.fallback().map(str::to_owned));
     let sequence = generation.into_sequence();
     Ok(Answer {
         ids,

@@ -1,5 +1,5 @@
-//! Chains and trees out of ranked candidates per position. A DFlash block gives every position its
-//! own distribution, so the probability of a path is a product, and a best-first search finds the
+//! Candidates by position, and the draft they make. How likely a candidate is may depend on the one
+//! before it, so a path's probability is a product along it, and a best-first search finds the
 //! likeliest paths.
 
 use super::{Draft, Node};
@@ -7,14 +7,80 @@ use compute::Ranked;
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
-/// The best candidate of each position.
-pub(crate) fn chain(positions: &[Ranked], budget: usize) -> Draft {
-    let node = |(i, ranked): (usize, &Ranked)| {
-        let &(token, log) = ranked.first()?;
-        let parent = i.checked_sub(1).map(|p| p as u32);
-        Some(Node { token, parent, depth: i as u32 + 1, probability: log.exp() })
-    };
-    Draft { nodes: positions.iter().enumerate().take(budget).map_while(node).collect() }
+/// What a drafter proposes: for each position after the newest token, candidates.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Lattice {
+    positions: Vec<Position>,
+}
+
+/// The candidates of one position.
+#[derive(Clone, Debug, PartialEq)]
+struct Position {
+    tokens: Vec<u32>,
+    /// After each candidate of the position before, or after whichever where there is one list:
+    /// (candidate, log-probability), the likeliest first.
+    after: Vec<Vec<(usize, f32)>>,
+}
+
+impl Lattice {
+    /// One more position, whose candidates are as likely whatever comes before them.
+    pub(crate) fn push(&mut self, ranked: &Ranked) {
+        let tokens = ranked.iter().map(|(token, _)| *token).collect();
+        let after = vec![ranked.iter().enumerate().map(|(i, (_, log))| (i, *log)).collect()];
+        self.positions.push(Position { tokens, after });
+    }
+
+    /// Positions that are the same whatever comes before them.
+    pub(crate) fn independent(positions: &[Ranked]) -> Self {
+        let mut lattice = Self::default();
+        positions.iter().for_each(|ranked| lattice.push(ranked));
+        lattice
+    }
+
+    /// Positions.
+    pub(crate) fn len(&self) -> usize {
+        self.positions.len()
+    }
+
+    /// The likeliest token of the last position.
+    pub(crate) fn last_token(&self) -> Option<u32> {
+        let position = self.positions.last()?;
+        position.after.first()?.first().map(|(candidate, _)| position.tokens[*candidate])
+    }
+
+    /// The `rank`th likeliest candidate at `depth` (from 1) after candidate `before` of the position
+    /// before: which it is, its token and its log-probability.
+    fn candidate(&self, depth: usize, before: usize, rank: usize) -> Option<(usize, u32, f32)> {
+        let position = self.positions.get(depth - 1)?;
+        let after = position.after.get(before).or(position.after.first())?;
+        let &(candidate, log) = after.get(rank)?;
+        Some((candidate, position.tokens[candidate], log))
+    }
+
+    /// The `budget` likeliest nodes whose paths are all there: of any such tree, the one with the
+    /// longest expected walk. With one candidate a position that is a chain.
+    pub(crate) fn best_first(&self, budget: usize) -> Draft {
+        let mut nodes = Vec::new();
+        let mut heap = BinaryHeap::new();
+        let mut made = 0;
+        let mut open = |heap: &mut BinaryHeap<Open>, path: f32, parent, depth, before, rank| {
+            if let Some((candidate, token, log)) = self.candidate(depth, before, rank) {
+                let score = path + log;
+                heap.push(Open { score, log, parent, depth, before, rank, candidate, token, made });
+                made += 1;
+            }
+        };
+        open(&mut heap, 0.0, None, 1, 0, 0);
+        while nodes.len() < budget
+            && let Some(Open { score, log, parent, depth, before, rank, candidate, token, .. }) =
+                heap.pop()
+        {
+            nodes.push(Node { token, parent, depth: depth as u32, probability: log.exp() });
+            open(&mut heap, score - log, parent, depth, before, rank + 1);
+            open(&mut heap, score, Some(nodes.len() as u32 - 1), depth + 1, candidate, 0);
+        }
+        Draft { nodes }
+    }
 }
 
 /// How many candidates a position must offer so that a tree over `depths` positions can have
@@ -37,10 +103,16 @@ pub(crate) fn ranks_needed(depths: usize, budget: usize) -> usize {
 struct Open {
     /// Log-probability of the path.
     score: f32,
+    /// Of its last step.
+    log: f32,
     parent: Option<u32>,
-    /// Positions after the anchor, from 1.
+    /// Positions after the newest token, from 1.
     depth: usize,
+    /// Which candidate of the position before it follows, and its rank among those that do.
+    before: usize,
     rank: usize,
+    candidate: usize,
+    token: u32,
     /// Equal scores come out in order of their making.
     made: usize,
 }
@@ -65,34 +137,6 @@ impl PartialEq for Open {
 
 impl Eq for Open {}
 
-/// The `budget` likeliest nodes whose paths are all there: of any such tree, the one with the
-/// longest expected walk.
-pub(crate) fn best_first(positions: &[Ranked], budget: usize) -> Draft {
-    let mut nodes = Vec::new();
-    let mut heap = BinaryHeap::new();
-    let mut made = 0;
-    let mut open = |heap: &mut BinaryHeap<Open>,
-                    before: f32,
-                    parent: Option<u32>,
-                    depth: usize,
-                    rank: usize| {
-        if let Some((_, log)) = positions.get(depth - 1).and_then(|ranked| ranked.get(rank)) {
-            heap.push(Open { score: before + log, parent, depth, rank, made });
-            made += 1;
-        }
-    };
-    open(&mut heap, 0.0, None, 1, 0);
-    while nodes.len() < budget
-        && let Some(Open { score, parent, depth, rank, .. }) = heap.pop()
-    {
-        let (token, log) = positions[depth - 1][rank];
-        nodes.push(Node { token, parent, depth: depth as u32, probability: log.exp() });
-        open(&mut heap, score - log, parent, depth, rank + 1);
-        open(&mut heap, score, Some(nodes.len() as u32 - 1), depth + 1, 0);
-    }
-    Draft { nodes }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -105,7 +149,7 @@ mod tests {
     #[test]
     fn the_likeliest_paths_come_first() {
         let positions = [ranked(&[0.6, 0.3]), ranked(&[0.9, 0.05])];
-        let tree = best_first(&positions, 4);
+        let tree = Lattice::independent(&positions).best_first(4);
         let shape: Vec<_> = tree.nodes.iter().map(|n| (n.token, n.parent, n.depth)).collect();
         // 0.6, 0.6 * 0.9 = 0.54, 0.3, 0.3 * 0.9 = 0.27.
         assert_eq!(shape, [(0, None, 1), (0, Some(0), 2), (1, None, 1), (0, Some(2), 2)]);
@@ -115,8 +159,8 @@ mod tests {
     fn a_budget_below_the_block_is_kept() {
         let positions: Vec<Ranked> = (0..15).map(|_| ranked(&[0.9, 0.1])).collect();
         for budget in 1..15 {
-            assert_eq!(best_first(&positions, budget).nodes.len(), budget);
-            assert_eq!(chain(&positions, budget).nodes.len(), budget);
+            let draft = Lattice::independent(&positions).best_first(budget);
+            assert_eq!(draft.nodes.len(), budget);
         }
     }
 
@@ -135,7 +179,7 @@ mod tests {
                 p.sort_by(|a, b| b.total_cmp(a));
                 ranked(&p)
             }).collect();
-            let tree = best_first(&positions, budget);
+            let tree = Lattice::independent(&positions).best_first(budget);
             prop_assert_eq!(tree.nodes.len(), budget);
             // All paths up to the worst one taken, by enumeration.
             let mut scores = vec![];
