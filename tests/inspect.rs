@@ -5,6 +5,7 @@
 mod program;
 
 use program::{forerun, parsed};
+use serde_json::Value;
 use std::process::Command;
 
 const TARGET: &str = "models/dense/target-Q4_K_M.gguf";

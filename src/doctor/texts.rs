@@ -46,7 +46,7 @@ impl Prompts {
 }
 
 /// Chats after as many tokens of other chats with the target's own answers, `answered`, as fill the
-/// drafter's window: [texts][turns].
+/// drafter's window: `[texts][turns]`.
 pub(crate) fn long(
     args: &Args,
     drafter: &DrafterConfig,

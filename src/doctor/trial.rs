@@ -5,7 +5,7 @@ use engine::draft::dflash::Dflash;
 use engine::draft::probe::{Contexts, Guess, Probe, Reading};
 use serde::Serialize;
 
-/// Tokens from one anchor to the next.
+/// Tokens from one draft to the next.
 const STRIDE: usize = 8;
 /// No single token counts for more than this.
 const LEAST: f64 = -12.0;
@@ -13,7 +13,7 @@ const LEAST: f64 = -12.0;
 /// What a drafter thinks of some texts.
 #[derive(Clone, Debug)]
 pub(crate) struct Trial {
-    /// By answer, anchor and position.
+    /// By answer, draft and position.
     guesses: Vec<Vec<Vec<Guess>>>,
 }
 
@@ -50,7 +50,7 @@ impl Gain {
 
 /// Where a drafter is asked, answer by answer: at the target's own tokens, some steps apart, as
 /// long as one follows.
-fn anchors(reading: &Reading) -> impl Iterator<Item = Vec<usize>> + '_ {
+fn tips(reading: &Reading) -> impl Iterator<Item = Vec<usize>> + '_ {
     let answers = reading.answers.iter().filter(|a| a.len() > 1);
     answers.map(|a| (a.start..a.end - 1).step_by(STRIDE).collect())
 }
@@ -64,7 +64,7 @@ pub(crate) fn contexts(
 ) -> Result<Vec<Contexts>, engine::Error> {
     let mut variant = probe.variant(drafter, config)?;
     let one =
-        |r: &&Reading| probe.contexts(&mut variant, r, &anchors(r).flatten().collect::<Vec<_>>());
+        |r: &&Reading| probe.contexts(&mut variant, r, &tips(r).flatten().collect::<Vec<_>>());
     readings.iter().map(one).collect()
 }
 
@@ -82,7 +82,7 @@ pub(crate) fn trial(
     for (reading, contexts) in readings.iter().zip(contexts) {
         let Some(all) = probe.guesses(&mut variant, reading, contexts)? else { return Ok(None) };
         let mut all = all.into_iter();
-        guesses.extend(anchors(reading).map(|anchors| all.by_ref().take(anchors.len()).collect()));
+        guesses.extend(tips(reading).map(|tips| all.by_ref().take(tips.len()).collect()));
     }
     Ok(Some(Trial { guesses }))
 }
@@ -120,7 +120,7 @@ impl Trial {
     pub(crate) fn acceptance(&self) -> Acceptance {
         let blocks = || self.guesses.iter().flatten();
         let positions = blocks().map(Vec::len).max().unwrap_or(0);
-        let stood = |block: &[Guess]| block.iter().take_while(|g| g.right).count();
+        let accepted = |block: &[Guess]| block.iter().take_while(|g| g.right).count();
         let at = |k: usize| blocks().filter(move |b| b.len() > k);
         let share = |part: &dyn Fn(&[Guess], usize) -> bool| {
             (0..positions).map(|k| mean(at(k).map(|b| f64::from(u8::from(part(b, k)))))).collect()
@@ -129,23 +129,23 @@ impl Trial {
             log_likelihood: self.log_likelihood(),
             first_log_likelihood: mean(at(0).map(|b| log(&b[0]))),
             // A text that ends inside a block would make it look shorter.
-            accept_length: mean(at(positions.saturating_sub(1)).map(|b| 1.0 + stood(b) as f64)),
+            accept_length: mean(at(positions.saturating_sub(1)).map(|b| 1.0 + accepted(b) as f64)),
             right_by_position: share(&|block, k| block[k].right),
-            accepted_by_position: share(&|block, k| stood(block) > k),
+            accepted_by_position: share(&|block, k| accepted(block) > k),
         }
     }
 }
 
-/// How likely the first token after each anchor is to someone who only counts what came before, out
+/// How likely the first token after each tip is to someone who only counts what came before, out
 /// of `vocab` tokens: what anybody achieves who knows nothing of the target.
 pub(crate) fn by_counting(readings: &[&Reading], vocab: usize) -> f64 {
     mean(readings.iter().flat_map(|reading| {
-        let likelihood = |anchor: usize| {
-            let (seen, next) = (&reading.tokens[..=anchor], reading.tokens[anchor + 1]);
+        let likelihood = |tip: usize| {
+            let (seen, next) = (&reading.tokens[..=tip], reading.tokens[tip + 1]);
             let count = seen.iter().filter(|t| **t == next).count();
             ((count + 1) as f64 / (seen.len() + vocab) as f64).ln()
         };
-        anchors(reading).flatten().map(likelihood).collect::<Vec<_>>()
+        tips(reading).flatten().map(likelihood).collect::<Vec<_>>()
     }))
 }
 

@@ -157,7 +157,7 @@ impl Results {
     }
 }
 
-/// The samples of a suite and mode, by prompt, in the order of their repeats: [prompts][repeats].
+/// The samples of a suite and mode, by prompt, in the order of their repeats: `[prompts][repeats]`.
 pub(crate) fn by_prompt<'a>(
     samples: &'a [Sample],
     suite: &str,

@@ -46,7 +46,7 @@ impl Estimate {
         Self { value: figure(&all), draws }
     }
 
-    /// The median over prompts of each prompt's median over repeats: [prompts][repeats]. Repeats
+    /// The median over prompts of each prompt's median over repeats: `[prompts][repeats]`. Repeats
     /// are drawn for all prompts at once, since what disturbs one prompt disturbs its neighbours.
     pub(crate) fn of_medians(values: &[Vec<f64>], seed: u64) -> Self {
         let repeats = values.iter().map(Vec::len).max().unwrap_or(0);

@@ -108,8 +108,8 @@ fn of_turns(before: &Results, after: &Results) -> Result<Vec<Change>> {
     Ok(changes)
 }
 
-/// For each turn the median over prompts of the logarithm of after by before: [prompts][turns] to
-/// [turns].
+/// For each turn the median over prompts of the logarithm of after by before: `[prompts][turns]` to
+/// `[turns]`.
 fn turns(before: &[Vec<f64>], after: &[Vec<f64>]) -> Vec<f64> {
     let count = before.iter().map(Vec::len).min().unwrap_or(0);
     let one = |t: usize| median(before.iter().zip(after).map(|(a, b)| (b[t] / a[t]).ln()));

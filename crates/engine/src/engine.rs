@@ -95,7 +95,7 @@ impl Engine {
         self.model.state_bytes(tokens) + drafts.sum::<usize>()
     }
 
-    /// Logits of the `i`th chosen row of the last pass: [vocab].
+    /// Logits of the `i`th chosen row of the last pass: `[vocab]`.
     pub fn logits(&self, i: usize) -> Result<Cow<'_, [f32]>, Error> {
         self.model.logits(&*self.backend, i)
     }

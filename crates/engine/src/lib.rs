@@ -1,7 +1,61 @@
 //! Rows to draft to verify to commit: the target as a composition of ops, the state of a sequence,
 //! and the draw of a token. Knows no text.
 //!
-//! A pass takes rows `(token, sequence, parent)` and only reads; `commit` alone writes.
+//! # A pair that writes
+//!
+//! An [`Engine`] has a target, its drafters and the backend they run on. [`Engine::begin`] reads a
+//! prompt, [`Engine::step`] runs a round: propose, verify in one pass, judge, commit, emit. Several
+//! texts share the passes of [`Engine::step_all`].
+//!
+//! ```
+//! use checkpoint::{Drafter, Overrides, Target};
+//! use compute::{Activations, Cpu, CpuLevel, KvType};
+//! use engine::sampling::Sampling;
+//! use engine::{Engine, Spec};
+//! use std::path::Path;
+//!
+//! // What files say is checked when they are opened, the drafter against its target.
+//! let files = Path::new("../../models/dense");
+//! let target = Target::open(&files.join("target-Q4_K_M.gguf"))?;
+//! let drafter = files.join("draft-Q8_0.gguf");
+//! let drafter = Drafter::open(&drafter, &Overrides::default(), Some(&target.config))?;
+//!
+//! // The backend takes the weights in, in the form its kernels read.
+//! let cpu = Box::new(Cpu::new(CpuLevel::detect(), 1, Activations::Int8));
+//! let pair = Some((&drafter.config, &drafter.weights as &dyn engine::WeightSource));
+//! let chain = Spec::Chain { block: 16, budget: 15 };
+//! let weights = (&target.config, &target.weights as &dyn engine::WeightSource);
+//! let mut engine = Engine::load(cpu, weights, pair, KvType::F16, chain)?;
+//!
+//! /// Forty tokens after a prompt, and the rounds they took.
+//! fn write(engine: &mut Engine, prompt: &[u32]) -> Result<(Vec<u32>, usize), engine::Error> {
+//!     let sequence = engine.sequence();
+//!     let ends = Vec::new();
+//!     let mut text = engine.begin(sequence, prompt, prompt, Sampling::default(), ends, |_| ())?;
+//!     let (mut answer, mut rounds) = (vec![text.tip()], 0);
+//!     while answer.len() < 40 {
+//!         // What was accepted of the draft, then the token that the target drew after it.
+//!         answer.extend(engine.step(&mut text, 40 - answer.len())?.emitted);
+//!         rounds += 1;
+//!     }
+//!     Ok((answer, rounds))
+//! }
+//!
+//! // Ids come from outside: `text` makes them, this crate knows no text.
+//! let prompt: Vec<u32> = (0..150).map(|i| 300 + i * 7 % 90).collect();
+//! let (drafted, rounds) = write(&mut engine, &prompt)?;
+//! engine.set_spec(Spec::Off);
+//! let (plain, plain_rounds) = write(&mut engine, &prompt)?;
+//! // A drafter can only change the speed.
+//! assert_eq!(drafted, plain);
+//! assert!(rounds < plain_rounds);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # A level below
+//!
+//! A pass takes rows `(token, sequence, parent)` and only reads; `commit` alone writes. A
+//! [`Model`] is the target by itself.
 //!
 //! ```
 //! use compute::{Activations, Cpu, CpuLevel, Row};

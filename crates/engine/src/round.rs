@@ -9,7 +9,7 @@ pub struct Round {
     /// New tokens: drafted ones that were accepted, then the target's own; cut at an end or at the room
     /// that was given.
     pub emitted: Vec<u32>,
-    /// One for each of them where [`Generation::tell_likelihoods`] was asked for, else none.
+    /// One for each of them where [`crate::Generation::tell_likelihoods`] was asked for, else none.
     pub likelihoods: Vec<Likelihood>,
     /// Nodes that were judged.
     pub drafted: usize,

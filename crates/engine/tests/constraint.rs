@@ -1,39 +1,18 @@
 //! Constraints: what they refuse is never written, speculation changes nothing under them, and a
 //! text whose constraint fails costs the others nothing.
 
-use checkpoint::{Drafter, Overrides, Target};
-use compute::{Activations, Cpu, CpuLevel, KvType};
+mod support;
+
+use compute::{Activations, KvType};
 use engine::sampling::{Constraint, Sampling};
-use engine::{Engine, Generation, Spec, WeightSource};
-use std::path::Path;
+use engine::{Engine, Generation, Spec};
+use support::{CHAIN, ENDS};
 
-const ENDS: [u32; 2] = [4066, 4064];
-const CHAIN: Spec = Spec::Chain { block: 16, budget: 15 };
-
-/// The embedded pair, and prompts of its goldens.
-fn pair(spec: Spec) -> (Engine, Vec<Vec<u32>>) {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let target =
-        Target::open(&root.join("models/dense/target-Q4_K_M.gguf")).expect("the target opens");
-    let draft = root.join("models/dense/draft-Q8_0.gguf");
-    let drafter = Drafter::open(&draft, &Overrides::default(), Some(&target.config))
-        .expect("the drafter opens");
-    let cpu = Box::new(Cpu::new(CpuLevel::detect(), 2, Activations::Int8));
-    let weights = (&target.config, &target.weights as &dyn WeightSource);
-    let drafter = Some((&drafter.config, &drafter.weights as &dyn WeightSource));
-    let engine = Engine::load(cpu, weights, drafter, KvType::F16, spec).expect("the pair loads");
-    let golden =
-        std::fs::read_to_string(root.join("tests/goldens/dense-q4.json")).expect("goldens");
-    let golden: Vec<serde_json::Value> = serde_json::from_str(&golden).expect("goldens");
-    let of = |suite: &str, count: usize| {
-        let of_suite =
-            golden.iter().filter(|g| g["suite"] == suite).take(count).collect::<Vec<_>>();
-        let ids = |g: &serde_json::Value| {
-            serde_json::from_value::<Vec<u32>>(g["prompt_ids"].clone()).expect("ids")
-        };
-        of_suite.into_iter().map(ids).collect::<Vec<_>>()
-    };
-    (engine, [of("code", 2), of("complete", 1)].concat())
+/// The dense pair, and prompts of its goldens.
+fn engine_and_prompts(spec: Spec) -> (Engine, Vec<Vec<u32>>) {
+    let pair = support::pair("dense");
+    let engine = pair.engine(KvType::F16, Activations::Int8, spec);
+    (engine, [pair.prompts("code", 2), pair.prompts("complete", 1)].concat())
 }
 
 fn begin(
@@ -80,7 +59,7 @@ impl Constraint for Picky {
 
 #[test]
 fn a_constraint_holds_and_every_mode_writes_the_same_text_under_it() {
-    let (mut engine, prompts) = pair(Spec::Auto { block: 16, budget: 22 });
+    let (mut engine, prompts) = engine_and_prompts(Spec::Auto { block: 16, budget: 22 });
     let mut plain: Vec<Vec<u32>> = Vec::new();
     let (mut drafted, mut stood) = (0, 0);
     for spec in [Spec::Off, CHAIN, Spec::Tree { block: 16, budget: 40 }, Spec::Mtp { depth: 3 }] {
@@ -133,7 +112,7 @@ fn a_text_that_fails_costs_the_others_nothing() {
             self.0 -= count;
         }
     }
-    let (mut engine, prompts) = pair(Spec::Chain { block: 4, budget: 3 });
+    let (mut engine, prompts) = engine_and_prompts(Spec::Chain { block: 4, budget: 3 });
     let prompt = &prompts[0];
     let mut text = begin(&mut engine, None, prompt, Sampling::default());
     let mut alone = vec![text.tip()];

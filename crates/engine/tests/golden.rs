@@ -5,47 +5,33 @@
 use compute::{Activations, Backend, Cpu, CpuLevel, reference::Reference};
 use engine::draft::{Drafter, Reads, mtp::Mtp};
 use engine::{KeptRows, Model, Options, Row, sampling};
-use safetensors::SafeTensors;
 use serde_json::Value;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+use testing::{Pair, Tensors};
 
 struct Golden {
     model: PathBuf,
     taps: Vec<usize>,
     prompts: Vec<Value>,
-    tensors: Vec<u8>,
+    tensors: Tensors,
 }
 
 impl Golden {
     fn open(name: &str) -> Self {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         let full = || {
-            PathBuf::from(
-                std::env::var_os("FORERUN_FULL_MODELS").expect("asked for only where it is set"),
-            )
+            let folder = std::env::var_os("FORERUN_FULL_MODELS");
+            PathBuf::from(folder.expect("asked for only where it is set"))
         };
         let (model, goldens, taps) = match name {
-            "dense-q4" => (
-                root.join("models/dense/target-Q4_K_M.gguf"),
-                root.join("tests/goldens"),
-                vec![1, 3, 5, 6],
-            ),
-            "moe-q4" => (
-                root.join("tests/fixtures/moe/target-Q4_K_M.gguf"),
-                root.join("tests/goldens"),
-                vec![0, 1, 2],
-            ),
+            "dense-q4" => (Pair::dense().target, testing::goldens(), vec![1, 3, 5, 6]),
+            "moe-q4" => (Pair::moe().target, testing::goldens(), vec![0, 1, 2]),
             "dense" => {
                 (full().join("dense/target-bf16.gguf"), full().join("golden"), vec![1, 3, 5, 6])
             }
             _ => (full().join("moe/hf"), full().join("golden"), vec![0, 1, 2]),
         };
-        let file = |ending: &str| {
-            let path = goldens.join(format!("{name}.{ending}"));
-            std::fs::read(&path).unwrap_or_else(|e| panic!("`{}`: {e}", path.display()))
-        };
-        let prompts = serde_json::from_slice(&file("json")).expect("a list of prompts");
-        Self { model, taps, prompts, tensors: file("safetensors") }
+        let (prompts, tensors) = (testing::prompts(&goldens, name), Tensors::open(&goldens, name));
+        Self { model, taps, prompts, tensors }
     }
 
     fn load(&self, backend: &mut dyn Backend) -> Model {
@@ -58,23 +44,6 @@ impl Golden {
         let target = checkpoint::Target::open(&self.model).expect("the model opens");
         Mtp::load(backend, &target.weights, model).expect("the block loads")
     }
-
-    /// [rows, columns].
-    fn numbers(&self, name: &str) -> Option<Vec<Vec<f32>>> {
-        let tensors = SafeTensors::deserialize(&self.tensors).expect("safetensors");
-        let tensor = tensors.tensor(name).ok()?;
-        let numbers: Vec<f32> = words(tensor.data()).map(f32::from_bits).collect();
-        Some(numbers.chunks_exact(tensor.shape()[1]).map(<[f32]>::to_vec).collect())
-    }
-
-    fn ids(&self, name: &str) -> Vec<u32> {
-        let tensors = SafeTensors::deserialize(&self.tensors).expect("safetensors");
-        words(tensors.tensor(name).expect("ids").data()).collect()
-    }
-}
-
-fn words(bytes: &[u8]) -> impl Iterator<Item = u32> {
-    bytes.as_chunks().0.iter().map(|b| u32::from_le_bytes(*b))
 }
 
 /// What a model makes of a text: for its last rows logits, hidden states and taps; and all its
@@ -169,8 +138,8 @@ fn assert_relative(name: &str, expected: &[Vec<f32>], got: &[Vec<f32>], relative
 fn check(golden: &Golden, backend: &mut dyn Backend, prompts: &[&str]) {
     let mut model = golden.load(backend);
     for prompt in prompts {
-        let ids = golden.ids(&format!("{prompt}.ids"));
-        let of = |part: &str| golden.numbers(&format!("{prompt}.{part}"));
+        let ids = golden.tensors.ids(&format!("{prompt}.ids")).expect("ids");
+        let of = |part: &str| golden.tensors.rows(&format!("{prompt}.{part}"));
         let logits = of("logits").expect("logits");
         let out = outputs(&mut model, backend, &ids, logits.len());
         assert_within(&format!("{prompt} logits"), &logits, &out.logits, 0.02);
@@ -233,12 +202,12 @@ fn int8_activations_stay_near() {
         let mut model = golden.load(&mut backend);
         let (mut expected, mut got) = (Vec::new(), Vec::new());
         for prompt in ALL {
-            let logits = golden.numbers(&format!("{prompt}.logits")).expect("logits");
+            let logits = golden.tensors.rows(&format!("{prompt}.logits")).expect("logits");
             got.extend(
                 outputs(
                     &mut model,
                     &mut backend,
-                    &golden.ids(&format!("{prompt}.ids")),
+                    &golden.tensors.ids(&format!("{prompt}.ids")).expect("ids"),
                     logits.len(),
                 )
                 .logits,

@@ -1,28 +1,23 @@
 //! A probe of a drafter sees what a chain of the engine does: the tokens that stood are those it
 //! finds right.
 
-use checkpoint::{Drafter, Overrides, Target};
-use compute::{Activations, Cpu, CpuLevel, KvType};
+mod support;
+
+use compute::{Activations, KvType};
+use engine::WeightSource;
 use engine::draft::probe::Probe;
 use engine::sampling::Sampling;
-use engine::{Engine, Spec, WeightSource};
-use std::path::Path;
 
 #[test]
 fn guesses_are_right_where_drafts_stood() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/dense");
-    let target = Target::open(&folder.join("target-Q4_K_M.gguf")).unwrap();
-    let drafter =
-        Drafter::open(&folder.join("draft-Q8_0.gguf"), &Overrides::default(), Some(&target.config))
-            .unwrap();
-    let backend = || Box::new(Cpu::new(CpuLevel::detect(), 1, Activations::Int8));
+    let pair = support::pair("dense");
+    let (target, drafter) = (&pair.target, &pair.drafter);
+    let backend = || support::cpu(1, Activations::Int8);
     let weights = (&target.config, &target.weights as &dyn WeightSource);
     let prompt: Vec<u32> = (0..150).map(|i| 300 + i * 7 % 90).collect();
     let count = 60;
 
-    let spec = Spec::Chain { block: 16, budget: 15 };
-    let pair = Some((&drafter.config, &drafter.weights as &dyn WeightSource));
-    let mut engine = Engine::load(backend(), weights, pair, KvType::F16, spec).unwrap();
+    let mut engine = pair.engine_on(backend(), support::CHAIN);
     let sequence = engine.sequence();
     let mut text =
         engine.begin(sequence, &prompt, &prompt, Sampling::default(), vec![], |_| ()).unwrap();

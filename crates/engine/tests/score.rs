@@ -1,30 +1,15 @@
 //! Scores of a prompt's tokens: the same numbers however it is cut, a state that is left as if
 //! nobody had asked, and how near they are to those of the plain float32 ops.
 
-use checkpoint::{Drafter, Overrides, Target};
-use compute::{Activations, Backend, Cpu, CpuLevel, KvType, reference::Reference};
+mod support;
+
+use compute::{Activations, Backend, reference::Reference};
 use engine::sampling::{Likelihood, Sampling};
-use engine::{Engine, Error, Spec, WeightSource};
-use serde_json::Value;
-use std::path::{Path, PathBuf};
-
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
-}
-
-fn engine(folder: &str, backend: Box<dyn Backend>, spec: Spec) -> Engine {
-    let folder = root().join(folder);
-    let target = Target::open(&folder.join("target-Q4_K_M.gguf")).expect("the target opens");
-    let overrides = Overrides::default();
-    let drafter = Drafter::open(&folder.join("draft-Q8_0.gguf"), &overrides, Some(&target.config));
-    let drafter = drafter.expect("the drafter opens");
-    let drafter = (&drafter.config, &drafter.weights as &dyn WeightSource);
-    let target = (&target.config, &target.weights as &dyn WeightSource);
-    Engine::load(backend, target, Some(drafter), KvType::F16, spec).expect("the pair loads")
-}
+use engine::{Engine, Error, Spec};
+use support::{CHAIN, ids, pair};
 
 fn cpu(activations: Activations) -> Box<dyn Backend> {
-    Box::new(Cpu::new(CpuLevel::detect(), 1, activations))
+    support::cpu(1, activations)
 }
 
 /// Reads all of a text but its last token in chunks of these sizes, again and again.
@@ -50,13 +35,13 @@ fn score(
 #[test]
 fn scores_do_not_depend_on_how_a_prompt_is_cut() {
     let text: Vec<u32> = (0..201).map(|i| 260 + i * 7919 % 3500).collect();
-    for folder in ["models/dense", "tests/fixtures/moe"] {
+    for name in ["dense", "moe"] {
+        let pair = pair(name);
         let mut first: Option<Vec<Likelihood>> = None;
-        let chain = Spec::Chain { block: 16, budget: 15 };
         // Only the dense target has an MTP block.
-        let third = if folder == "models/dense" { Spec::Mtp { depth: 3 } } else { chain };
-        for spec in [Spec::Off, chain, third] {
-            let mut engine = engine(folder, cpu(Activations::Int8), spec);
+        let third = if name == "dense" { Spec::Mtp { depth: 3 } } else { CHAIN };
+        for spec in [Spec::Off, CHAIN, third] {
+            let mut engine = pair.engine_on(cpu(Activations::Int8), spec);
             let mut plain = engine.sequence();
             text[..200]
                 .chunks(100)
@@ -67,7 +52,7 @@ fn scores_do_not_depend_on_how_a_prompt_is_cut() {
                 assert!(scores.iter().zip(&text[1..]).all(|(score, token)| score.token == *token));
                 assert!(
                     *first.get_or_insert_with(|| scores.clone()) == scores,
-                    "{folder} {spec:?} {sizes:?}"
+                    "{name} {spec:?} {sizes:?}"
                 );
                 let next = |engine: &mut Engine, sequence| {
                     let sampling = Sampling { temperature: 0.0, ..Sampling::default() };
@@ -84,7 +69,7 @@ fn scores_do_not_depend_on_how_a_prompt_is_cut() {
 
 #[test]
 fn what_cannot_be_scored_is_refused() {
-    let mut engine = engine("models/dense", cpu(Activations::Int8), Spec::Off);
+    let mut engine = pair("dense").engine_on(cpu(Activations::Int8), Spec::Off);
     let mut sequence = engine.sequence();
     let too_many = vec![300; engine.scored_rows() + 1];
     let refused = engine.read_scored(&mut sequence, &too_many, &too_many, 0);
@@ -96,18 +81,8 @@ fn what_cannot_be_scored_is_refused() {
 
 /// The texts that the target itself wrote to the prompts that are kept.
 fn golden_texts() -> Vec<Vec<u32>> {
-    let text =
-        std::fs::read_to_string(root().join("tests/goldens/dense-q4.json")).expect("goldens");
-    let prompts: Vec<Value> = serde_json::from_str(&text).expect("goldens");
-    let ids = |value: &Value| -> Vec<u32> {
-        value
-            .as_array()
-            .expect("a list")
-            .iter()
-            .map(|id| id.as_u64().expect("an id") as u32)
-            .collect()
-    };
-    prompts
+    let golden = pair("dense").golden;
+    golden
         .iter()
         .map(|prompt| [ids(&prompt["prompt_ids"]), ids(&prompt["greedy_ids"])].concat())
         .collect()
@@ -115,9 +90,9 @@ fn golden_texts() -> Vec<Vec<u32>> {
 
 #[test]
 fn scores_are_near_those_of_float32() {
-    let mut reference = engine("models/dense", Box::new(Reference::default()), Spec::Off);
-    let mut whole = engine("models/dense", cpu(Activations::F32), Spec::Off);
-    let mut rounded = engine("models/dense", cpu(Activations::Int8), Spec::Off);
+    let mut reference = pair("dense").engine_on(Box::new(Reference::default()), Spec::Off);
+    let mut whole = pair("dense").engine_on(cpu(Activations::F32), Spec::Off);
+    let mut rounded = pair("dense").engine_on(cpu(Activations::Int8), Spec::Off);
     let texts: Vec<Vec<u32>> = golden_texts().into_iter().step_by(4).collect();
     let mut worst = [(0.0f64, 0.0f64); 2];
     for text in &texts {

@@ -1,99 +1,14 @@
-//! Speculation: the same tokens in every mode whatever the drafter is, and the acceptance the
-//! float32 reference has.
+//! Speculation: the same tokens in every mode, whatever the drafter is and however its context
+//! was read.
 
-use checkpoint::{Drafter, DrafterConfig, Overrides, Target};
-use compute::{Activations, Cpu, CpuLevel, KvType};
+mod support;
+
+use compute::{Activations, KvType};
 use engine::sampling::Sampling;
 use engine::{Engine, Generation, Spec, Tensor, WeightSource};
 use formats::BlockType;
 use std::borrow::Cow;
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
-
-const ENDS: [u32; 2] = [4066, 4064];
-const CHAIN: Spec = Spec::Chain { block: 16, budget: 15 };
-
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
-}
-
-struct Pair {
-    target: Target,
-    drafter: Drafter,
-    golden: Vec<serde_json::Value>,
-}
-
-fn pair(name: &str) -> Pair {
-    let folder = if name == "dense" {
-        root().join("models/dense")
-    } else {
-        root().join("tests/fixtures/moe")
-    };
-    let target = Target::open(&folder.join("target-Q4_K_M.gguf")).expect("the target opens");
-    let overrides = Overrides::default();
-    let drafter = Drafter::open(&folder.join("draft-Q8_0.gguf"), &overrides, Some(&target.config))
-        .expect("the drafter opens");
-    let text = std::fs::read_to_string(root().join(format!("tests/goldens/{name}-q4.json")))
-        .expect("goldens");
-    Pair { target, drafter, golden: serde_json::from_str(&text).expect("goldens") }
-}
-
-impl Pair {
-    fn engine(&self, kv: KvType, activations: Activations, spec: Spec) -> Engine {
-        self.engine_with(&self.drafter.config, &self.drafter.weights, kv, activations, spec)
-    }
-
-    fn engine_with(
-        &self,
-        config: &DrafterConfig,
-        weights: &dyn WeightSource,
-        kv: KvType,
-        activations: Activations,
-        spec: Spec,
-    ) -> Engine {
-        let cpu = Box::new(Cpu::new(CpuLevel::detect(), 2, activations));
-        let target = (&self.target.config, &self.target.weights as &dyn WeightSource);
-        Engine::load(cpu, target, Some((config, weights)), kv, spec).expect("the pair loads")
-    }
-
-    /// The first `count` prompts of a suite.
-    fn prompts(&self, suite: &str, count: usize) -> Vec<Vec<u32>> {
-        let of_suite = self.golden.iter().filter(|g| g["suite"] == suite);
-        of_suite.take(count).map(|g| ids(&g["prompt_ids"])).collect()
-    }
-}
-
-fn ids(value: &serde_json::Value) -> Vec<u32> {
-    value.as_array().expect("a list").iter().map(|v| v.as_u64().expect("an id") as u32).collect()
-}
-
-fn begin(engine: &mut Engine, prompt: &[u32], sampling: &Sampling) -> Generation {
-    let sequence = engine.sequence();
-    engine
-        .begin(sequence, prompt, prompt, sampling.clone(), ENDS.to_vec(), |_| ())
-        .expect("the prompt is read")
-}
-
-/// Tokens and acceptance lengths of one answer.
-fn answer(
-    engine: &mut Engine,
-    prompt: &[u32],
-    sampling: &Sampling,
-    max: usize,
-) -> (Vec<u32>, Vec<usize>) {
-    let mut text = begin(engine, prompt, sampling);
-    let (mut tokens, mut lengths) = (vec![text.tip()], Vec::new());
-    while tokens.len() < max && !ENDS.contains(&tokens[tokens.len() - 1]) {
-        let round = engine.step(&mut text, max - tokens.len()).expect("a round");
-        lengths.push(round.accept_length());
-        tokens.extend(round.emitted);
-    }
-    (tokens, lengths)
-}
-
-fn mean(lengths: &[usize]) -> f64 {
-    lengths.iter().sum::<usize>() as f64 / lengths.len() as f64
-}
+use support::{CHAIN, ENDS, answer, begin, ids, pair};
 
 fn sampled(seed: u64) -> Sampling {
     Sampling {
@@ -219,85 +134,6 @@ fn several_texts_in_one_pass_are_each_their_own() {
     }
 }
 
-#[test]
-fn chain_acceptance_is_the_references() {
-    for name in ["dense", "moe"] {
-        check_chain_acceptance(name, &pair(name));
-    }
-}
-
-/// The same with the bf16 files, which are not in the repository.
-#[test]
-fn chain_acceptance_at_full_precision() {
-    let Some(folder) = std::env::var_os("FORERUN_FULL_MODELS").map(PathBuf::from) else {
-        println!("skipped: the full-precision models need FORERUN_FULL_MODELS");
-        return;
-    };
-    for (name, target) in [("dense", "dense/target-bf16.gguf"), ("moe", "moe/hf")] {
-        let target = Target::open(&folder.join(target)).expect("the target opens");
-        let draft = folder.join(name).join("draft-hf");
-        let drafter = Drafter::open(&draft, &Overrides::default(), Some(&target.config))
-            .expect("the drafter opens");
-        let text =
-            std::fs::read_to_string(folder.join(format!("golden/{name}.json"))).expect("goldens");
-        let golden = serde_json::from_str(&text).expect("goldens");
-        check_chain_acceptance(name, &Pair { target, drafter, golden });
-    }
-}
-
-fn check_chain_acceptance(name: &str, pair: &Pair) {
-    let mut engine = pair.engine(KvType::F16, Activations::F32, CHAIN);
-    let mut suites = BTreeMap::<String, (Vec<usize>, Vec<usize>)>::new();
-    for golden in pair.golden.iter().filter(|g| g["suite"] != "long") {
-        let (prompt, expected) = (ids(&golden["prompt_ids"]), ids(&golden["greedy_ids"]));
-        let (_, lengths) = answer(&mut engine, &prompt, &Sampling::default(), expected.len());
-        let suite = suites.entry(golden["suite"].as_str().expect("a name").to_owned()).or_default();
-        suite.0.extend(lengths);
-        suite.1.extend(ids(&golden["accept_lengths"]).into_iter().map(|l| l as usize));
-    }
-    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
-    for (suite, (a, b)) in suites {
-        let ratio = mean(&a) / mean(&b);
-        println!("{name} {suite}: {:.3}, golden {:.3}", mean(&a), mean(&b));
-        assert!(
-            (ratio - 1.0).abs() < 0.05,
-            "{name} {suite}: {:.3} against {:.3}",
-            mean(&a),
-            mean(&b)
-        );
-        ours.extend(a);
-        theirs.extend(b);
-    }
-    assert!(
-        (mean(&ours) / mean(&theirs) - 1.0).abs() < 0.02,
-        "{name}: {} {}",
-        mean(&ours),
-        mean(&theirs)
-    );
-}
-
-#[test]
-fn trees_accept_more_than_chains() {
-    for name in ["dense", "moe"] {
-        let pair = pair(name);
-        let mut engine = pair.engine(KvType::F16, Activations::F32, CHAIN);
-        for (suite, least) in [("complete", 1.15), ("math", 0.99), ("code", 0.99), ("plan", 0.99)] {
-            let goldens: Vec<_> = pair.golden.iter().filter(|g| g["suite"] == suite).collect();
-            let mut run = |spec: Spec| {
-                engine.set_spec(spec);
-                let all = goldens.iter().flat_map(|g| {
-                    let (prompt, length) = (ids(&g["prompt_ids"]), ids(&g["greedy_ids"]).len());
-                    answer(&mut engine, &prompt, &Sampling::default(), length).1
-                });
-                mean(&all.collect::<Vec<_>>())
-            };
-            let (chain, tree) = (run(CHAIN), run(Spec::Tree { block: 16, budget: 22 }));
-            println!("{name} {suite}: chain {chain:.3}, tree {tree:.3}");
-            assert!(tree >= least * chain, "{name} {suite}: tree {tree}, chain {chain}");
-        }
-    }
-}
-
 /// What is done to the numbers of a tensor of that name.
 type Change = fn(&str, &mut [f32]);
 
@@ -375,63 +211,6 @@ fn a_bad_drafter_changes_no_token() {
             }
         }
     }
-}
-
-/// Each of these mistakes leaves the text right, so only acceptance can show it.
-#[test]
-fn mistakes_in_the_drafter_show_in_acceptance() {
-    let dense = pair("dense");
-    let long: Vec<u32> = {
-        let golden = dense.golden.iter().find(|g| g["suite"] == "long").expect("a long prompt");
-        ids(&golden["prompt_ids"])
-    };
-    let acceptance = |pair: &Pair, config: &DrafterConfig, prompts: &[Vec<u32>]| {
-        let (kv, f32s) = (KvType::F16, Activations::F32);
-        let mut engine = pair.engine_with(config, &pair.drafter.weights, kv, f32s, CHAIN);
-        let all = prompts.iter().flat_map(|p| answer(&mut engine, p, &Sampling::default(), 64).1);
-        mean(&all.collect::<Vec<_>>())
-    };
-    let prompts = [dense.prompts("code", 1), dense.prompts("math", 2)].concat();
-    let right = dense.drafter.config.clone();
-    let sound = acceptance(&dense, &right, &prompts);
-    let worse = |what: &str, change: &dyn Fn(&mut DrafterConfig)| {
-        let mut config = right.clone();
-        change(&mut config);
-        let found = acceptance(&dense, &config, &prompts);
-        println!("{what}: {found:.2} instead of {sound:.2}");
-        assert!(found < 0.97 * sound, "{what}: {found} instead of {sound}");
-    };
-    worse("taps shifted by one", &|c| c.taps.iter_mut().for_each(|t| *t += 1));
-    worse("two taps swapped", &|c| c.taps.swap(0, 1));
-    worse("causal", &|c| c.layers.iter_mut().for_each(|l| l.causal = true));
-    // On short prompts rotation by another base and a wider window change the numbers, if not
-    // always the choice.
-    let first_logits = |pair: &Pair, config: &DrafterConfig, prompt: &[u32]| {
-        let (kv, f32s) = (KvType::F16, Activations::F32);
-        let mut engine = pair.engine_with(config, &pair.drafter.weights, kv, f32s, CHAIN);
-        let mut text = begin(&mut engine, prompt, &Sampling::default());
-        engine.step(&mut text, 16).expect("a round");
-        engine.drafter("dflash").expect("a drafter").logits(7).expect("logits").to_vec()
-    };
-    let differs = |what: &str, pair: &Pair, prompt: &[u32], change: &dyn Fn(&mut DrafterConfig)| {
-        let mut config = pair.drafter.config.clone();
-        let before = first_logits(pair, &config, prompt);
-        change(&mut config);
-        let after = first_logits(pair, &config, prompt);
-        let moved = before.iter().zip(&after).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
-        println!("{what}: logits move by {moved:.2}");
-        assert!(moved > 0.2, "{what}: logits move by {moved} only");
-    };
-    differs("window dropped", &dense, &long, &|c| {
-        c.layers.iter_mut().for_each(|l| l.window = None)
-    });
-    differs("theta 1e6", &dense, &long, &|c| c.rope.theta = 1e6);
-    let moe = pair("moe");
-    let long: Vec<u32> =
-        ids(
-            &moe.golden.iter().find(|g| g["suite"] == "long").expect("a long prompt")["prompt_ids"],
-        );
-    differs("YaRN skipped", &moe, &long, &|c| c.rope.scaling = None);
 }
 
 /// Drafts after reading a prompt in one go equal those of a context built token by token.
@@ -534,46 +313,5 @@ fn long_contexts_draft_as_if_read_at_once() {
         let at_once = three_rounds(&mut engine, generation.expect("it reads"));
         assert!(by_growing == at_once, "rounds differ at {length} tokens");
         grown = snapshot;
-    }
-}
-
-#[test]
-fn drafter_logits_are_the_references() {
-    for name in ["dense", "moe"] {
-        let pair = pair(name);
-        let bytes = std::fs::read(root().join(format!("tests/goldens/{name}-q4.safetensors")))
-            .expect("goldens");
-        let golden = safetensors::SafeTensors::deserialize(&bytes).expect("goldens");
-        let numbers = |key: &str| -> Vec<f32> {
-            let data = golden.tensor(key).expect("a tensor").data();
-            data.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
-        };
-        let mut engine = pair.engine(KvType::F16, Activations::F32, CHAIN);
-        let mut checked = 0;
-        for key in golden.names().into_iter().filter_map(|n| n.strip_suffix(".draft_logits")) {
-            let expected = numbers(&format!("{key}.draft_logits"));
-            let prompt = pair.golden.iter().map(|g| ids(&g["prompt_ids"])).find(|p| {
-                match key.strip_prefix("plong") {
-                    Some(len) => len
-                        .parse::<usize>()
-                        .is_ok_and(|len| p.len().abs_diff(len) < 200 && p.len() > 300),
-                    None => {
-                        key == "p0" && *p == ids(&pair.golden[0]["prompt_ids"])
-                            || key == "p1" && *p == ids(&pair.golden[1]["prompt_ids"])
-                    }
-                }
-            });
-            let Some(prompt) = prompt else { continue };
-            let mut text = begin(&mut engine, &prompt, &Sampling::default());
-            engine.step(&mut text, 16).expect("a round");
-            let drafter = engine.drafter("dflash").expect("a drafter");
-            let found: Vec<f32> =
-                (0..15).flat_map(|i| drafter.logits(i).expect("logits").to_vec()).collect();
-            let worst = found.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
-            println!("{name} {key}: {worst:.4}");
-            assert!(worst < 0.02, "{name} {key}: drafter logits differ by {worst}");
-            checked += 1;
-        }
-        assert!(checked >= 2, "{name}: {checked} drafts compared");
     }
 }

@@ -1,23 +1,15 @@
 //! States that were stowed and fetched: the same to the bit, memory shared as before, and nobody
 //! else's text touched.
 
-use checkpoint::{Drafter, Overrides, Target};
-use compute::{Activations, Cpu, CpuLevel, KvType};
+mod support;
+
+use compute::Activations;
 use engine::sampling::Sampling;
-use engine::{Block, Engine, Sequence, Spec, WeightSource};
+use engine::{Block, Engine, Sequence, Spec};
 use std::collections::BTreeMap;
-use std::path::Path;
 
 fn engine(spec: Spec) -> Engine {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/dense");
-    let target = Target::open(&folder.join("target-Q4_K_M.gguf")).expect("the target opens");
-    let drafter =
-        Drafter::open(&folder.join("draft-Q8_0.gguf"), &Overrides::default(), Some(&target.config))
-            .expect("the drafter opens");
-    let cpu = Box::new(Cpu::new(CpuLevel::detect(), 1, Activations::Int8));
-    let weights = (&target.config, &target.weights as &dyn WeightSource);
-    let drafts = Some((&drafter.config, &drafter.weights as &dyn WeightSource));
-    Engine::load(cpu, weights, drafts, KvType::F16, spec).expect("the pair loads")
+    support::pair("dense").engine_on(support::cpu(1, Activations::Int8), spec)
 }
 
 fn text(engine: &mut Engine, sequence: Sequence, prompt: &[u32]) -> Vec<u32> {

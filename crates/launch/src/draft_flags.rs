@@ -26,7 +26,7 @@ pub struct DraftFlags {
     /// `none` for none
     #[arg(long, value_name = "YARN", value_parser = yarn)]
     draft_yarn: Option<YarnFlag>,
-    /// Rows of a block, the anchor included
+    /// Rows of a block, the newest token included
     #[arg(long, value_name = "ROWS")]
     draft_block: Option<usize>,
 }

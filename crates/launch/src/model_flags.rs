@@ -32,7 +32,7 @@ pub struct ModelFlags {
     /// Drafted tokens judged in a round, 1 to 63; for MTP its depth, up to 7
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=63))]
     budget: Option<u8>,
-    /// Rows of a drafter's block, the anchor included; as trained unless given
+    /// Rows of a drafter's block, the newest token included; as trained unless given
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(2..=64))]
     block: Option<u8>,
     /// Tokens of prompt and answer together; unless given, the model's own limit, on a GPU as much

@@ -70,6 +70,12 @@ impl Tensors {
         Self(read(&folder.join(format!("{name}.safetensors"))))
     }
 
+    /// The names of all of them.
+    pub fn names(&self) -> Vec<String> {
+        let tensors = SafeTensors::deserialize(&self.0).expect("a safetensors file");
+        tensors.names().into_iter().map(str::to_owned).collect()
+    }
+
     /// The elements of a tensor as they are stored, and the length of its rows.
     pub fn words(&self, name: &str) -> Option<(Vec<u32>, usize)> {
         let tensors = SafeTensors::deserialize(&self.0).expect("a safetensors file");

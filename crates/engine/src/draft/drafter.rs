@@ -51,7 +51,7 @@ pub trait Drafter: Send {
         asks: &mut [Ask<'_>],
     ) -> Result<Drafted, Error>;
 
-    /// Logits of position `i` of the last proposal, counted over its texts: [vocab].
+    /// Logits of position `i` of the last proposal, counted over its texts: `[vocab]`.
     fn logits(&self, i: usize) -> Result<Cow<'_, [f32]>, Error>;
 }
 

@@ -292,12 +292,12 @@ impl Model {
         Ok(())
     }
 
-    /// Logits of the `i`th chosen row of the last pass: [vocab].
+    /// Logits of the `i`th chosen row of the last pass: `[vocab]`.
     pub fn logits(&self, backend: &dyn Backend, i: usize) -> Result<Cow<'_, [f32]>, Error> {
         Ok(backend.row(&self.arena, self.logits, i)?)
     }
 
-    /// A row of the last pass after the output norm: [hidden].
+    /// A row of the last pass after the output norm: `[hidden]`.
     pub fn hidden(&self, row: usize) -> Result<Cow<'_, [f32]>, Error> {
         Ok(self.arena.row(self.hidden, row)?)
     }
