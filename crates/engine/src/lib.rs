@@ -42,7 +42,7 @@ pub mod synthetic;
 
 pub use compute::{PAGE_TOKENS, Row};
 pub use error::Error;
-pub use model::{Model, Options, Random, Requantised, Tensor, WeightSource};
+pub use model::{Accepted, Model, Options, Random, Requantised, Tensor, WeightSource};
 pub use propose::Spec;
 pub use rehearse::Rehearsed;
 pub use round::Round;

@@ -428,11 +428,19 @@ impl Engine {
     ) -> Result<(), Error> {
         self.model.commit(&mut *self.backend, index, sequence, path)?;
         if let Some(context) = &mut sequence.draft {
-            self.model.keep_taps(&mut *self.backend, path, &mut context.pending)?;
+            let kept = vec![(&mut context.pending, path)];
+            self.model
+                .keep_taps(&mut *self.backend, kept)
+                .into_iter()
+                .collect::<Result<(), _>>()?;
         }
         if let Some(feed) = &mut sequence.feed {
             let tokens = path.iter().map(|row| rows[*row as usize].token);
-            self.model.keep_hidden(&mut *self.backend, path, &mut feed.hidden)?;
+            let kept = vec![(&mut feed.hidden, path)];
+            self.model
+                .keep_hidden(&mut *self.backend, kept)
+                .into_iter()
+                .collect::<Result<(), _>>()?;
             feed.follow_all(path.len(), tokens);
         }
         Ok(())

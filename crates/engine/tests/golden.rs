@@ -98,7 +98,8 @@ fn outputs(model: &mut Model, backend: &mut dyn Backend, ids: &[u32], last: usiz
             out.taps.push(model.taps(*row as usize).expect("a row").to_vec());
         }
         let path: Vec<u32> = (0..chunk.len() as u32).collect();
-        model.keep_hidden(backend, &path, &mut hidden).expect("room");
+        let kept = model.keep_hidden(backend, vec![(&mut hidden, &path)]);
+        assert!(kept.iter().all(Result::is_ok), "{kept:?}");
         model.commit(backend, 0, &mut sequence, &path).expect("a commit");
     }
     if model.config().mtp.is_none() {

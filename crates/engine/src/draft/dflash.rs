@@ -7,7 +7,7 @@
 
 use super::MAX_NODES;
 use crate::model::{Loader, Model, WeightSource, append};
-use crate::state::Context;
+use crate::state::{Context, commit_pages};
 use crate::{Error, Row};
 use checkpoint::DrafterConfig;
 use compute::{
@@ -174,12 +174,17 @@ impl Dflash {
             }
             let views = parts.iter().map(|(context, _)| context.view()).collect();
             backend.run(&mut self.context, &Pass::new(&rows, &[], views))?;
-            for (context, rows) in parts {
-                let path: Vec<u32> = rows.collect();
-                let commit = CommitPath { rows: &path, position: context.committed };
-                for (cache, (pages, _)) in context.caches.iter_mut().enumerate() {
-                    pages.commit(backend, &self.context, cache, commit)?;
-                }
+            let paths: Vec<Vec<u32>> =
+                parts.iter().map(|(_, rows)| rows.clone().collect()).collect();
+            for cache in 0..self.caches.len() {
+                let texts = parts.iter_mut().zip(&paths).map(|((context, _), rows)| {
+                    let path = CommitPath { rows, position: context.committed };
+                    (&mut context.caches[cache].0, path)
+                });
+                let done = commit_pages(backend, &self.context, cache, texts.collect());
+                done.into_iter().collect::<Result<(), _>>()?;
+            }
+            for ((context, _), path) in parts.into_iter().zip(&paths) {
                 context.committed += path.len();
                 context.pending.take(path.len());
                 context.forget();

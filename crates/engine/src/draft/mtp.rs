@@ -1,7 +1,7 @@
 //! Proposals of the target's own next-token block: chains, one pass a token for all texts that ask.
 
 use super::{Draft, MAX_NODES, Node};
-use crate::model::{Model, append, chain};
+use crate::model::{Accepted, Model, append, chain};
 use crate::state::{KeptRows, MtpFeed};
 use crate::{Error, Row, Sequence};
 use compute::{Backend, Ranked};
@@ -85,7 +85,7 @@ fn go_on(
         texts.iter().map(|_| KeptRows::new(model.config().hidden)).collect();
     let mut going: Vec<usize> = (0..texts.len()).collect();
     loop {
-        let mut on = Vec::with_capacity(going.len());
+        let (mut on, mut kept_rows) = (Vec::with_capacity(going.len()), Vec::new());
         for ((&i, ranked), row) in going.iter().zip(ranked).zip(newest) {
             let (Some(draft), Some(ranked)) = (&mut drafts[i], ranked) else {
                 drafts[i] = None;
@@ -100,7 +100,7 @@ fn go_on(
                 probability: log.exp(),
             });
             if draft.nodes.len() < texts[i].depth && !enough(i, draft) {
-                model.keep_mtp_hidden(backend, row, &mut hidden[i])?;
+                kept_rows.push(row);
                 on.push(i);
             }
         }
@@ -108,6 +108,10 @@ fn go_on(
         if going.is_empty() {
             return Ok(drafts);
         }
+        let goes_on = |(i, _): &(usize, &mut KeptRows)| going.contains(i);
+        let kept = hidden.iter_mut().enumerate().filter(goes_on).map(|(_, kept)| kept);
+        let kept = kept.zip(kept_rows.chunks(1)).collect();
+        model.keep_mtp_hidden(backend, kept).into_iter().collect::<Result<(), _>>()?;
         // Drafted rows are never committed: a pass takes all of them again, which costs little more
         // than the last.
         let mut rows: Vec<Row> = Vec::new();
@@ -149,12 +153,19 @@ fn take_in(
     let feeds = sequences.iter().filter_map(|sequence| sequence.feed.as_ref());
     let hidden: Vec<_> = feeds.map(|feed| (&feed.hidden, 0, feed.tokens.len())).collect();
     model.forward_mtp(backend, &rows, &hidden, &newest, &sequences)?;
-    let mut first = 0;
-    for (i, text) in texts.iter_mut().enumerate() {
-        let path: Vec<u32> = (first..=newest[i]).collect();
-        model.commit_mtp(backend, i, text.sequence, &path)?;
+    let begins = std::iter::once(0).chain(newest.iter().map(|row| row + 1));
+    let paths: Vec<Vec<u32>> =
+        begins.zip(&newest).map(|(first, last)| (first..=*last).collect()).collect();
+    let accepted = texts.iter_mut().zip(&paths).enumerate();
+    let accepted = accepted.map(|(index, (text, path))| Accepted {
+        index,
+        sequence: &mut *text.sequence,
+        path,
+    });
+    let committed = model.commit_mtp_all(backend, accepted.collect());
+    for ((text, path), committed) in texts.iter_mut().zip(&paths).zip(committed) {
+        committed?;
         text.sequence.feed.as_mut().ok_or(Error::NoMtp)?.take(path.len());
-        first = newest[i] + 1;
     }
     Ok(newest)
 }

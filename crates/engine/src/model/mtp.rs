@@ -8,7 +8,7 @@ use super::{
 use crate::state::KeptRows;
 use crate::{Error, Sequence};
 use checkpoint::{TargetConfig, target::Mixer};
-use compute::{Arena, Backend, Buf, CommitPath, KvLayout, Op, Pass, Ranked, Row};
+use compute::{Arena, Backend, Buf, KvLayout, Op, Pass, Ranked, Row};
 use std::borrow::Cow;
 
 /// Rows of a pass that decodes; longer ones are prompts.
@@ -17,11 +17,11 @@ const DECODE_ROWS: usize = 64;
 /// The block on a backend.
 pub(crate) struct Mtp {
     layout: KvLayout,
-    arena: Arena,
+    pub(super) arena: Arena,
     input: Buf,
-    hidden: Buf,
+    pub(super) hidden: Buf,
     logits: Buf,
-    last: LastPass,
+    pub(super) last: LastPass,
 }
 
 impl Mtp {
@@ -129,26 +129,6 @@ impl Model {
         Ok(())
     }
 
-    /// Makes rows of the last pass through the next-token block part of the sequence.
-    pub fn commit_mtp(
-        &mut self,
-        backend: &mut dyn Backend,
-        index: usize,
-        sequence: &mut Sequence,
-        path: &[u32],
-    ) -> Result<(), Error> {
-        let mtp = self.mtp.as_mut().ok_or(Error::NoMtp)?;
-        let state = sequence.mtp.as_mut().ok_or(Error::NoMtp)?;
-        mtp.last.check(index, state.committed, path)?;
-        if !path.is_empty() {
-            let commit = CommitPath { rows: path, position: state.committed };
-            state.kv.commit(backend, &mtp.arena, 0, commit)?;
-        }
-        state.committed += path.len();
-        mtp.last.committed[index] = usize::MAX;
-        Ok(())
-    }
-
     /// The best token of each of the first `rows` chosen rows of the last pass through the
     /// next-token block, with its log-probability; nothing where a logit is not a number.
     pub(crate) fn rank_mtp(
@@ -158,17 +138,6 @@ impl Model {
     ) -> Result<Vec<Option<Ranked>>, Error> {
         let mtp = self.mtp.as_ref().ok_or(Error::NoMtp)?;
         Ok(backend.rank(&mtp.arena, mtp.logits, rows, 1)?)
-    }
-
-    /// Keeps the output of a row of that pass, which a chained row takes as its hidden state.
-    pub(crate) fn keep_mtp_hidden(
-        &self,
-        backend: &mut dyn Backend,
-        row: u32,
-        to: &mut KeptRows,
-    ) -> Result<(), Error> {
-        let mtp = self.mtp.as_ref().ok_or(Error::NoMtp)?;
-        to.push(backend, &mtp.arena, mtp.hidden, &[row])
     }
 
     /// Logits of the `i`th chosen row of that pass: [vocab].
