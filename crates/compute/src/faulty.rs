@@ -4,7 +4,7 @@
 use crate::{
     Error,
     arena::Arena,
-    backend::{Backend, CommitPath, Draw, Drawn, Matrix, RandomMatrix, RecurrentCommit},
+    backend::{Backend, Draw, Drawn, KvCommit, Matrix, RandomMatrix, RecurrentCommit, RowsKept},
     budget::Budget,
     memory::Memory,
     pass::Pass,
@@ -164,34 +164,29 @@ impl Backend for Faulty {
         &mut self,
         arena: &Arena,
         cache: usize,
-        path: CommitPath<'_>,
-        first_page: usize,
-        pages: &mut [&mut Memory],
+        commits: &mut [KvCommit<'_>],
     ) -> Result<(), Error> {
         self.faults.pass(Fault::Commit)?;
-        self.inner.commit_kv(arena, cache, path, first_page, pages)
+        self.inner.commit_kv(arena, cache, commits)
     }
 
     fn commit_recurrent(
         &mut self,
         arena: &Arena,
-        path: CommitPath<'_>,
-        state: RecurrentCommit<'_>,
+        commits: &mut [RecurrentCommit<'_>],
     ) -> Result<(), Error> {
         self.faults.pass(Fault::Commit)?;
-        self.inner.commit_recurrent(arena, path, state)
+        self.inner.commit_recurrent(arena, commits)
     }
 
     fn keep_rows(
         &mut self,
         arena: &Arena,
         buf: Buf,
-        rows: &[u32],
-        to: &mut Memory,
-        at: usize,
+        kept: &mut [RowsKept<'_>],
     ) -> Result<(), Error> {
         self.faults.pass(Fault::Write)?;
-        self.inner.keep_rows(arena, buf, rows, to, at)
+        self.inner.keep_rows(arena, buf, kept)
     }
 
     fn load_rows(
