@@ -23,6 +23,12 @@ fn main() {
         if Path::new(installed).exists() { installed } else { "build.rs" }
     );
     println!("cargo::rerun-if-changed=src/cuda/nvrtc.rs");
+    // The gate of the processor's lanes (`src/cpu/lanes`).
+    println!("cargo::rustc-check-cfg=cfg(x86_lanes)");
+    let architecture = env::var("CARGO_CFG_TARGET_ARCH").expect("cargo sets CARGO_CFG_TARGET_ARCH");
+    if architecture == "x86_64" && env::var_os("CARGO_FEATURE_PORTABLE").is_none() {
+        println!("cargo::rustc-cfg=x86_lanes");
+    }
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
     let (kernels, headers) = (read("cu"), read("cuh"));
     let mut sources = String::from("pub(crate) const SOURCES: &[(&str, &str)] = &[\n");
@@ -45,7 +51,7 @@ fn main() {
         Some(nvrtc) => {
             let chosen = env::var("FORERUN_CUDA_ARCHITECTURES").ok();
             let chosen: Vec<&str> = match &chosen {
-                Some(list) => list.split(',').collect(),
+                Some(list) => list.split(',').filter(|a| !a.is_empty()).collect(),
                 None => ARCHITECTURES.to_vec(),
             };
             let headers: Vec<(&str, &str)> =
