@@ -17,9 +17,6 @@
 //                 MB at 27B: 80 us.
 //
 // A grid may be larger than what the path needs; where it is smaller, blocks take more rows.
-// budget: commit_kv 40
-// budget: commit_tape 48
-// budget: commit_anchors 96
 #include "fold.cuh"
 
 struct CommitKvArgs {
@@ -56,9 +53,6 @@ struct CommitAnchorsArgs {
   RecurrentLayout layout;
 };
 
-
-static_assert(sizeof(CommitKvArgs) == 48 && sizeof(CommitTapeArgs) == 88, "as in src/cuda/ops/commit.rs");
-static_assert(sizeof(CommitAnchorsArgs) == 128, "as in src/cuda/ops/commit.rs");
 static_assert(sizeof(FoldShared) <= 20624, "as launched");
 
 extern __shared__ __align__(16) u8 shared_bytes[];
@@ -73,7 +67,7 @@ __device__ __forceinline__ void copy_token(const u8* from, u8* page, int heads, 
   }
 }
 
-extern "C" __global__ void __launch_bounds__(128) commit_kv(const __grid_constant__ CommitKvArgs a) {
+KERNEL(commit_kv, 40, CommitKvArgs, 128) {
   launch_dependents();
   wait_for_inputs();
   const KvLayout& l = a.layout;
@@ -98,7 +92,7 @@ __device__ __forceinline__ void copy_numbers(const float* from, float* to, int c
   for (int i = 4 * threadIdx.x; i < count; i += 4 * blockDim.x) *(float4*)(to + i) = *(const float4*)(from + i);
 }
 
-extern "C" __global__ void __launch_bounds__(256) commit_tape(const __grid_constant__ CommitTapeArgs a) {
+KERNEL(commit_tape, 48, CommitTapeArgs, 256) {
   launch_dependents();
   wait_for_inputs();
   const RecurrentLayout& l = a.layout;
@@ -140,8 +134,7 @@ struct CommittedRows {
   }
 };
 
-extern "C" __global__ void __launch_bounds__(FOLD_THREADS) commit_anchors(
-    const __grid_constant__ CommitAnchorsArgs a) {
+KERNEL(commit_anchors, 96, CommitAnchorsArgs, FOLD_THREADS) {
   launch_dependents();
   wait_for_inputs();
   FoldShared& shared = *(FoldShared*)shared_bytes;

@@ -7,7 +7,7 @@ use crate::{
     backend::{CommitPath, RecurrentCommit},
     cuda::{
         Cuda,
-        args::{self, Address},
+        args::{Address, CommitAnchorsArgs, CommitKvArgs, CommitTapeArgs, RecurrentRows, kernel},
         block::DeviceMemory,
         driver::{Driver, Shape},
     },
@@ -20,52 +20,6 @@ use std::sync::Arc;
 
 /// Bytes of `FoldShared` in `kernels/fold.cuh`, rounded up.
 const FOLD_SHARED: u32 = 20624;
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct CommitKvArgs {
-    rows: Address,
-    pages: Address,
-    path: Address,
-    layout: args::KvLayout,
-    pad: i32,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy, Default)]
-struct RecurrentRows {
-    inputs: Address,
-    keys: Address,
-    deltas: Address,
-    gates: Address,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct CommitTapeArgs {
-    rows: RecurrentRows,
-    tape: Address,
-    path: Address,
-    layout: args::RecurrentLayout,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct CommitAnchorsArgs {
-    rows: RecurrentRows,
-    base: Address,
-    tape: Address,
-    path: Address,
-    out: [Address; 2],
-    at: [i32; 2],
-    anchors: i32,
-    pad: i32,
-    layout: args::RecurrentLayout,
-}
-
-// As `kernels/commit.cu` asserts them.
-const _: () = assert!(size_of::<CommitKvArgs>() == 48 && size_of::<CommitTapeArgs>() == 88);
-const _: () = assert!(size_of::<CommitAnchorsArgs>() == 128);
 
 /// Where the buffers of each layer lie, in device memory.
 pub(crate) struct Tables {
@@ -151,7 +105,7 @@ pub(crate) fn kv(
         pad: 0,
     };
     let shape = Shape::new([path.rows.len() as u32, layout.layers as u32, 1], 128);
-    cuda.driver.launch(&cuda.kernels.get("commit_kv")?, shape, &args)
+    cuda.kernels.launch(&cuda.driver, kernel::COMMIT_KV, shape, &args)
 }
 
 /// Folds the anchors that a path makes due, then writes its rows to the tape.
@@ -186,11 +140,11 @@ pub(crate) fn recurrent(
             args.out[i] = address(anchor);
         }
         let shape = Shape::new([(layout.dim / 32) as u32, heads, layers], 256);
-        let function = cuda.kernels.get("commit_anchors")?;
-        cuda.driver.launch(&function, Shape { shared: FOLD_SHARED, ..shape }, &args)?;
+        let shape = Shape { shared: FOLD_SHARED, ..shape };
+        cuda.kernels.launch(&cuda.driver, kernel::COMMIT_ANCHORS, shape, &args)?;
     }
     let args =
         CommitTapeArgs { rows: tables.recurrent, tape, path: sent, layout: (&layout).into() };
     let shape = Shape::new([path.rows.len().min(TAPE_TOKENS) as u32, layers, 1], 256);
-    cuda.driver.launch(&cuda.kernels.get("commit_tape")?, shape, &args)
+    cuda.kernels.launch(&cuda.driver, kernel::COMMIT_TAPE, shape, &args)
 }
