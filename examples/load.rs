@@ -164,7 +164,8 @@ fn measure_rates(server: &Server, flags: &[String]) -> Result<Vec<Figure>> {
         }
         let ((slow, dear), (fast, cheap)) = (one[turn], eight[turn]);
         println!(
-            "turn {turn}: {slow:.0} tokens/s for 1 client, {fast:.0} for 8; {dear:.0} and {cheap:.0} us a token"
+            "turn {turn}: {slow:.0} tokens/s for 1 client, {fast:.0} for 8; {dear:.0} and \
+             {cheap:.0} us a token"
         );
     }
     let of = |turns: &[(f64, f64)]| {
@@ -270,7 +271,8 @@ fn main() -> Result<()> {
                 "us, 8 clients",
             ];
             let shapes = format!(
-                "{about}, each {CYCLES} times; {TURNS} turns, medians, and of turns' ratios; us are the server's processor time of a token"
+                "{about}, each {CYCLES} times; {TURNS} turns, medians, and of turns' ratios; us \
+                 are the server's processor time of a token"
             );
             Ok(bench.finish(&shapes, [("rate", Table::new(&columns, rows))])?)
         }

@@ -1,9 +1,9 @@
 //! `forerun chat`: a conversation. Ctrl-C ends the answer, Ctrl-D the program.
 
-use crate::answer::{Finish, Question, answer};
-use crate::model_flags::{ModelFlags, Running, SamplingFlags};
 use anyhow::{Context, Result, anyhow, bail};
 use engine::Sequence;
+use launch::{Finish, Question, answer};
+use launch::{ModelFlags, Running, SamplingFlags};
 use rustyline::error::ReadlineError;
 use serde_json::{Value, json};
 use std::io::Write;

@@ -1,13 +1,13 @@
 //! `forerun convert`: a drafter of any dialect to a GGUF in the upstream dialect.
 
-use crate::about;
-use crate::draft_flags::DraftFlags;
 use crate::inspect::human;
 use anyhow::{Result, bail};
 use checkpoint::convert::{self, Mix, Progress};
 use checkpoint::{Drafter, Target};
 use formats::gguf::Overwrite;
 use indicatif::{ProgressBar, ProgressStyle};
+use launch::DraftFlags;
+use launch::about;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

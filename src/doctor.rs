@@ -10,11 +10,11 @@ mod machine;
 mod texts;
 mod trial;
 
-use crate::device_memory::Plan;
-use crate::model_flags::ModelFlags;
 use anyhow::Result;
 use device::Devices;
 use examine::Examination;
+use launch::ModelFlags;
+use launch::Plan;
 use machine::Machine;
 use serde::Serialize;
 use std::io::Write;

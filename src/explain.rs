@@ -1,17 +1,17 @@
 //! What `run -v` and `run --explain` show: rounds, where each token came from, and how long the
 //! accepted runs were.
 
-use crate::answer::{Answer, Piece};
 use engine::Round;
+use launch::{Answer, Piece};
 use std::io::{Result, Write};
 
 /// One line a round.
 pub(crate) fn round_line(out: &mut impl Write, number: usize, round: &Round) -> Result<()> {
     let ms = |seconds: f64| seconds * 1e3;
-    let Round { drafted, stood, drafter, draft_s, verify_s, judge_s, commit_s, .. } = round;
+    let Round { drafted, accepted, drafter, draft_s, verify_s, judge_s, commit_s, .. } = round;
     writeln!(
         out,
-        "round {number:>4}  {drafter:<6} drafted {drafted:>2}  stood {stood:>2}  rows {:>2}  draft {:>6.2} ms  verify {:>6.2} \
+        "round {number:>4}  {drafter:<6} drafted {drafted:>2}  accepted {accepted:>2}  rows {:>2}  draft {:>6.2} ms  verify {:>6.2} \
          ms  judge {:>5.2} ms  commit {:>5.2} ms",
         drafted + 1,
         ms(*draft_s),
@@ -21,7 +21,7 @@ pub(crate) fn round_line(out: &mut impl Write, number: usize, round: &Round) -> 
     )
 }
 
-/// A piece of the answer in the colour of its origin: green was drafted and stood, yellow is the
+/// A piece of the answer in the colour of its origin: green was drafted and accepted, yellow is the
 /// target's own.
 pub(crate) fn coloured(out: &mut impl Write, piece: &Piece<'_>) -> Result<()> {
     if piece.text.is_empty() {

@@ -1,13 +1,13 @@
 //! `forerun inspect`: what a file is, how each setting was found, its tensors, and what looks
 //! wrong.
 
-use crate::about;
-use crate::device_memory::{Need, Plan};
-use crate::draft_flags::DraftFlags;
 use anyhow::Result;
 use checkpoint::{Checkpoint, DrafterConfig, Report, Source, Target, TargetConfig, Weights};
 use compute::KvType;
 use engine::{Engine, Spec, WeightSource};
+use launch::DraftFlags;
+use launch::about;
+use launch::{Need, Plan};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::io::Write;

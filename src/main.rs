@@ -2,32 +2,23 @@
 //! done, 1 when something failed, 2 when the command was not understood.
 #![forbid(unsafe_code)]
 
-mod answer;
-mod bench;
 mod chat;
 mod config;
 mod convert;
-mod device;
-mod device_memory;
 mod doctor;
-mod draft_flags;
-mod embedded;
 mod explain;
 mod facts;
 mod inspect;
-mod loading;
 mod logging;
-mod model_flags;
 mod notify;
 mod run;
 mod serve;
-mod watched;
 
 use clap::{CommandFactory, Parser, Subcommand};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Exact speculative decoding of Qwen3.5/3.6 models with DFlash drafters.
+/// Exact speculative decoding of Qwen3.5/3.6/3.8 models with DFlash drafters.
 #[derive(Parser)]
 #[command(name = "forerun", version, propagate_version = true)]
 struct Cli {
@@ -78,17 +69,6 @@ fn run_verb(verb: &Verb) -> anyhow::Result<()> {
         Verb::Inspect(args) => inspect::run(args),
         Verb::Doctor(args) => doctor::run(args),
         Verb::Convert(args) => convert::run(args),
-    }
-}
-
-/// Puts the file's name before a message that does not name a file itself.
-fn about(path: &Path) -> impl FnOnce(checkpoint::Error) -> anyhow::Error {
-    let path = path.display().to_string();
-    |error| match error {
-        checkpoint::Error::Io { .. }
-        | checkpoint::Error::Json { .. }
-        | checkpoint::Error::NoConfig(_) => error.into(),
-        _ => anyhow::Error::new(error).context(path),
     }
 }
 

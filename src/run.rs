@@ -1,12 +1,12 @@
 //! `forerun run`: one prompt, one answer.
 
-use crate::answer::{Answer, Question, answer};
 use crate::explain;
-use crate::model_flags::{ModelFlags, Running, SamplingFlags};
 use anyhow::{Context, Result, bail};
 use engine::Round;
 use engine::judge::Relaxed;
 use engine::sampling::Sampling;
+use launch::{Answer, Question, answer};
+use launch::{ModelFlags, Running, SamplingFlags};
 use serde_json::json;
 use std::io::{IsTerminal, Read, Write};
 use std::sync::atomic::AtomicBool;
@@ -203,7 +203,7 @@ fn describe(
         "spec": {
             "mode": running.mode.name(),
             "rounds": lengths.len(),
-            "accepted": count(|r| r.stood),
+            "accepted": count(|r| r.accepted),
             "drafted": count(|r| r.drafted),
             "mean_accept_length": lengths.iter().sum::<usize>() as f64 / lengths.len().max(1) as f64,
             "accept_lengths": lengths,

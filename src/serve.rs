@@ -1,9 +1,10 @@
 //! `forerun serve`: the model behind OpenAI's, Anthropic's and Ollama's APIs.
 
+use crate::facts::facts;
 use crate::logging::LogFlags;
-use crate::model_flags::{ModelFlags, Running};
 use crate::notify::notify;
 use anyhow::{Context, Result, bail};
+use launch::{ModelFlags, Running};
 use server::{HeaderValue, Keys, MAX_SLOTS, Options, Served, Tls};
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
@@ -98,14 +99,14 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let collector = args.log.collector()?;
     args.log.start()?;
     let start = Instant::now();
-    let Running { name, mut engine, mode, text, context, mut facts } = args.model.load()?;
+    let Running { name, mut engine, mode, text, context, weights } = args.model.load()?;
     let load_s = start.elapsed().as_secs_f64();
     if let Some(mib) = args.state_memory {
         let budget = engine.backend().budget();
         budget.set_limit(budget.limit().min((mib as usize).saturating_mul(1 << 20)));
     }
     let spills = engine.backend().has_own_memory();
-    facts.device_bytes = if spills { facts.bytes } else { 0 };
+    let facts = facts(engine.model().config(), weights, spills);
     let host_cache = args.prefix_cache_host.unwrap_or(if spills { DEFAULT_HOST_CACHE } else { 0 });
     let served = Served {
         names: if args.served_model_name.is_empty() {

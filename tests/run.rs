@@ -226,7 +226,7 @@ fn verbose_and_explain_show_the_rounds() {
     let lines = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(lines.lines().count(), 6, "{lines}");
     assert!(
-        lines.starts_with("round    1  dflash drafted 15  stood 15  rows 16  draft "),
+        lines.starts_with("round    1  dflash drafted 15  accepted 15  rows 16  draft "),
         "{lines}"
     );
 

@@ -2,7 +2,6 @@
 //! reference.
 
 use super::{Args, section};
-use crate::bench;
 use anyhow::{Context, Result, bail};
 use compute::cuda::{self, Cuda, Images};
 use serde::Serialize;

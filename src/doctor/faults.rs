@@ -101,7 +101,7 @@ fn at(mode: &str, fault: Fault, n: usize, what: &str) -> String {
 /// The modes that the model has drafters for.
 fn modes(engine: &Engine) -> Vec<(&'static str, Spec)> {
     let mut modes = vec![("off", Spec::Off)];
-    if let Some(block) = engine.drafter().map(|drafter| drafter.config().block) {
+    if let Some(block) = engine.drafter("dflash").and_then(|drafter| drafter.block()) {
         modes.push(("chain", Spec::Chain { block, budget: block - 1 }));
         modes.push(("tree", Spec::Tree { block, budget: 22 }));
     }
@@ -147,7 +147,7 @@ fn write(engine: &mut Engine, prompts: &[Vec<u32>]) -> Written {
             begin(engine, prompt)
         });
         texts.push(begun.map(|text| {
-            let first = text.anchor();
+            let first = text.tip();
             (text, vec![first])
         }));
     }

@@ -1,10 +1,9 @@
 //! What there is to compute with: the processor and its memory, measured.
 
 use super::section;
-use crate::bench::cost::measured_bandwidth;
-use crate::bench::machine::Machine as Described;
-use crate::model_flags::ModelFlags;
 use anyhow::Result;
+use bench::{Machine as Described, measured_bandwidth};
+use launch::ModelFlags;
 use serde::Serialize;
 use std::io::Write;
 

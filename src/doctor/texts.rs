@@ -3,10 +3,10 @@
 
 use super::Args;
 use super::examine::TOKENS;
-use crate::bench::suites::{self, Suite};
-use crate::loading::TextSide;
 use anyhow::{Result, bail};
+use bench::suites::{self, Suite};
 use checkpoint::DrafterConfig;
+use launch::TextSide;
 use std::path::PathBuf;
 
 /// Prompts as tokens.

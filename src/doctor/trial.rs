@@ -110,7 +110,7 @@ impl Trial {
     pub(crate) fn gain(&self, over: &Self) -> Gain {
         let differences: Vec<f64> =
             self.by_answer().iter().zip(over.by_answer()).map(|(a, b)| a - b).collect();
-        let deviation = crate::bench::statistics::deviation(&differences);
+        let deviation = bench::deviation(&differences);
         Gain {
             mean: mean(differences.iter().copied()),
             error: deviation / (differences.len() as f64).sqrt(),

@@ -60,7 +60,8 @@ fn main() -> runs::Result<()> {
     }
     let table = Table::new(&["to", "seconds", "source MB/s", "peak MiB"], rows);
     let shapes = format!(
-        "a drafter of the Qwen3.6-27B shape, {:.2} GB of bf16, all threads, medians of {TIMES}; bf16 is a copy",
+        "a drafter of the Qwen3.6-27B shape, {:.2} GB of bf16, all threads, medians of {TIMES}; \
+         bf16 is a copy",
         bytes as f64 / 1e9
     );
     bench.finish(&shapes, [("convert", table)])

@@ -26,7 +26,7 @@ pub enum Error {
     #[error("no `config.json` in {}", .0.display())]
     NoConfig(PathBuf),
 
-    #[error("`{0}` is not a model Forerun runs: Qwen3.5/3.6 targets and DFlash drafters are")]
+    #[error("`{0}` is not a model Forerun runs: Qwen3.5/3.6/3.8 targets and DFlash drafters are")]
     Architecture(String),
     #[error("nothing says what model this is: no `architectures`, and no tensor of a drafter")]
     NoArchitecture,
@@ -54,8 +54,8 @@ pub enum Error {
     #[error("{}", needs(.0))]
     NeedsFlags(Vec<Need>),
     #[error(
-        "rope theta is {theta} by {from}, but {expected} by {expected_from}: old converters wrote 1e6 by mistake; \
-         give `--draft-rope-theta {expected}` (or `{theta}`) to say which is right"
+        "rope theta is {theta} by {from}, but {expected} by {expected_from}: old converters wrote \
+         1e6 by mistake; give `--draft-rope-theta {expected}` (or `{theta}`) to say which is right"
     )]
     Theta { theta: f32, from: String, expected: f32, expected_from: String },
 
@@ -66,7 +66,8 @@ pub enum Error {
     #[error("tensor `{tensor}` has shape {found:?}, a matrix expected")]
     NotMatrix { tensor: String, found: Vec<usize> },
     #[error(
-        "tensors that must be of one type are not: `{first}` is {first_type}, `{second}` is {second_type}"
+        "tensors that must be of one type are not: `{first}` is {first_type}, `{second}` is \
+         {second_type}"
     )]
     MixedTypes { first: String, first_type: String, second: String, second_type: String },
     #[error("{count} tensors are not part of the model: {}", list(.names))]

@@ -1,4 +1,4 @@
-//! Tensors to models: one configuration and one naming for every Qwen3.5/3.6 target and every
+//! Tensors to models: one configuration and one naming for every Qwen3.5/3.6/3.8 target and every
 //! DFlash drafter, whatever container and dialect they come in. Metadata is read, cross-checked
 //! against tensor shapes and against the other model, and refused with both values named where it
 //! disagrees.

@@ -66,7 +66,8 @@ fn moe_json() -> serde_json::Value {
         Size { hidden: 256, layers: 3, q_heads: 4, kv_heads: 2, head_dim: 128, ffn: 768, taps: 3 };
     let mut config = size.flat(&[0, 1, 2], 4090);
     config["max_position_embeddings"] = 32768.into();
-    config["rope_parameters"] = serde_json::json!({"rope_type": "yarn", "rope_theta": 1e7, "factor": 64.0,
+    config["rope_parameters"] = serde_json::json!({"rope_type": "yarn", "rope_theta": 1e7,
+        "factor": 64.0,
         "beta_fast": 32.0, "beta_slow": 1.0, "original_max_position_embeddings": 512});
     config
 }

@@ -192,9 +192,9 @@ fn lucebox_without_windows_asks_or_looks_beside_itself() {
     let sentence = open(&file, &Overrides::default(), None).unwrap_err().to_string();
     assert_eq!(
         sentence,
-        "nothing in the file says which of its layers slide, and how far they look: give `--draft-window` (2048 for \
-         Qwen3.6-27B drafters of April, 4096 for those of June: 3 sliding layers and a full one; 0 if every layer is \
-         full)"
+        "nothing in the file says which of its layers slide, and how far they look: give \
+         `--draft-window` (2048 for Qwen3.6-27B drafters of April, 4096 for those of June: 3 \
+         sliding layers and a full one; 0 if every layer is full)"
     );
     let windowed = Overrides { window: Some(128), ..Overrides::default() };
     let drafter = open(&file, &windowed, None).unwrap();
@@ -247,9 +247,9 @@ fn lucebox_files_with_the_old_theta_are_stopped() {
     let sentence = open(&file, &Overrides::default(), None).unwrap_err().to_string();
     assert_eq!(
         sentence,
-        "rope theta is 1000000 by `qwen35-dflash-draft.rope.freq_base`, but 10000000 by the architecture \
-         `qwen35-dflash-draft`: old converters wrote 1e6 by mistake; give `--draft-rope-theta 10000000` (or \
-         `1000000`) to say which is right"
+        "rope theta is 1000000 by `qwen35-dflash-draft.rope.freq_base`, but 10000000 by the \
+         architecture `qwen35-dflash-draft`: old converters wrote 1e6 by mistake; give \
+         `--draft-rope-theta 10000000` (or `1000000`) to say which is right"
     );
     for theta in [1e6, 1e7] {
         let said = Overrides { rope_theta: Some(theta), ..Overrides::default() };
@@ -336,7 +336,8 @@ fn speculators_count_taps_from_one() {
 #[test]
 fn speculators_nest_their_layer_settings() {
     let flat = SMALL.nested(&[1, 5], 9, 32);
-    let mut nested = json!({"architectures": ["DFlashDraftModel"], "aux_hidden_state_layer_ids": [2, 6],
+    let mut nested = json!({"architectures": ["DFlashDraftModel"], "aux_hidden_state_layer_ids": [2,
+        6],
         "block_size": 16, "mask_token_id": 9});
     let mut layers = flat.clone();
     layers.as_object_mut().unwrap().remove("dflash_config");
@@ -358,7 +359,8 @@ fn yarn_is_read_from_both_containers() {
     );
     for key in ["rope_parameters", "rope_scaling"] {
         let mut config = SMALL.flat(&[1, 5], 9);
-        config[key] = json!({"rope_type": "yarn", "rope_theta": 1e7, "factor": 64.0, "beta_fast": 32.0,
+        config[key] = json!({"rope_type": "yarn", "rope_theta": 1e7, "factor": 64.0,
+            "beta_fast": 32.0,
             "beta_slow": 1.0, "original_max_position_embeddings": 512});
         let hf =
             open(folder(&config, &SMALL.tensors()).path(), &Overrides::default(), None).unwrap();

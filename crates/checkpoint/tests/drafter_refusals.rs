@@ -84,7 +84,8 @@ fn configurations_that_disagree_with_the_tensors() {
         (
             "dflash_config.target_layer_ids",
             json!([-1, 3]),
-            "a tap is [-1, 3] by `dflash_config.target_layer_ids`; target layers counted from 0 expected",
+            "a tap is [-1, 3] by `dflash_config.target_layer_ids`; target layers counted from 0 \
+             expected",
         ),
         (
             "dflash_config.target_layer_ids",
@@ -139,7 +140,8 @@ fn configurations_that_disagree_with_the_tensors() {
         (
             "rope_parameters",
             json!({"full_attention": {"rope_theta": 1e7}}),
-            "a set of rope parameters for `full_attention` layers alone is not supported (`rope_parameters`)",
+            "a set of rope parameters for `full_attention` layers alone is not supported \
+             (`rope_parameters`)",
         ),
         (
             "rope_parameters",
@@ -148,19 +150,23 @@ fn configurations_that_disagree_with_the_tensors() {
         ),
         (
             "rope_parameters",
-            json!({"rope_type": "yarn", "rope_theta": 1e7, "factor": 0.5, "original_max_position_embeddings": 512}),
-            "YaRN scaling is factor 0.5 by `rope_parameters.rope_type`; a factor of at least 1 expected",
+            json!({"rope_type": "yarn", "rope_theta": 1e7, "factor": 0.5,
+                "original_max_position_embeddings": 512}),
+            "YaRN scaling is factor 0.5 by `rope_parameters.rope_type`; a factor of at least 1 \
+             expected",
         ),
         (
             "rope_parameters",
             json!({"rope_type": "yarn", "rope_theta": 1e7, "factor": 64.0, "attention_factor": 1.0,
                 "original_max_position_embeddings": 512}),
-            "YaRN attention factor is 1 by `rope_parameters.attention_factor`, but 1.4158883 by 0.1 ln(factor) + 1",
+            "YaRN attention factor is 1 by `rope_parameters.attention_factor`, but 1.4158883 by \
+             0.1 ln(factor) + 1",
         ),
         (
             "dflash_config.target_layer_ids",
             json!([3, 3]),
-            "a tap is 3 twice in [3, 3] by `dflash_config.target_layer_ids`; each layer once expected",
+            "a tap is 3 twice in [3, 3] by `dflash_config.target_layer_ids`; each layer once \
+             expected",
         ),
         (
             "rope_scaling",
@@ -191,7 +197,8 @@ fn configurations_that_disagree_with_the_tensors() {
         (
             "num_target_layers",
             json!(4),
-            "a tap is 5 of [1, 5] by the drafter; 0 to 3, for the 4 layers of `num_target_layers`, expected",
+            "a tap is 5 of [1, 5] by the drafter; 0 to 3, for the 4 layers of `num_target_layers`, \
+             expected",
         ),
         ("is_causal", json!("no"), "`is_causal` is \"no\", true or false expected"),
     ];
@@ -205,12 +212,13 @@ fn what_nothing_says_is_asked_for() {
     let ask = |path: &str| sentence(path, Value::Null);
     assert_eq!(
         ask("rope_parameters.rope_theta"),
-        "nothing in the file says its rope theta: give `--draft-rope-theta` (10000000 for Qwen3.5 and later)"
+        "nothing in the file says its rope theta: give `--draft-rope-theta` (10000000 for Qwen3.5 \
+         and later)"
     );
     assert_eq!(
         ask("dflash_config.mask_token_id"),
-        "nothing in the file says its mask token: give `--draft-mask-token` (248070 for Qwen3.5 and 3.6 drafters with \
-         2 taps)"
+        "nothing in the file says its mask token: give `--draft-mask-token` (248070 for Qwen3.5 \
+         and 3.6 drafters with 2 taps)"
     );
     assert_eq!(
         ask("dflash_config.target_layer_ids"),
@@ -220,8 +228,8 @@ fn what_nothing_says_is_asked_for() {
         ask("dflash_config.block_size"),
         "nothing in the file says its block size: give `--draft-block` (16 in most drafters)"
     );
-    let window = "give `--draft-window` (2048 for Qwen3.6-27B drafters of April, 4096 for those of June: 2 sliding \
-                  layers and a full one; 0 if every layer is full)";
+    let window = "give `--draft-window` (2048 for Qwen3.6-27B drafters of April, 4096 for those of \
+                  June: 2 sliding layers and a full one; 0 if every layer is full)";
     assert_eq!(
         ask("sliding_window"),
         format!("nothing in the file says how far its sliding layers look: {window}")
@@ -250,8 +258,9 @@ fn tensors_that_disagree_with_each_other() {
     );
     assert_eq!(
         reshaped("layers.0.self_attn.k_proj.weight", &[48, 64]),
-        "attention is 4 query heads over 3 key heads by shapes of `layers.0.self_attn.q_proj.weight` and \
-         `layers.0.self_attn.k_proj.weight`; a whole number of query heads per key head expected"
+        "attention is 4 query heads over 3 key heads by shapes of \
+         `layers.0.self_attn.q_proj.weight` and `layers.0.self_attn.k_proj.weight`; a whole number \
+         of query heads per key head expected"
     );
     let shape = "tensor `layers.2.mlp.down_proj.weight` has shape [64, 95], [64, 96] expected";
     assert_eq!(reshaped("layers.2.mlp.down_proj.weight", &[64, 95]), shape);
@@ -316,7 +325,7 @@ fn relatives_are_refused_by_name() {
     );
     assert_eq!(
         gguf("eagle3", false),
-        "`eagle3` is not a model Forerun runs: Qwen3.5/3.6 targets and DFlash drafters are"
+        "`eagle3` is not a model Forerun runs: Qwen3.5/3.6/3.8 targets and DFlash drafters are"
     );
 }
 
@@ -367,8 +376,9 @@ fn drafters_that_do_not_fit_their_target() {
     );
     assert_eq!(
         pair("rope_parameters.rope_theta", json!(1e6), &target, &plain),
-        "rope theta is 1000000 by `rope_parameters.rope_theta`, but 10000000 by the target: old converters wrote 1e6 \
-         by mistake; give `--draft-rope-theta 10000000` (or `1000000`) to say which is right"
+        "rope theta is 1000000 by `rope_parameters.rope_theta`, but 10000000 by the target: old \
+         converters wrote 1e6 by mistake; give `--draft-rope-theta 10000000` (or `1000000`) to say \
+         which is right"
     );
     let confirmed = Overrides { rope_theta: Some(1e6), ..plain.clone() };
     assert_eq!(pair("rope_parameters.rope_theta", json!(1e6), &target, &confirmed), "accepted");
@@ -396,11 +406,9 @@ fn taps_of_the_other_counting_draw_a_warning() {
     let shifted = warnings(&[2, 32, 62]);
     assert_eq!(
         shifted,
-        [
-            "taps [2, 32, 62] start at 2 and end at 62 in a target of 64 layers, one more than usual: a list counted \
-          from 1 (llama.cpp's `target_layers`) seems to have been meant; if acceptance is low, compare \
-          `--draft-taps 1,31,61`"
-        ]
+        ["taps [2, 32, 62] start at 2 and end at 62 in a target of 64 layers, one more than \
+             usual: a list counted from 1 (llama.cpp's `target_layers`) seems to have been meant; \
+             if acceptance is low, compare `--draft-taps 1,31,61`"]
     );
     assert!(warnings(&[0, 30, 60])[0].contains("one less than usual"));
 }
@@ -423,10 +431,14 @@ fn conflicting_keys_draw_a_warning_and_the_nested_one_wins() {
     assert_eq!(
         drafter.report.warnings,
         [
-            "block size is 16 by `dflash_config.block_size`, but 8 by `block_size`; the first is taken",
-            "mask token is 9 by `dflash_config.mask_token_id`, but 7 by `mask_token_id`; the first is taken",
-            "rope theta is 10000000 by `rope_parameters.rope_theta`, but 1000000 by `rope_theta`; the first is taken",
-            "the drafter was made for a vocabulary of 100 (`vocab_size`), the target's embedding has 4096 rows",
+            "block size is 16 by `dflash_config.block_size`, but 8 by `block_size`; the first is \
+             taken",
+            "mask token is 9 by `dflash_config.mask_token_id`, but 7 by `mask_token_id`; the first \
+             is taken",
+            "rope theta is 10000000 by `rope_parameters.rope_theta`, but 1000000 by `rope_theta`; \
+             the first is taken",
+            "the drafter was made for a vocabulary of 100 (`vocab_size`), the target's embedding \
+             has 4096 rows",
         ]
     );
 }
@@ -465,6 +477,7 @@ fn the_places_a_path_can_lead_to() {
     sparse_safetensors(&temp.path().join("model.safetensors"), "BF16", &[("x".into(), vec![1])]);
     assert_eq!(
         sentence(temp.path()),
-        "`LlamaForCausalLM` is not a model Forerun runs: Qwen3.5/3.6 targets and DFlash drafters are"
+        "`LlamaForCausalLM` is not a model Forerun runs: Qwen3.5/3.6/3.8 targets and DFlash \
+         drafters are"
     );
 }

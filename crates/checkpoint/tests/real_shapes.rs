@@ -225,7 +225,8 @@ fn the_wrong_target_is_noticed() {
         open(folder.path(), &Overrides::default(), Some(&small.target)).unwrap_err().to_string();
     assert_eq!(
         sentence,
-        "a tap is 46 of [1, 16, 31, 46, 61] by the drafter; 0 to 39, for the 40 layers of the target, expected"
+        "a tap is 46 of [1, 16, 31, 46, 61] by the drafter; 0 to 39, for the 40 layers of the \
+         target, expected"
     );
     // A target whose vocabulary was trimmed to the tokens in use cannot serve a June drafter.
     let june = &published()[2];
@@ -237,6 +238,7 @@ fn the_wrong_target_is_noticed() {
         open(folder.path(), &Overrides::default(), Some(&trimmed)).unwrap_err().to_string();
     assert_eq!(
         sentence,
-        "mask token is 248077 by the drafter; a row of the target's embedding, below 248077, expected"
+        "mask token is 248077 by the drafter; a row of the target's embedding, below 248077, \
+         expected"
     );
 }

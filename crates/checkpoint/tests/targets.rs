@@ -153,12 +153,15 @@ fn config(moe: bool) -> Value {
         .map(|n| if n % 4 == 0 { "full_attention" } else { "linear_attention" })
         .collect();
     let mut config = json!({
-        "architectures": ["Qwen3_5ForCausalLM"], "hidden_act": "silu", "vocab_size": 4096, "hidden_size": 256,
-        "intermediate_size": 768, "num_hidden_layers": layers, "num_attention_heads": 4, "num_key_value_heads": 2,
-        "head_dim": 256, "max_position_embeddings": 32768, "rms_norm_eps": 1e-6, "tie_word_embeddings": false,
-        "rope_parameters": {"rope_type": "default", "rope_theta": 1e7, "partial_rotary_factor": 0.25},
+        "architectures": ["Qwen3_5ForCausalLM"], "hidden_act": "silu", "vocab_size": 4096,
+        "hidden_size": 256, "intermediate_size": 768, "num_hidden_layers": layers,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 256,
+        "max_position_embeddings": 32768, "rms_norm_eps": 1e-6, "tie_word_embeddings": false,
+        "rope_parameters":
+            {"rope_type": "default", "rope_theta": 1e7, "partial_rotary_factor": 0.25},
         "linear_conv_kernel_dim": 4, "linear_key_head_dim": 128, "linear_value_head_dim": 128,
-        "linear_num_key_heads": 2, "linear_num_value_heads": 6, "layer_types": types, "mtp_num_hidden_layers": 1
+        "linear_num_key_heads": 2, "linear_num_value_heads": 6, "layer_types": types,
+        "mtp_num_hidden_layers": 1
     });
     if moe {
         let extra = json!({"architectures": ["Qwen3_5MoeForCausalLM"], "moe_intermediate_size": 256,
@@ -215,7 +218,8 @@ fn a_multimodal_checkpoint_gives_its_language_model() {
     let source = Gguf::open(&dense_target()).unwrap();
     let mut tensors = to_hf(&source, "model.language_model.", 8, false);
     tensors.push(("model.visual.patch_embed.weight".into(), vec![4], vec![0.0; 4]));
-    let root = json!({"architectures": ["Qwen3_5ForConditionalGeneration"], "text_config": config(false),
+    let root = json!({"architectures": ["Qwen3_5ForConditionalGeneration"],
+        "text_config": config(false),
         "vision_config": {"depth": 27}, "tie_word_embeddings": false});
     let folder = tempfile::tempdir().unwrap();
     write(folder.path(), &root, &tensors);
@@ -370,7 +374,7 @@ fn a_gguf_that_contradicts_itself_is_refused() {
     assert_eq!(gguf_refusal("qwen35", all, keep), "accepted");
     assert_eq!(
         gguf_refusal("llama", all, keep),
-        "`llama` is not a model Forerun runs: Qwen3.5/3.6 targets and DFlash drafters are"
+        "`llama` is not a model Forerun runs: Qwen3.5/3.6/3.8 targets and DFlash drafters are"
     );
     let shape = |key, value| gguf_refusal("qwen35", changed(key, value), keep);
     assert_eq!(
@@ -383,12 +387,13 @@ fn a_gguf_that_contradicts_itself_is_refused() {
     );
     assert_eq!(
         shape("qwen35.attention.head_count", 3),
-        "attention is 3 query heads over 2 key heads by the configuration; a whole number of query heads per key \
-         head expected"
+        "attention is 3 query heads over 2 key heads by the configuration; a whole number of query \
+         heads per key head expected"
     );
     assert_eq!(
         shape("qwen35.attention.value_length", 128),
-        "head_dim is 256 by `qwen35.attention.key_length`, but 128 by `qwen35.attention.value_length`"
+        "head_dim is 256 by `qwen35.attention.key_length`, but 128 by \
+         `qwen35.attention.value_length`"
     );
     assert_eq!(
         shape("qwen35.feed_forward_length", 700),
@@ -396,8 +401,8 @@ fn a_gguf_that_contradicts_itself_is_refused() {
     );
     assert_eq!(
         shape("qwen35.ssm.inner_size", 1024),
-        "GDN value width is 1024 by `qwen35.ssm.inner_size`, but 768 by `qwen35.ssm.time_step_rank` times \
-         `qwen35.ssm.state_size`"
+        "GDN value width is 1024 by `qwen35.ssm.inner_size`, but 768 by \
+         `qwen35.ssm.time_step_rank` times `qwen35.ssm.state_size`"
     );
     assert_eq!(
         shape("qwen35.ssm.conv_kernel", 5),
@@ -405,8 +410,8 @@ fn a_gguf_that_contradicts_itself_is_refused() {
     );
     assert_eq!(
         shape("qwen35.full_attention_interval", 2),
-        "the mixer of layer 1 is attention by `qwen35.full_attention_interval`, but Gated DeltaNet by tensor \
-         `blk.1.attn_qkv.weight`"
+        "the mixer of layer 1 is attention by `qwen35.full_attention_interval`, but Gated DeltaNet \
+         by tensor `blk.1.attn_qkv.weight`"
     );
     assert_eq!(
         shape("qwen35.full_attention_interval", 0),
@@ -418,8 +423,8 @@ fn a_gguf_that_contradicts_itself_is_refused() {
     );
     assert_eq!(
         shape("qwen35.block_count", 10),
-        "the mixer of layer 8 is Gated DeltaNet by `qwen35.full_attention_interval`, but attention by tensor \
-         `blk.8.attn_q.weight`"
+        "the mixer of layer 8 is Gated DeltaNet by `qwen35.full_attention_interval`, but attention \
+         by tensor `blk.8.attn_q.weight`"
     );
     assert_eq!(
         shape("qwen35.nextn_predict_layers", 2),
@@ -427,7 +432,8 @@ fn a_gguf_that_contradicts_itself_is_refused() {
     );
     assert_eq!(
         shape("qwen35.rope.dimension_count", 512),
-        "rotary dimensions is 512 by the configuration; an even number up to the head's width expected"
+        "rotary dimensions is 512 by the configuration; an even number up to the head's width \
+         expected"
     );
     assert_eq!(
         gguf_refusal("qwen35", without("qwen35.rope.freq_base"), keep),
@@ -481,7 +487,8 @@ fn a_folder_that_contradicts_itself_is_refused() {
         (
             &["architectures"],
             json!(["LlamaForCausalLM"]),
-            "`LlamaForCausalLM` is not a model Forerun runs: Qwen3.5/3.6 targets and DFlash drafters are",
+            "`LlamaForCausalLM` is not a model Forerun runs: Qwen3.5/3.6/3.8 targets and DFlash \
+             drafters are",
         ),
         (
             &["hidden_size"],

@@ -10,7 +10,7 @@ use std::borrow::Cow;
 /// What stood of a draft.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Verdict {
-    /// Rows of the verify that stand, the anchor's first.
+    /// Rows of the verify that stand, the newest token's first.
     pub path: Vec<u32>,
     /// The token after each of them: those of the next rows, then the target's own.
     pub tokens: Vec<u32>,
@@ -19,7 +19,7 @@ pub struct Verdict {
 impl Verdict {
     /// Tokens of this verdict to keep, so that at most `room` are emitted and nothing follows an
     /// end. As many rows are committed: all but the last token are rows of their own, and the
-    /// anchor's row comes before them.
+    /// newest token's row comes before them.
     pub fn keep(&self, room: usize, ends: &[u32]) -> usize {
         let end =
             self.tokens.iter().position(|t| ends.contains(t)).map_or(self.tokens.len(), |i| i + 1);
@@ -44,7 +44,7 @@ const RELAXED_MARGIN: f32 = 1.0;
 pub struct Drawing<'a> {
     /// The settings.
     pub sampling: &'a Sampling,
-    /// The tokens before the anchor's successor; follows the path.
+    /// The tokens before the newest token's successor; follows the path.
     pub history: &'a mut History,
     /// Memory for draws.
     pub sampler: &'a mut Sampler,
@@ -70,7 +70,7 @@ pub(crate) fn token_of(drawn: Drawn, position: usize) -> Result<u32, Error> {
     }
 }
 
-/// Walks `draft`, whose anchor stands at `position`, by the logits of its rows.
+/// Walks `draft`, whose newest token stands at `position`, by the logits of its rows.
 pub fn judge<'l>(
     draft: &Draft,
     position: usize,

@@ -25,8 +25,11 @@
 
 mod choose;
 pub mod draft;
+mod engine;
 mod error;
+mod generation;
 pub mod judge;
+mod measure;
 mod model;
 mod propose;
 mod rehearse;
@@ -41,12 +44,13 @@ mod stow;
 pub mod synthetic;
 
 pub use compute::{PAGE_TOKENS, Row};
+pub use engine::Engine;
 pub use error::Error;
+pub use generation::Generation;
 pub use model::{Model, Options, Random, Requantised, Tensor, WeightSource};
 pub use propose::Spec;
 pub use rehearse::Rehearsed;
 pub use round::Round;
 pub use sequence::{Block, Sequence};
-pub use state::KeptRows;
-pub use step::{Engine, Generation};
+pub use state::{DraftState, KeptRows};
 pub use stow::Stowed;

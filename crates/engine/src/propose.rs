@@ -1,12 +1,11 @@
 //! Who proposes, and how much: a draft as `--spec` asks for it, and what rounds teach about costs
 //! and honesty.
 
-use crate::choose::{Arm, Choice};
-use crate::draft::mtp::MAX_DEPTH;
-use crate::draft::{self, Draft, MAX_NODES, best_first, chain, ranks_needed};
-use crate::size::{Calibration, best_sizes, is_worth_another};
-use crate::step::{Engine, Generation};
-use crate::{Error, Row, Sequence};
+use crate::Error;
+use crate::choose::{Choice, Proposer};
+use crate::draft::{Ask, Draft, Drafter, Lattice};
+use crate::size::{Calibration, DraftCosts, best_sizes, is_worth_another};
+use crate::{Engine, Generation};
 use std::time::Instant;
 
 /// Why a drafter is no longer asked.
@@ -18,19 +17,8 @@ pub(crate) enum Failure {
     NoPass,
 }
 
-impl Failure {
-    fn of(self, arm: Arm) -> &'static str {
-        match (self, arm) {
-            (Self::NotNumbers, Arm::Mtp) => "the MTP block's logits are not numbers",
-            (Self::NotNumbers, _) => "the drafter's logits are not numbers",
-            (Self::NoPass, Arm::Mtp) => "a pass of the MTP block failed",
-            (Self::NoPass, _) => "a pass of the drafter failed",
-        }
-    }
-}
-
-/// How tokens are proposed. A budget counts drafted nodes, 1 to 63; a block counts rows, the anchor
-/// included.
+/// How tokens are proposed. A budget counts drafted nodes, 1 to 63; a block counts rows, the newest
+/// token included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Spec {
@@ -46,17 +34,35 @@ pub enum Spec {
     Auto { block: usize, budget: usize },
 }
 
+/// A drafter of the engine, and what is known of it besides.
+pub(crate) struct Slot {
+    pub(crate) drafter: Box<dyn Drafter>,
+    /// Its seconds, by texts that ask together.
+    pub(crate) costs: DraftCosts,
+    /// Texts of the last round that asked it.
+    pub(crate) asked: usize,
+    /// Whether it gave no numbers when it was measured.
+    pub(crate) is_broken: bool,
+}
+
+impl Slot {
+    pub(crate) fn new(drafter: impl Drafter + 'static) -> Self {
+        let costs = DraftCosts::default();
+        Self { drafter: Box::new(drafter), costs, asked: 0, is_broken: false }
+    }
+}
+
 /// How honest the drafters are, and which of them pays.
 #[derive(Clone)]
 pub(crate) struct Learned {
-    dflash: Calibration,
-    mtp: Calibration,
-    choice: Choice,
+    calibrations: Vec<Calibration>,
+    pub(crate) choice: Choice,
 }
 
 impl Learned {
-    pub(crate) fn new(arms: &[Arm]) -> Self {
-        Self { dflash: Calibration::new(), mtp: Calibration::new(), choice: Choice::new(arms) }
+    pub(crate) fn new(drafters: usize) -> Self {
+        let calibrations = vec![Calibration::default(); drafters];
+        Self { calibrations, choice: Choice::new(drafters) }
     }
 
     /// What a new text starts from.
@@ -64,33 +70,12 @@ impl Learned {
         Self { choice: self.choice.for_new_text(), ..self.clone() }
     }
 
-    /// For each node of a draft, the probability that its whole path stands.
-    fn paths(&self, arm: Arm, draft: &Draft) -> Vec<f64> {
-        match arm {
-            Arm::Dflash => self.dflash.paths(draft),
-            Arm::Mtp => self.mtp.paths(draft),
-            Arm::Off => Vec::new(),
+    /// A round of a proposer, of whose draft `path` was accepted.
+    pub(crate) fn add(&mut self, who: Proposer, draft: &Draft, path: &[u32], seconds: f64) {
+        if let Some(drafter) = who {
+            self.calibrations[drafter].add(draft, path);
         }
-    }
-
-    pub(crate) fn choice_without(&mut self, arm: Arm) {
-        self.choice.drop_arm(arm);
-    }
-
-    pub(crate) fn add(
-        &mut self,
-        arm: Arm,
-        draft: &Draft,
-        path: &[u32],
-        seconds: f64,
-        caught_up: f64,
-    ) {
-        match arm {
-            Arm::Dflash => self.dflash.add(draft, path),
-            Arm::Mtp => self.mtp.add(draft, path),
-            Arm::Off => {}
-        }
-        self.choice.add(arm, path.len(), seconds, caught_up);
+        self.choice.add(who, path.len(), seconds);
     }
 }
 
@@ -98,7 +83,7 @@ impl Learned {
 #[derive(Debug)]
 pub(crate) struct Proposal {
     /// Who was asked.
-    pub(crate) arm: Arm,
+    pub(crate) who: Proposer,
     pub(crate) draft: Draft,
     /// Its part of what drafting took, and of them the seconds of catching up with what others or
     /// nobody had drafted.
@@ -117,29 +102,15 @@ impl Engine {
         let (company, start) = (texts.len(), Instant::now());
         let mut proposals = Vec::with_capacity(company);
         for (text, room) in texts.iter_mut() {
-            let arm = match self.spec {
-                Spec::Off => Arm::Off,
-                Spec::Chain { .. } | Spec::Tree { .. } => Arm::Dflash,
-                Spec::Mtp { .. } => Arm::Mtp,
-                Spec::Auto { .. } => {
-                    text.learned.choice.next(|arm| self.bound(arm, *room, company))
-                }
-            };
-            let arm = if text.failed.contains(&arm) || !text.feeds(arm) { Arm::Off } else { arm };
-            let caught_up = self.catch_up(arm, &mut text.sequence)?;
-            proposals.push(Proposal {
-                arm,
-                draft: Draft::default(),
-                seconds: caught_up,
-                caught_up,
-            });
+            let who = self.pick(text, *room, company);
+            let caught_up = who.map_or(Ok(0.0), |drafter| self.catch_up(drafter, text))?;
+            let draft = Draft::default();
+            proposals.push(Proposal { who, draft, seconds: caught_up, caught_up });
         }
-        self.asked =
-            [Arm::Dflash, Arm::Mtp].map(|arm| proposals.iter().filter(|p| p.arm == arm).count());
-        let drafted = self.ask_dflash(texts, &mut proposals);
-        go_on_without(Arm::Dflash, drafted, texts, &mut proposals)?;
-        let drafted = self.ask_mtp(texts, &mut proposals);
-        go_on_without(Arm::Mtp, drafted, texts, &mut proposals)?;
+        for drafter in 0..self.drafters.len() {
+            let drafted = self.ask(drafter, texts, &mut proposals);
+            self.go_on_without(drafter, drafted, texts, &mut proposals)?;
+        }
         self.fit(texts, &mut proposals);
         let counted: f64 = proposals.iter().map(|proposal| proposal.seconds).sum();
         let rest = (start.elapsed().as_secs_f64() - counted).max(0.0) / company.max(1) as f64;
@@ -147,126 +118,117 @@ impl Engine {
         Ok(proposals)
     }
 
-    /// Takes in what a drafter has missed while another one or nobody drafted; the seconds it took.
-    fn catch_up(&mut self, arm: Arm, sequence: &mut Sequence) -> Result<f64, Error> {
-        let Spec::Auto { block, .. } = self.spec else { return Ok(0.0) };
-        let start = Instant::now();
-        match arm {
-            Arm::Dflash => match (&mut self.dflash, &mut sequence.draft) {
-                (Some(dflash), Some(context)) if context.pending.len() > block => {
-                    dflash.absorb(&mut *self.backend, &mut [context])?;
-                }
-                _ => return Ok(0.0),
-            },
-            Arm::Mtp if sequence.feed.as_ref().is_some_and(|f| f.tokens.len() > MAX_DEPTH) => {
-                draft::mtp::absorb(&mut self.model, &mut *self.backend, sequence)?;
-            }
-            _ => return Ok(0.0),
-        }
-        self.backend.finish()?;
-        Ok(start.elapsed().as_secs_f64())
+    fn is_auto(&self) -> bool {
+        matches!(self.spec, Spec::Auto { .. })
     }
 
-    fn ask_dflash(
+    /// Who proposes for a text among `company`.
+    fn pick(&self, text: &Generation, room: usize, company: usize) -> Proposer {
+        let is_asked = |slot: &Slot| slot.drafter.shape(self.spec).is_some();
+        let who = match self.is_auto() {
+            true => text.learned.choice.next(|who| self.bound(who, room, company)),
+            false => self.drafters.iter().position(is_asked),
+        };
+        who.filter(|i| !text.failed.contains(i) && text.sequence.draft(*i).is_some())
+    }
+
+    /// Takes in what a drafter has missed while another one or nobody drafted; the seconds it took.
+    fn catch_up(&mut self, drafter: usize, text: &mut Generation) -> Result<f64, Error> {
+        let (spec, is_auto) = (self.spec, self.is_auto());
+        let Slot { drafter: asked, .. } = &mut self.drafters[drafter];
+        // A round leaves no more than that.
+        let usual = asked.shape(spec).map_or(0, |shape| shape.depth + 1);
+        match text.sequence.draft_mut(drafter) {
+            Some(state) if is_auto && state.pending.len() > usual => {
+                let start = Instant::now();
+                asked.absorb(&mut *self.backend, &mut [state])?;
+                self.backend.finish()?;
+                Ok(start.elapsed().as_secs_f64())
+            }
+            _ => Ok(0.0),
+        }
+    }
+
+    /// Has a drafter propose for the texts that ask it.
+    fn ask(
         &mut self,
+        drafter: usize,
         texts: Texts<'_, '_>,
         proposals: &mut [Proposal],
     ) -> Result<(), Error> {
-        let (block, budget, tree) = match self.spec {
-            Spec::Chain { block, budget } => (block, budget, false),
-            Spec::Tree { block, budget } | Spec::Auto { block, budget } => (block, budget, true),
-            Spec::Off | Spec::Mtp { .. } => return Ok(()),
-        };
-        let mut asked: Vec<_> = who_asks(Arm::Dflash, texts, proposals).collect();
-        let Some(dflash) = self.dflash.as_mut().filter(|_| !asked.is_empty()) else {
+        let (company, is_auto) = (texts.len(), self.is_auto());
+        let fair = self.fair_nodes(company).max(1);
+        let mut asked: Vec<_> = who_asks(drafter, texts, proposals).collect();
+        let slot = &mut self.drafters[drafter];
+        slot.asked = asked.len();
+        let Some(shape) = slot.drafter.shape(self.spec).filter(|_| !asked.is_empty()) else {
             return Ok(());
         };
+        let (costs, draft_costs, askers) = (&self.costs, &slot.costs, asked.len());
+        let seconds =
+            |count| draft_costs.each(askers, count) + costs.verify_each(count + 1, company);
+        let mut asks = Vec::with_capacity(askers);
+        for (text, room, _) in &mut asked {
+            let Generation { sequence, tip, learned, ends, .. } = &mut **text;
+            let room = if is_auto { fair.min(room.saturating_sub(1).max(1)) } else { fair };
+            let (calibration, most) = (&learned.calibrations[drafter], shape.depth.min(room));
+            // Another token is worth asking for while it could be emitted and some longer draft
+            // raises the expected rate.
+            let goes_on = move |lattice: &Lattice| {
+                let ended = lattice.last_token().is_some_and(|token| ends.contains(&token));
+                let paths = calibration.paths(&lattice.best_first(lattice.len()));
+                !is_auto || (!ended && is_worth_another(&paths, most, seconds))
+            };
+            let state = sequence.draft_mut(drafter).expect("who asks has a state");
+            asks.push(Ask { state, tip: *tip, shape, room, goes_on: Box::new(goes_on) });
+        }
         let start = Instant::now();
-        // Whoever asks has a context.
-        let mut contexts: Vec<_> =
-            asked.iter_mut().filter_map(|(text, _, _)| text.sequence.draft.as_mut()).collect();
-        dflash.absorb(&mut *self.backend, &mut contexts)?;
-        let blocks: Vec<_> = asked
-            .iter()
-            .filter_map(|(text, _, _)| {
-                text.sequence.draft.as_ref().map(|context| (context, text.anchor))
-            })
-            .collect();
-        let ranks = if tree { ranks_needed(block - 1, budget) } else { 1 };
-        let found = dflash.propose(&mut *self.backend, &blocks, block, ranks)?;
-        let all = start.elapsed().as_secs_f64();
-        let each = all / asked.len() as f64;
-        self.dflash_cost.add(asked.len(), all / self.costs.drift());
-        for ((text, _, proposal), positions) in asked.into_iter().zip(found) {
-            proposal.seconds += each;
-            match positions {
-                Some(positions) if tree => proposal.draft = best_first(&positions, budget),
-                Some(positions) => proposal.draft = chain(&positions, budget),
+        let found = slot.drafter.propose(&mut *self.backend, &mut asks)?;
+        drop(asks);
+        let (all, drift) = (start.elapsed().as_secs_f64(), self.costs.drift);
+        let longest = found.lattices.iter().flatten().map(Lattice::len).max().unwrap_or(1);
+        let rest = (all - found.first_s).max(0.0);
+        slot.costs.add(askers, found.first_s / drift, rest / drift, longest);
+        let title = slot.drafter.title();
+        for ((text, _, proposal), lattice) in asked.into_iter().zip(found.lattices) {
+            proposal.seconds += all / askers as f64;
+            match lattice {
+                Some(lattice) => proposal.draft = lattice.best_first(shape.budget),
                 None => {
-                    text.fail(Arm::Dflash, Failure::NotNumbers);
-                    proposal.arm = Arm::Off;
+                    text.fail(drafter, title, Failure::NotNumbers);
+                    proposal.who = None;
                 }
             }
         }
         Ok(())
     }
 
-    fn ask_mtp(&mut self, texts: Texts<'_, '_>, proposals: &mut [Proposal]) -> Result<(), Error> {
-        let company = texts.len();
-        let fair = fair_nodes(company).max(1);
-        let (depth, is_pinned) = match self.spec {
-            Spec::Mtp { depth } => (depth.min(MAX_DEPTH).min(fair), true),
-            Spec::Auto { budget, .. } => (budget.min(MAX_DEPTH).min(fair), false),
-            _ => return Ok(()),
-        };
-        let mut asked: Vec<_> = who_asks(Arm::Mtp, texts, proposals).collect();
-        if asked.is_empty() {
-            return Ok(());
-        }
-        let (mut asking, mut known) = (Vec::new(), Vec::new());
-        for (text, room, _) in &mut asked {
-            let Generation { sequence, anchor, learned, ends, .. } = &mut **text;
-            let depth = if is_pinned { depth } else { depth.min(room.saturating_sub(1).max(1)) };
-            known.push((&learned.mtp, &*ends, depth));
-            asking.push(draft::mtp::Asking { sequence, anchor: *anchor, depth });
-        }
-        let (costs, mtp_cost, askers) = (&self.costs, &self.mtp_cost, asking.len());
-        let start = Instant::now();
-        // Another token is worth asking for while it could be emitted and some longer draft raises
-        // the expected rate.
-        let enough = |i: usize, draft: &Draft| {
-            let (calibration, ends, most) = known[i];
-            let ended = draft.nodes.last().is_some_and(|n| ends.contains(&n.token));
-            let seconds =
-                |count| mtp_cost.each(askers, count) + costs.verify_each(count + 1, company);
-            !is_pinned && (ended || !is_worth_another(&calibration.paths(draft), most, seconds))
-        };
-        let (found, first) =
-            draft::mtp::propose(&mut self.model, &mut *self.backend, &mut asking, enough)?;
-        let all = start.elapsed();
-        if !is_pinned {
-            let longest = found.iter().flatten().map(|d| d.nodes.len()).max().unwrap_or(1);
-            let [first, rest] = [first, all - first].map(|d| d.as_secs_f64() / self.costs.drift());
-            self.mtp_cost.add(askers, first, rest, longest);
-        }
-        let each = all.as_secs_f64() / askers as f64;
-        for ((text, _, proposal), draft) in asked.into_iter().zip(found) {
-            proposal.seconds += each;
-            match draft {
-                Some(draft) => proposal.draft = draft,
-                None => {
-                    text.fail(Arm::Mtp, Failure::NotNumbers);
-                    proposal.arm = Arm::Off;
+    /// Texts whose drafter failed go on without it: a drafter can only change the speed. Room that
+    /// is missing and a device that is lost concern the texts themselves.
+    fn go_on_without(
+        &self,
+        drafter: usize,
+        drafted: Result<(), Error>,
+        texts: Texts<'_, '_>,
+        proposals: &mut [Proposal],
+    ) -> Result<(), Error> {
+        match drafted {
+            Err(error) if error.is_out_of_memory() || error.is_lost() => Err(error),
+            Err(_) => {
+                let title = self.drafters[drafter].drafter.title();
+                for (text, _, proposal) in who_asks(drafter, texts, proposals) {
+                    text.fail(drafter, title, Failure::NoPass);
+                    proposal.who = None;
+                    proposal.draft = Draft::default();
                 }
+                Ok(())
             }
+            Ok(()) => Ok(()),
         }
-        Ok(())
     }
 
     /// Cuts drafts to what could be written and is worth judging.
     fn fit(&self, texts: Texts<'_, '_>, proposals: &mut [Proposal]) {
-        let is_auto = matches!(self.spec, Spec::Auto { .. });
-        let [by_dflash, by_mtp] = self.asked;
         let mut paths = Vec::with_capacity(texts.len());
         let mut fixed = 0.0;
         for ((text, room), proposal) in texts.iter_mut().zip(&mut *proposals) {
@@ -274,218 +236,67 @@ impl Engine {
             if let Some(constraint) = &mut text.constraint {
                 draft.prune(&mut **constraint);
             }
-            if is_auto {
+            if self.is_auto() {
                 draft.cut(*room, &text.ends);
-                fixed += match proposal.arm {
-                    Arm::Dflash => self.dflash_each(by_dflash),
-                    Arm::Mtp => self.mtp_cost.each(by_mtp, draft.nodes.len()),
-                    Arm::Off => 0.0,
-                };
-                paths.push(text.learned.paths(proposal.arm, draft));
+                paths.push(proposal.who.map_or_else(Vec::new, |drafter| {
+                    let Slot { costs, asked, .. } = &self.drafters[drafter];
+                    fixed += costs.each(*asked, draft.nodes.len());
+                    text.learned.calibrations[drafter].paths(draft)
+                }));
             }
         }
-        let sizes = match is_auto {
-            true => best_sizes(&paths, &self.costs, fixed),
-            false => vec![fair_nodes(texts.len()); texts.len()],
+        let sizes = match self.is_auto() {
+            true => best_sizes(&paths, &self.costs, fixed, self.decode_rows()),
+            false => vec![self.fair_nodes(texts.len()); texts.len()],
         };
-        proposals
-            .iter_mut()
-            .zip(sizes)
-            .for_each(|(proposal, size)| proposal.draft.nodes.truncate(size));
+        let sized = proposals.iter_mut().zip(sizes);
+        sized.for_each(|(proposal, size)| proposal.draft.nodes.truncate(size));
     }
 
-    /// Seconds of DFlash for each of so many texts that ask it together.
-    fn dflash_each(&self, texts: usize) -> f64 {
-        self.dflash_cost.get(texts).unwrap_or(0.0) / texts.max(1) as f64
-    }
-
-    /// The most tokens per second an arm could give a text among `company`: every token it can
-    /// propose stands, as far as there is room. Drafting it shares with those who asked last time.
-    fn bound(&self, arm: Arm, room: usize, company: usize) -> f64 {
+    /// The most tokens per second a proposer could give a text among `company`: every token it can
+    /// propose is accepted, as far as there is room. Drafting it shares with those who asked last
+    /// time.
+    fn bound(&self, who: Proposer, room: usize, company: usize) -> f64 {
         let rate = |drafting: f64, rows: usize| {
             rows as f64 / (drafting + self.costs.verify_each(rows, company))
         };
-        let most_rows = room.min(fair_nodes(company) + 1);
-        match (arm, self.spec) {
-            (Arm::Dflash, Spec::Auto { block, .. }) => {
-                let fixed = self.dflash_each((self.asked[0] + 1).min(company));
-                (2..=block.min(most_rows)).map(|rows| rate(fixed, rows)).fold(0.0, f64::max)
+        let slot = who.map(|drafter| &self.drafters[drafter]);
+        match slot.and_then(|slot| Some((slot, slot.drafter.shape(self.spec)?))) {
+            None => rate(0.0, 1),
+            Some((slot, shape)) => {
+                let texts = (slot.asked + 1).min(company);
+                let most = (shape.depth + 1).min(room).min(self.fair_nodes(company) + 1);
+                let rates = (2..=most).map(|rows| rate(slot.costs.each(texts, rows - 1), rows));
+                rates.fold(0.0, f64::max)
             }
-            (Arm::Mtp, Spec::Auto { budget, .. }) => {
-                let texts = (self.asked[1] + 1).min(company);
-                let drafting = |rows: usize| self.mtp_cost.each(texts, rows - 1);
-                let most_rows = (MAX_DEPTH.min(budget) + 1).min(most_rows);
-                (2..=most_rows).map(|rows| rate(drafting(rows), rows)).fold(0.0, f64::max)
-            }
-            _ => rate(0.0, 1),
         }
     }
 
-    /// Seconds of a pass.
-    fn time_pass(
-        &mut self,
-        rows: &[Row],
-        chosen: &[u32],
-        sequence: &Sequence,
-    ) -> Result<f64, Error> {
-        let start = Instant::now();
-        self.model.forward(&mut *self.backend, rows, chosen, &[sequence])?;
-        self.backend.finish()?;
-        Ok(start.elapsed().as_secs_f64())
+    /// Nodes for each of so many texts, where a pass has room for everybody.
+    fn fair_nodes(&self, texts: usize) -> usize {
+        (self.decode_rows() / texts.max(1)).saturating_sub(1)
     }
-
-    /// First costs: verifies of a few sizes and a proposal of each drafter. Where passes are slow,
-    /// one row and a block have to do.
-    pub(crate) fn measure(&mut self) -> Result<(), Error> {
-        let mut sequence = self.sequence();
-        let tokens = vec![0; MAX_NODES + 1];
-        let rows: Vec<Row> = crate::model::chain(&tokens, 0).collect();
-        let all: Vec<u32> = (0..rows.len() as u32).collect();
-        let block = if let Spec::Auto { block, .. } = self.spec { block } else { 1 };
-        let mut found: Vec<(usize, f64)> = Vec::new();
-        for n in [1, block, 2, 4, 8, 16, 32, MAX_NODES + 1] {
-            let slow = found.iter().any(|(_, seconds)| *seconds > SLOW_PASS);
-            if (slow && n != block) || found.iter().any(|(known, _)| *known == n) {
-                continue;
-            }
-            // The first pass of a size may have to load kernels, and the second to capture them.
-            let mut best = self.time_pass(&rows[..n], &all[..n], &sequence)?;
-            for _ in 0..2 {
-                if best < LONG_PASS {
-                    best = best.min(self.time_pass(&rows[..n], &all[..n], &sequence)?);
-                }
-            }
-            found.push((n, best));
-        }
-        // Sizes take turns, because whatever else the machine does stalls several passes in a row.
-        for _ in 0..TURNS {
-            for (n, seconds) in found.iter_mut().filter(|(_, seconds)| *seconds < QUICK_PASS) {
-                *seconds = seconds.min(self.time_pass(&rows[..*n], &all[..*n], &sequence)?);
-            }
-        }
-        found.iter().for_each(|(n, seconds)| self.costs.set(*n, *seconds));
-        self.learned.choice.add(Arm::Off, 1, self.costs.verify(1, 1), 0.0);
-        self.model.forward(&mut *self.backend, &rows[..1], &all[..1], &[&sequence])?;
-        self.commit(0, &mut sequence, &rows, &all[..1])?;
-        if let (Some(dflash), Some(context), Spec::Auto { block, .. }) =
-            (&mut self.dflash, &mut sequence.draft, self.spec)
-        {
-            dflash.absorb(&mut *self.backend, &mut [context])?;
-            let mut sound = true;
-            let seconds = quickest(&mut || {
-                sound &=
-                    !dflash.propose(&mut *self.backend, &[(context, 0)], block, 8)?.contains(&None);
-                Ok(())
-            })?;
-            self.dflash_cost.add(1, seconds);
-            if !sound {
-                self.faulty = vec![Arm::Dflash];
-            }
-        }
-        if sequence.feed.is_some() {
-            let (model, backend) = (&mut self.model, &mut *self.backend);
-            let mut seconds = |depth: usize| {
-                quickest(&mut || {
-                    let mut scratch = sequence.clone();
-                    let asking = draft::mtp::Asking { sequence: &mut scratch, anchor: 0, depth };
-                    draft::mtp::propose(model, backend, &mut [asking], |_, _| false).map(drop)
-                })
-            };
-            let (first, two) = (seconds(1)?, seconds(2)?);
-            self.mtp_cost.add(1, first, (two - first).max(0.0), 2);
-        }
-        Ok(())
-    }
-}
-
-/// A pass of more seconds is measured only once; where there is one of more than the second, no
-/// more sizes are measured.
-const LONG_PASS: f64 = 2.0;
-const SLOW_PASS: f64 = 0.05;
-/// Passes of fewer seconds are measured so many times more.
-const QUICK_PASS: f64 = 0.02;
-const TURNS: usize = 3;
-
-/// Nodes for each of so many texts, where a pass has room for everybody.
-fn fair_nodes(texts: usize) -> usize {
-    ((MAX_NODES + 1) / texts.max(1)).saturating_sub(1)
 }
 
 /// The texts that ask a drafter, with their room.
 fn who_asks<'a>(
-    arm: Arm,
+    drafter: usize,
     texts: &'a mut [(&mut Generation, usize)],
     proposals: &'a mut [Proposal],
 ) -> impl Iterator<Item = (&'a mut Generation, usize, &'a mut Proposal)> {
-    let all = texts
-        .iter_mut()
-        .zip(proposals)
-        .map(|((text, room), proposal)| (&mut **text, *room, proposal));
-    all.filter(move |(.., proposal)| proposal.arm == arm)
-}
-
-/// Texts whose drafter failed go on without it: a drafter can only change the speed. Room that is
-/// missing and a device that is lost concern the texts themselves.
-fn go_on_without(
-    arm: Arm,
-    drafted: Result<(), Error>,
-    texts: Texts<'_, '_>,
-    proposals: &mut [Proposal],
-) -> Result<(), Error> {
-    match drafted {
-        Err(error) if error.is_out_of_memory() || error.is_lost() => Err(error),
-        Err(_) => {
-            for (text, _, proposal) in who_asks(arm, texts, proposals) {
-                text.fail(arm, Failure::NoPass);
-                proposal.arm = Arm::Off;
-                proposal.draft = Draft::default();
-            }
-            Ok(())
-        }
-        Ok(()) => Ok(()),
-    }
-}
-
-/// Seconds of the quickest of a few runs; of one, where it is slow.
-fn quickest(run: &mut dyn FnMut() -> Result<(), Error>) -> Result<f64, Error> {
-    let mut best = f64::INFINITY;
-    for i in 0..3 {
-        let start = Instant::now();
-        run()?;
-        best = best.min(start.elapsed().as_secs_f64());
-        // The first run may have to load kernels.
-        if best > if i == 0 { LONG_PASS } else { QUICK_PASS } {
-            break;
-        }
-    }
-    Ok(best)
+    let all = texts.iter_mut().zip(proposals);
+    let all = all.map(|((text, room), proposal)| (&mut **text, *room, proposal));
+    all.filter(move |(.., proposal)| proposal.who == Some(drafter))
 }
 
 impl Generation {
-    /// Whether what a drafter reads is kept for it.
-    fn feeds(&self, arm: Arm) -> bool {
-        match arm {
-            Arm::Dflash => self.sequence.draft.is_some(),
-            Arm::Mtp => self.sequence.feed.is_some(),
-            Arm::Off => true,
-        }
-    }
-
     /// This drafter is not asked again.
-    pub(crate) fn fail(&mut self, arm: Arm, failure: Failure) {
-        self.failed.push(arm);
-        self.learned.choice.drop_arm(arm);
-        self.fallback.get_or_insert(failure.of(arm));
-    }
-}
-
-impl Arm {
-    /// For people.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Dflash => "dflash",
-            Self::Mtp => "mtp",
-            Self::Off => "off",
-        }
+    pub(crate) fn fail(&mut self, drafter: usize, title: &str, failure: Failure) {
+        self.failed.push(drafter);
+        self.learned.choice.leave_out(drafter);
+        self.fallback.get_or_insert_with(|| match failure {
+            Failure::NotNumbers => format!("{title}'s logits are not numbers"),
+            Failure::NoPass => format!("a pass of {title} failed"),
+        });
     }
 }

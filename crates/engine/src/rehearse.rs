@@ -4,7 +4,7 @@
 
 use crate::draft::Draft;
 use crate::model::append;
-use crate::step::{Engine, Generation};
+use crate::{Engine, Generation};
 use crate::{Error, Row, Sequence};
 use std::time::Instant;
 
@@ -55,7 +55,7 @@ impl Engine {
         lap(self)?;
         let (mut rows, mut firsts) = (Vec::new(), Vec::new());
         for (((text, _), proposal), i) in company.iter().zip(&proposals).zip(0..) {
-            firsts.push(append(&mut rows, proposal.draft.rows(text.anchor, i)));
+            firsts.push(append(&mut rows, proposal.draft.rows(text.tip, i)));
         }
         // Weights that mean nothing draft the same token again and again, and a mixture would read
         // few experts for it.
@@ -117,7 +117,7 @@ fn spread(index: usize, vocab: usize) -> u32 {
     (index * 7919 % vocab) as u32
 }
 
-/// The rows of the likeliest path of at most `length` rows, the anchor's first.
+/// The rows of the likeliest path of at most `length` rows, the newest token's first.
 fn deepest(draft: &Draft, length: usize) -> Vec<u32> {
     let mut path = vec![0];
     while path.len() < length.max(1) {

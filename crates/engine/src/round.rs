@@ -6,15 +6,15 @@ use std::time::Instant;
 /// What one round did.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Round {
-    /// New tokens: drafted ones that stood, then the target's own; cut at an end or at the room
+    /// New tokens: drafted ones that were accepted, then the target's own; cut at an end or at the room
     /// that was given.
     pub emitted: Vec<u32>,
     /// One for each of them where [`Generation::tell_likelihoods`] was asked for, else none.
     pub likelihoods: Vec<Likelihood>,
     /// Nodes that were judged.
     pub drafted: usize,
-    /// Of them, how many stood, whether or not they were emitted.
-    pub stood: usize,
+    /// Of them, how many were accepted, whether or not they were emitted.
+    pub accepted: usize,
     /// Who was asked: `dflash`, `mtp` or `off`. A grammar may have left nothing of the draft.
     pub drafter: &'static str,
     /// Seconds of drafting, of texts that were drafted together this one's part.
@@ -23,14 +23,14 @@ pub struct Round {
     pub verify_s: f64,
     /// Seconds of walking this text's draft.
     pub judge_s: f64,
-    /// Seconds of making what stood part of it.
+    /// Seconds of making what was accepted part of it.
     pub commit_s: f64,
 }
 
 impl Round {
     /// The length of the walk plus the target's own token.
     pub fn accept_length(&self) -> usize {
-        self.stood + 1
+        self.accepted + 1
     }
 }
 

@@ -2,7 +2,7 @@
 //! snapshot, which shares memory until one of the two is written.
 
 use crate::Error;
-use crate::state::{Context, KvPages, MtpFeed, Other, Recurrent};
+use crate::state::{DraftState, KvPages, MapBlock, Recurrent};
 use compute::{Backend, KvLayout, Memory, RecurrentLayout, SequenceView};
 use std::sync::Arc;
 
@@ -12,11 +12,8 @@ pub struct Sequence {
     pub(crate) committed: usize,
     pub(crate) kv: KvPages,
     pub(crate) recurrent: Recurrent,
-    pub(crate) mtp: Option<MtpState>,
-    /// What a DFlash drafter keeps.
-    pub(crate) draft: Option<Context>,
-    /// Rows on their way to the next-token block, where it is in use.
-    pub(crate) feed: Option<MtpFeed>,
+    /// What each of the engine's drafters keeps, in their order; none of one that is not asked.
+    pub(crate) drafts: Vec<Option<DraftState>>,
 }
 
 /// A block of memory that a sequence refers to.
@@ -28,23 +25,13 @@ pub struct Block {
     pub bytes: usize,
 }
 
-/// What the next-token block keeps: keys and values of its own, for as many rows as were committed
-/// to it.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct MtpState {
-    pub(crate) committed: usize,
-    pub(crate) kv: KvPages,
-}
-
 impl Sequence {
-    pub(crate) fn new(kv: KvLayout, recurrent: RecurrentLayout, mtp: Option<KvLayout>) -> Self {
+    pub(crate) fn new(kv: KvLayout, recurrent: RecurrentLayout) -> Self {
         Self {
             committed: 0,
             kv: KvPages::new(kv),
             recurrent: Recurrent::new(recurrent),
-            mtp: mtp.map(|layout| MtpState { committed: 0, kv: KvPages::new(layout) }),
-            draft: None,
-            feed: None,
+            drafts: Vec::new(),
         }
     }
 
@@ -53,30 +40,38 @@ impl Sequence {
         self.committed
     }
 
-    /// Rows committed to the next-token block.
-    pub fn mtp_committed(&self) -> usize {
-        self.mtp.as_ref().map_or(0, |m| m.committed)
+    /// What a drafter keeps, where it keeps anything.
+    pub(crate) fn draft(&self, drafter: usize) -> Option<&DraftState> {
+        self.drafts.get(drafter)?.as_ref()
+    }
+
+    /// The same, to be changed.
+    pub(crate) fn draft_mut(&mut self, drafter: usize) -> Option<&mut DraftState> {
+        self.drafts.get_mut(drafter)?.as_mut()
+    }
+
+    /// Bytes of rows that wait for drafters to take them in.
+    pub(crate) fn pending_bytes(&self) -> usize {
+        self.drafts.iter().flatten().map(|draft| draft.pending.bytes()).sum()
     }
 
     /// A copy that shares no memory with this one.
     pub fn unshared(&self) -> Result<Self, Error> {
-        self.over(&mut |block| Ok(Arc::new(block.duplicate()?)))
+        self.map_blocks(&mut |block| Ok(Arc::new(block.duplicate()?)))
     }
 
-    /// The same over other blocks of memory: what `other` makes of each. Everything a sequence
-    /// keeps is passed by here.
-    pub(crate) fn over(&self, other: &mut Other<'_>) -> Result<Self, Error> {
-        let mtp = match &self.mtp {
-            Some(mtp) => Some(MtpState { committed: mtp.committed, kv: mtp.kv.over(other)? }),
-            None => None,
+    /// The same in other blocks of memory: what `map` makes of each. Everything a sequence keeps
+    /// passes by here.
+    pub(crate) fn map_blocks(&self, map: &mut MapBlock<'_>) -> Result<Self, Error> {
+        let mut draft = |draft: &Option<DraftState>| {
+            draft.as_ref().map(|draft| draft.map_blocks(map)).transpose()
         };
+        let drafts = self.drafts.iter().map(&mut draft).collect::<Result<_, _>>()?;
         Ok(Self {
             committed: self.committed,
-            kv: self.kv.over(other)?,
-            recurrent: self.recurrent.over(other)?,
-            mtp,
-            draft: self.draft.as_ref().map(|d| d.over(other)).transpose()?,
-            feed: self.feed.as_ref().map(|f| f.over(other)).transpose()?,
+            kv: self.kv.map_blocks(map)?,
+            recurrent: self.recurrent.map_blocks(map)?,
+            drafts,
         })
     }
 
@@ -85,13 +80,8 @@ impl Sequence {
     pub(crate) fn reserve(&mut self, backend: &dyn Backend, rows: usize) -> Result<(), Error> {
         self.kv.reserve(backend, self.committed, rows)?;
         self.recurrent.reserve(backend, self.committed, rows)?;
-        if let Some(context) = &mut self.draft {
-            context.pending.reserve(backend, rows)?;
-        }
-        if let Some(feed) = &mut self.feed {
-            feed.hidden.reserve(backend, rows)?;
-        }
-        Ok(())
+        let mut drafts = self.drafts.iter_mut().flatten();
+        drafts.try_for_each(|draft| draft.reserve(backend, rows))
     }
 
     /// The blocks of memory its state lies in. Snapshots share most of them.
@@ -101,7 +91,7 @@ impl Sequence {
             blocks.push(Block { id: Arc::as_ptr(memory) as usize, bytes: memory.len() });
             Ok(Arc::clone(memory))
         };
-        self.over(&mut note).expect("nothing is allocated");
+        self.map_blocks(&mut note).expect("nothing is allocated");
         blocks
     }
 
@@ -117,16 +107,6 @@ impl Sequence {
             anchor: self.recurrent.anchor(),
             older_anchor: self.recurrent.older(),
             tape: self.recurrent.tape(),
-        }
-    }
-}
-
-impl MtpState {
-    pub(crate) fn view(&self) -> SequenceView<'_> {
-        SequenceView {
-            committed: self.committed,
-            caches: vec![self.kv.table()],
-            ..Default::default()
         }
     }
 }

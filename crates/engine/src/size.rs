@@ -1,78 +1,50 @@
 //! Sizing: what a verify of so many rows costs on this machine, how often the drafter is right, and
 //! from both how much of the drafts is worth judging.
 
-use crate::draft::{Draft, MAX_NODES};
+use crate::draft::Draft;
+use std::collections::BTreeMap;
 
-/// Weight of a new measurement in a running mean.
-const NEW: f64 = 0.2;
+/// Weight of a new measurement in what follows it, and of one in the table of verifies, whose
+/// common part is for the drift to tell.
+pub(crate) const NEW: f64 = 0.2;
+const CORRECTION: f64 = 0.05;
+/// What took this many times as long as usual was stalled, and says something of the machine.
+const STALLED: f64 = 2.0;
 
-/// A mean that follows what it measures.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Mean {
-    value: f64,
-    seen: u32,
-}
-
-impl Mean {
-    pub(crate) fn add(&mut self, value: f64) {
-        let weight = NEW.max(1.0 / f64::from(self.seen + 1));
-        self.value += weight * (value - self.value);
-        self.seen = self.seen.saturating_add(1);
-    }
-
-    /// Seconds that are far longer than usual count as twice the usual: they say something of the
-    /// machine.
-    pub(crate) fn add_unless_stalled(&mut self, seconds: f64) {
-        self.add(unless_stalled(self.get(), seconds));
-    }
-
-    pub(crate) fn get(&self) -> Option<f64> {
-        (self.seen > 0).then_some(self.value)
-    }
+/// What of measured seconds counts where some are usual.
+pub(crate) fn unless_stalled(usual: Option<f64>, seconds: f64) -> f64 {
+    usual.filter(|usual| *usual > 0.0).map_or(seconds, |usual| seconds.min(STALLED * usual))
 }
 
 /// Seconds by a number of rows or texts, from 1 on: measured at some, interpolated between.
-#[derive(Clone, Debug)]
-pub(crate) struct Curve([Option<f64>; MAX_NODES + 2]);
-
-impl Default for Curve {
-    fn default() -> Self {
-        Self([None; MAX_NODES + 2])
-    }
-}
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Curve(BTreeMap<usize, f64>);
 
 impl Curve {
     /// Makes a number known, or known anew.
     pub(crate) fn set(&mut self, count: usize, seconds: f64) {
-        self.0[count] = Some(seconds);
+        self.0.insert(count, seconds);
     }
 
     /// Follows what is measured.
-    pub(crate) fn add(&mut self, count: usize, seconds: f64) {
-        let known = &mut self.0[count.min(MAX_NODES + 1)];
-        let usual = known.unwrap_or(seconds);
-        *known = Some(usual + NEW * (unless_stalled(*known, seconds) - usual));
+    pub(crate) fn add(&mut self, count: usize, seconds: f64, weight: f64) {
+        let known = self.0.entry(count).or_insert(seconds);
+        *known += weight * (unless_stalled(Some(*known), seconds) - *known);
     }
 
-    /// Nothing where no number is known.
+    /// Nothing where no number is known. Beyond what was measured, more is taken to cost what the
+    /// last that was measured did.
     pub(crate) fn get(&self, count: usize) -> Option<f64> {
-        let count = count.min(MAX_NODES + 1);
-        let known = |n: usize| self.0[n].map(|v| (n as f64, v));
-        let below = (1..=count).rev().find_map(known);
-        let above = (count..self.0.len()).find_map(known);
-        match (below, above) {
-            (Some((a, x)), Some((b, y))) if b > a => {
-                Some(x + (y - x) * (count as f64 - a) / (b - a))
-            }
-            (Some((_, x)), Some(_)) => Some(x),
-            // Beyond what was measured, more is taken to cost what the last that was measured did.
+        let mut below = self.0.range(..=count).rev().map(|(n, s)| (*n as f64, *s));
+        let above = self.0.range(count..).next().map(|(n, s)| (*n as f64, *s));
+        let n = count as f64;
+        match (below.next(), above) {
+            (Some((a, x)), Some((b, y))) if b > a => Some(x + (y - x) * (n - a) / (b - a)),
             (Some((a, x)), None) => {
-                let before = (1..a as usize).rev().find_map(known);
-                let slope = before.map_or(0.0, |(b, y)| ((x - y) / (a - b)).max(0.0));
-                Some(x + slope * (count as f64 - a))
+                let slope = below.next().map_or(0.0, |(b, y)| ((x - y) / (a - b)).max(0.0));
+                Some(x + slope * (n - a))
             }
-            (None, Some((_, y))) => Some(y),
-            (None, None) => None,
+            (at, above) => at.or(above).map(|(_, seconds)| seconds),
         }
     }
 }
@@ -83,60 +55,44 @@ impl Curve {
 /// They are seconds of the machine as it was when they were first measured, at the beginning of a
 /// text. What is measured later is divided by the drift: a longer context or a slower minute slows
 /// whoever happens to propose then, and says nothing of how one drafter compares with another.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(crate) struct Costs {
     /// By rows, of one text.
-    verify: Curve,
-    /// How much slower than the table verifies are by now.
-    drift: Mean,
+    pub(crate) table: Curve,
+    /// How much slower than the table verifies are by now: what to divide measured seconds by.
+    pub(crate) drift: f64,
     /// Of each text of a pass but the first.
-    further_text: Mean,
+    further_text: f64,
 }
 
-/// Weight of a verify in what is known of its size.
-const CORRECTION: f64 = 0.05;
-/// What took this many times as long as expected was stalled.
-const STALLED: f64 = 2.0;
-
-/// What of measured seconds counts where some are usual.
-fn unless_stalled(usual: Option<f64>, seconds: f64) -> f64 {
-    usual.filter(|usual| *usual > 0.0).map_or(seconds, |usual| seconds.min(STALLED * usual))
+impl Default for Costs {
+    fn default() -> Self {
+        Self { table: Curve::default(), drift: 1.0, further_text: 0.0 }
+    }
 }
 
 impl Costs {
-    /// A first measurement.
-    pub(crate) fn set(&mut self, rows: usize, seconds: f64) {
-        self.verify.set(rows, seconds);
-    }
-
     /// A verify of a round. Of one text: where its size is known, it tells how far costs have
     /// drifted; else it makes it known. Of several: it tells what further texts cost; there a drift
     /// passes for a part of that.
     pub(crate) fn add(&mut self, rows: usize, texts: usize, seconds: f64) {
         if texts > 1 {
-            let seconds = unless_stalled(Some(self.verify(rows, texts)), seconds / self.drift());
-            self.further_text.add((seconds - self.verify(rows, 1)).max(0.0) / (texts - 1) as f64);
-            return;
+            let seconds = unless_stalled(Some(self.verify(rows, texts)), seconds / self.drift);
+            let further = (seconds - self.verify(rows, 1)).max(0.0) / (texts - 1) as f64;
+            self.further_text += NEW * (further - self.further_text);
+        } else {
+            if let Some(known) = self.table.0.get(&rows) {
+                let seconds = unless_stalled(Some(known * self.drift), seconds);
+                self.drift += NEW * (seconds / known - self.drift);
+            }
+            self.table.add(rows, seconds / self.drift, CORRECTION);
         }
-        let Some(known) = self.verify.0[rows] else {
-            self.verify.set(rows, seconds / self.drift());
-            return;
-        };
-        let seconds = unless_stalled(Some(known * self.drift()), seconds);
-        self.drift.add(seconds / known);
-        // The table itself moves slowly: what all sizes have in common is for the drift to tell.
-        self.verify.set(rows, known + CORRECTION * (seconds / self.drift() - known));
-    }
-
-    /// What to divide measured seconds by.
-    pub(crate) fn drift(&self) -> f64 {
-        self.drift.get().unwrap_or(1.0)
     }
 
     /// Seconds of a verify of `rows` rows of `texts` texts together.
     pub(crate) fn verify(&self, rows: usize, texts: usize) -> f64 {
-        let further = texts.saturating_sub(1) as f64 * self.further_text.get().unwrap_or(0.0);
-        self.verify.get(rows).unwrap_or(1e-3) + further
+        let further = texts.saturating_sub(1) as f64 * self.further_text;
+        self.table.get(rows).unwrap_or(1e-3) + further
     }
 
     /// Seconds of a verify for each of `texts` texts that judge `rows` rows each.
@@ -148,36 +104,32 @@ impl Costs {
     /// own, and whoever drafted pays for what the pass took longer because of it.
     pub(crate) fn shares(&self, nodes: &[usize], seconds: f64) -> Vec<f64> {
         let (texts, all) = (nodes.len(), nodes.iter().sum::<usize>());
-        let plain = if all == 0 {
-            seconds
-        } else {
-            (self.verify(texts, texts) * self.drift()).min(seconds)
-        };
-        let share =
-            |n: &usize| plain / texts as f64 + (seconds - plain) * *n as f64 / all.max(1) as f64;
-        nodes.iter().map(share).collect()
+        let plain = self.verify(texts, texts) * self.drift;
+        let plain = if all == 0 { seconds } else { plain.min(seconds) };
+        let by_node = (seconds - plain) / all.max(1) as f64;
+        nodes.iter().map(|nodes| plain / texts as f64 + by_node * *nodes as f64).collect()
     }
 }
 
-/// Seconds of drafts that are made token by token, of several texts together: their first tokens',
-/// with everything a draft begins with, and each further one's.
+/// Seconds of a drafter for several texts together: of their first positions, with everything a
+/// draft begins with, and of each further one, which costs who fills in blocks nothing.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct StepCosts {
+pub(crate) struct DraftCosts {
     first: Curve,
     next: Curve,
 }
 
-impl StepCosts {
-    /// Drafts of `texts` texts, the longest of `count` tokens: their first tokens took `first`
-    /// seconds, the others `rest`.
+impl DraftCosts {
+    /// Drafts of `texts` texts, the longest of `count` positions: their first took `first` seconds,
+    /// the others `rest`.
     pub(crate) fn add(&mut self, texts: usize, first: f64, rest: f64, count: usize) {
-        self.first.add(texts, first);
+        self.first.add(texts, first, NEW);
         if count > 1 {
-            self.next.add(texts, rest / (count - 1) as f64);
+            self.next.add(texts, rest / (count - 1) as f64, NEW);
         }
     }
 
-    /// Of `count` tokens each, for one of the texts. A further token is taken to cost no more than
+    /// Of `count` positions each, for one of the texts. A further one is taken to cost no more than
     /// a first: that is always measured again, so a stall is not believed for good.
     pub(crate) fn each(&self, texts: usize, count: usize) -> f64 {
         let first = self.first.get(texts).unwrap_or(0.0);
@@ -186,12 +138,10 @@ impl StepCosts {
     }
 }
 
-/// How often a drafted token stands, compared with the probability its drafter gave it, by depth.
-#[derive(Clone, Debug)]
-pub(crate) struct Calibration {
-    /// (what the drafter promised, what stood).
-    depths: Vec<(f64, f64)>,
-}
+/// How often a drafted token is accepted, compared with the probability its drafter gave it, by
+/// depth: (what the drafter promised, what was accepted).
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Calibration(Vec<(f64, f64)>);
 
 /// Rounds' worth of belief in the drafter's own numbers to begin with.
 const PRIOR: f64 = 2.0;
@@ -199,47 +149,41 @@ const PRIOR: f64 = 2.0;
 const MEMORY: f64 = 0.97;
 
 impl Calibration {
-    pub(crate) fn new() -> Self {
-        Self { depths: vec![(PRIOR, PRIOR); MAX_NODES + 1] }
-    }
-
     /// Looks at a walk: at each row that had children, what they promised together, and whether one
     /// was followed.
     pub(crate) fn add(&mut self, draft: &Draft, path: &[u32]) {
+        self.0.resize(self.0.len().max(path.len()), (PRIOR, PRIOR));
         for (i, &row) in path.iter().enumerate() {
             let promised: f64 = draft.children(row).map(|(_, n)| f64::from(n.probability)).sum();
             if promised > 0.0 {
-                let (sum, stood) = &mut self.depths[i];
+                let (sum, accepted) = &mut self.0[i];
                 *sum = *sum * MEMORY + promised.min(1.0);
-                *stood = *stood * MEMORY + f64::from(i + 1 < path.len());
+                *accepted = *accepted * MEMORY + f64::from(i + 1 < path.len());
             }
         }
     }
 
-    /// The probability that a token stands if its parent does.
-    fn stands(&self, depth: u32, probability: f32) -> f64 {
-        let (promised, stood) = self.depths[depth as usize - 1];
-        (f64::from(probability) * stood / promised).min(1.0)
-    }
-
-    /// For each node, the probability that its whole path stands.
+    /// For each node, the probability that its whole path is accepted.
     pub(crate) fn paths(&self, draft: &Draft) -> Vec<f64> {
         let mut paths: Vec<f64> = Vec::with_capacity(draft.nodes.len());
         for node in &draft.nodes {
             let before = node.parent.map_or(1.0, |p| paths[p as usize]);
-            paths.push(before * self.stands(node.depth, node.probability));
+            let known = self.0.get(node.depth as usize - 1);
+            let honesty = known.map_or(1.0, |(promised, accepted)| accepted / promised);
+            paths.push(before * (f64::from(node.probability) * honesty).min(1.0));
         }
         paths
     }
 }
 
-/// How many nodes of each text's draft to judge in one pass, so that the expected tokens per second
-/// of all together are the most: nodes are taken likeliest first, whosever they are. `paths` has
-/// the probability of each node's path, by text, and `fixed` is what the round costs besides the
-/// verify. Whoever drafted keeps a node: a draft that is thrown away teaches nothing.
-pub(crate) fn best_sizes(paths: &[Vec<f64>], costs: &Costs, fixed: f64) -> Vec<usize> {
+/// How many nodes of each text's draft to judge in one pass of at most `most` rows, so that the
+/// expected tokens per second of all together are the most: nodes are taken likeliest first,
+/// whosever they are. `paths` has the probability of each node's path, by text, and `fixed` is what
+/// the round costs besides the verify. Whoever drafted keeps a node: a draft that is thrown away
+/// teaches nothing.
+pub(crate) fn best_sizes(paths: &[Vec<f64>], costs: &Costs, fixed: f64, most: usize) -> Vec<usize> {
     let texts = paths.len();
-    let least = usize::from(2 * texts <= MAX_NODES + 1);
+    let least = usize::from(2 * texts <= most);
     let mut taken: Vec<usize> = paths.iter().map(|path| path.len().min(least)).collect();
     let mut rows = texts + taken.iter().sum::<usize>();
     let mut expected =
@@ -253,7 +197,7 @@ pub(crate) fn best_sizes(paths: &[Vec<f64>], costs: &Costs, fixed: f64) -> Vec<u
         }
         let next = |i: usize| paths[i].get(taken[i]).map(|path| (i, *path));
         let likeliest = (0..texts).filter_map(next).max_by(|a, b| a.1.total_cmp(&b.1));
-        let Some((i, path)) = likeliest.filter(|_| rows <= MAX_NODES) else { return best };
+        let Some((i, path)) = likeliest.filter(|_| rows < most) else { return best };
         taken[i] += 1;
         rows += 1;
         expected += path;
@@ -261,17 +205,17 @@ pub(crate) fn best_sizes(paths: &[Vec<f64>], costs: &Costs, fixed: f64) -> Vec<u
 }
 
 /// Whether a chain is worth another token: whether some longer one of at most `most`, whose further
-/// tokens stand as its last does, gives more tokens per second. `seconds` are those of a round by
-/// tokens drafted. Passes of some sizes are cheaper than the one before, so it is not enough to
+/// tokens are accepted as its last is, gives more tokens per second. `seconds` are those of a round
+/// by tokens drafted. Passes of some sizes are cheaper than the one before, so it is not enough to
 /// look at the next.
 pub(crate) fn is_worth_another(paths: &[f64], most: usize, seconds: impl Fn(usize) -> f64) -> bool {
     let drafted = paths.len();
     let mut expected = 1.0 + paths.iter().sum::<f64>();
     let rate = expected / seconds(drafted);
     let mut path = paths[drafted - 1];
-    let stands = path / if drafted > 1 { paths[drafted - 2] } else { 1.0 };
+    let accepted = path / if drafted > 1 { paths[drafted - 2] } else { 1.0 };
     (drafted + 1..=most).any(|count| {
-        path *= stands;
+        path *= accepted;
         expected += path;
         expected / seconds(count) > rate
     })
@@ -282,9 +226,12 @@ mod tests {
     use super::*;
     use crate::draft::Node;
 
+    /// Rows of a pass at most.
+    const MOST: usize = 64;
+
     fn costs(points: &[(usize, f64)]) -> Costs {
         let mut costs = Costs::default();
-        points.iter().for_each(|(rows, seconds)| costs.set(*rows, *seconds));
+        points.iter().for_each(|(rows, seconds)| costs.table.set(*rows, *seconds));
         costs
     }
 
@@ -302,7 +249,7 @@ mod tests {
         for _ in 0..100 {
             costs.add(16, 1, 3.75);
         }
-        let (one, sixteen, drift) = (costs.verify(1, 1), costs.verify(16, 1), costs.drift());
+        let (one, sixteen, drift) = (costs.verify(1, 1), costs.verify(16, 1), costs.drift);
         assert!((sixteen * drift - 3.75).abs() < 0.2 && drift > 1.2, "{one} {sixteen} {drift}");
     }
 
@@ -318,7 +265,7 @@ mod tests {
             is_worth_another(&[0.99, 0.98, 0.97], 7, seconds)
                 && !is_worth_another(&[0.99, 0.98, 0.97], 6, seconds)
         );
-        let mut costs = StepCosts::default();
+        let mut costs = DraftCosts::default();
         costs.add(1, 3.0, 0.0, 1);
         assert_eq!(costs.each(1, 2), 6.0);
         costs.add(1, 3.0, 2.0, 3);
@@ -330,10 +277,10 @@ mod tests {
 
     #[test]
     fn a_stalled_token_does_not_end_longer_drafts() {
-        let mut costs = StepCosts::default();
+        let mut costs = DraftCosts::default();
         costs.add(1, 0.2, 0.1, 2);
         let seconds =
-            |costs: &StepCosts, count: usize| costs.each(1, count) + 1.0 + 0.1 * count as f64;
+            |costs: &DraftCosts, count: usize| costs.each(1, count) + 1.0 + 0.1 * count as f64;
         costs.add(1, 20.0, 10.0, 2);
         for _ in 0..20 {
             costs.add(1, 0.2, 0.0, 1);
@@ -347,7 +294,7 @@ mod tests {
         (0..20).for_each(|_| costs.add(1, 1, 1.0));
         costs.add(1, 1, 10.0);
         (0..5).for_each(|_| costs.add(1, 1, 1.0));
-        let (verify, drift) = (costs.verify(1, 1), costs.drift());
+        let (verify, drift) = (costs.verify(1, 1), costs.drift);
         assert!((0.7..1.4).contains(&verify) && (0.7..1.4).contains(&drift), "{verify} {drift}");
     }
 
@@ -363,10 +310,10 @@ mod tests {
         assert_eq!(costs.verify_each(1, 8), 1.4 / 8.0);
         (0..50).for_each(|_| costs.add(8, 8, 2.1));
         assert!(
-            (costs.verify(8, 8) - 2.1).abs() < 1e-6 && (costs.verify(16, 8) - 2.7).abs() < 1e-6
+            (costs.verify(8, 8) - 2.1).abs() < 1e-3 && (costs.verify(16, 8) - 2.7).abs() < 1e-3
         );
         // The table of one text and the drift are left as they were.
-        assert_eq!((costs.verify(8, 1), costs.drift()), (1.4, 1.0));
+        assert_eq!((costs.verify(8, 1), costs.drift), (1.4, 1.0));
         // A pass that was quicker than one text's is not believed for good.
         (0..50).for_each(|_| costs.add(8, 8, 1.0));
         assert!((costs.verify(8, 8) - 1.4).abs() < 1e-3);
@@ -393,7 +340,7 @@ mod tests {
         let sure = [0.9f64, 0.81, 0.73, 0.66];
         let doubtful = [0.3f64, 0.09, 0.03, 0.01];
         let best_size =
-            |paths: &[f64], costs, fixed| best_sizes(&[paths.to_vec()], costs, fixed)[0];
+            |paths: &[f64], costs, fixed| best_sizes(&[paths.to_vec()], costs, fixed, MOST)[0];
         assert_eq!(best_size(&sure, &flat, 0.1), 4);
         let gentle = costs(&[(1, 1.0), (64, 16.0)]);
         assert!(best_size(&doubtful, &gentle, 0.5) < best_size(&sure, &gentle, 0.5));
@@ -406,14 +353,17 @@ mod tests {
         let doubtful: Vec<f64> = (1..=15).map(|depth| 0.4f64.powi(depth)).collect();
         let flat_to_16 = costs(&[(1, 1.0), (16, 1.1), (17, 2.0), (64, 8.0)]);
         let texts = [sure.clone(), doubtful.clone(), Vec::new()];
-        let sizes = best_sizes(&texts, &flat_to_16, 0.2);
+        let sizes = best_sizes(&texts, &flat_to_16, 0.2, MOST);
         assert_eq!(sizes.iter().sum::<usize>() + 3, 16, "{sizes:?}");
         assert!(sizes[0] > 4 * sizes[1] && sizes[1] >= 1 && sizes[2] == 0, "{sizes:?}");
         // No more than a pass holds, and a row for everybody.
         let free = costs(&[(1, 1.0)]);
-        let sizes = best_sizes(&vec![sure; 8], &free, 0.0);
-        assert_eq!(sizes.iter().sum::<usize>(), MAX_NODES + 1 - 8, "{sizes:?}");
-        assert_eq!(best_sizes(&vec![doubtful; 32], &costs(&[(1, 1.0), (64, 64.0)]), 0.0), [1; 32]);
+        let sizes = best_sizes(&vec![sure; 8], &free, 0.0, MOST);
+        assert_eq!(sizes.iter().sum::<usize>(), MOST - 8, "{sizes:?}");
+        assert_eq!(
+            best_sizes(&vec![doubtful; 32], &costs(&[(1, 1.0), (64, 64.0)]), 0.0, MOST),
+            [1; 32]
+        );
     }
 
     #[test]
@@ -421,7 +371,7 @@ mod tests {
         let node =
             |depth: u32| Node { token: 0, parent: depth.checked_sub(2), depth, probability: 0.9 };
         let draft = Draft { nodes: vec![node(1), node(2)] };
-        let mut calibration = Calibration::new();
+        let mut calibration = Calibration::default();
         let before = calibration.paths(&draft);
         (0..50).for_each(|_| calibration.add(&draft, &[0]));
         let after = calibration.paths(&draft);

@@ -2,7 +2,7 @@
 //! copied once and stay shared there; what is fetched takes the block it was copied from where that
 //! one is still on the device.
 
-use crate::state::Other;
+use crate::state::MapBlock;
 use crate::{Block, Engine, Error, Generation, Sequence};
 use compute::Memory;
 use std::collections::HashMap;
@@ -61,8 +61,9 @@ impl Engine {
     /// A copy of a sequence in the host's memory.
     pub fn stow(&mut self, sequence: &Sequence) -> Result<Stowed, Error> {
         let copies = &mut self.copies;
-        let to_host: &mut Other<'_> = &mut |block| copies.of(block, |block| Ok(block.to_host()?));
-        Ok(Stowed(sequence.over(to_host)?))
+        let to_host: &mut MapBlock<'_> =
+            &mut |block| copies.of(block, |block| Ok(block.to_host()?));
+        Ok(Stowed(sequence.map_blocks(to_host)?))
     }
 
     /// Moves the state of a text to the host's memory: it cannot go on until it is brought back.
@@ -81,8 +82,8 @@ impl Engine {
     /// The sequence where passes can read it.
     pub fn fetch(&mut self, stowed: &Stowed) -> Result<Sequence, Error> {
         let (copies, backend) = (&mut self.copies, &*self.backend);
-        let back: &mut Other<'_> =
+        let back: &mut MapBlock<'_> =
             &mut |block| copies.of(block, |block| Ok(backend.memory_with(block)?));
-        stowed.0.over(back)
+        stowed.0.map_blocks(back)
     }
 }

@@ -245,7 +245,7 @@ pub fn qwen35_9b() -> TargetConfig {
     config(4096, 248_320, 32, [16, 4], [16, 32], Ffn::Dense { width: 12_288 })
 }
 
-/// The shape of Qwen3.5 and Qwen3.6 27B.
+/// The shape of Qwen3.5, Qwen3.6 and Qwen3.8 27B.
 pub fn qwen36_27b() -> TargetConfig {
     config(5120, 248_320, 64, [24, 4], [16, 48], Ffn::Dense { width: 17_408 })
 }

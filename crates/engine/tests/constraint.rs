@@ -96,10 +96,10 @@ fn a_constraint_holds_and_every_mode_writes_the_same_text_under_it() {
             };
             let picky = Some(Box::new(Picky::default()) as Box<dyn Constraint>);
             let mut text = begin(&mut engine, picky, prompt, sampling);
-            let mut tokens = vec![text.anchor()];
+            let mut tokens = vec![text.tip()];
             while tokens.len() < 64 && !ENDS.contains(&tokens[tokens.len() - 1]) {
                 let round = engine.step(&mut text, 64 - tokens.len()).expect("a round");
-                (drafted, stood) = (drafted + round.drafted, stood + round.stood);
+                (drafted, stood) = (drafted + round.drafted, stood + round.accepted);
                 tokens.extend(round.emitted);
             }
             let mut path = Picky::default();
@@ -136,14 +136,14 @@ fn a_text_that_fails_costs_the_others_nothing() {
     let (mut engine, prompts) = pair(Spec::Chain { block: 4, budget: 3 });
     let prompt = &prompts[0];
     let mut text = begin(&mut engine, None, prompt, Sampling::default());
-    let mut alone = vec![text.anchor()];
+    let mut alone = vec![text.tip()];
     while alone.len() < 24 {
         alone.extend(engine.step(&mut text, 24 - alone.len()).expect("a round").emitted);
     }
     let failing = Some(Box::new(Failing(0)) as Box<dyn Constraint>);
     let mut bad = begin(&mut engine, failing, prompt, Sampling::default());
     let mut good = begin(&mut engine, None, prompt, Sampling::default());
-    let mut tokens = vec![good.anchor()];
+    let mut tokens = vec![good.tip()];
     let mut failed = false;
     while tokens.len() < alone.len() {
         let room = alone.len() - tokens.len();

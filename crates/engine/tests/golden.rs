@@ -3,6 +3,7 @@
 //! int8 activations stay.
 
 use compute::{Activations, Backend, Cpu, CpuLevel, reference::Reference};
+use engine::draft::{Drafter, Reads, mtp::Mtp};
 use engine::{KeptRows, Model, Options, Row, sampling};
 use safetensors::SafeTensors;
 use serde_json::Value;
@@ -53,6 +54,11 @@ impl Golden {
         Model::load(backend, &target.config, &target.weights, options).expect("the model loads")
     }
 
+    fn load_mtp(&self, backend: &mut dyn Backend, model: &Model) -> Mtp {
+        let target = checkpoint::Target::open(&self.model).expect("the model opens");
+        Mtp::load(backend, &target.weights, model).expect("the block loads")
+    }
+
     /// [rows, columns].
     fn numbers(&self, name: &str) -> Option<Vec<Vec<f32>>> {
         let tensors = SafeTensors::deserialize(&self.tensors).expect("safetensors");
@@ -71,20 +77,19 @@ fn words(bytes: &[u8]) -> impl Iterator<Item = u32> {
     bytes.as_chunks().0.iter().map(|b| u32::from_le_bytes(*b))
 }
 
-/// What a model makes of a text: for its last rows logits, hidden states, taps, and logits of the
-/// next-token block.
-#[derive(Default)]
+/// What a model makes of a text: for its last rows logits, hidden states and taps; and all its
+/// hidden states, as the next-token block reads them.
 struct Outputs {
     logits: Vec<Vec<f32>>,
     hidden: Vec<Vec<f32>>,
     taps: Vec<Vec<f32>>,
-    mtp_logits: Vec<Vec<f32>>,
+    kept: KeptRows,
 }
 
 fn outputs(model: &mut Model, backend: &mut dyn Backend, ids: &[u32], last: usize) -> Outputs {
     let mut sequence = model.sequence();
-    let mut out = Outputs::default();
-    let mut hidden = KeptRows::new(model.config().hidden);
+    let kept = KeptRows::new(model.config().hidden);
+    let mut out = Outputs { logits: Vec::new(), hidden: Vec::new(), taps: Vec::new(), kept };
     // Chunks of 100 do not match pages, anchors or tiles.
     for (c, chunk) in ids.chunks(100).enumerate() {
         let first = c * 100;
@@ -98,33 +103,36 @@ fn outputs(model: &mut Model, backend: &mut dyn Backend, ids: &[u32], last: usiz
             out.taps.push(model.taps(*row as usize).expect("a row").to_vec());
         }
         let path: Vec<u32> = (0..chunk.len() as u32).collect();
-        model.keep_hidden(backend, &path, &mut hidden).expect("room");
+        model.keep(backend, Reads::Hidden, &path, &mut out.kept).expect("room");
         model.commit(backend, 0, &mut sequence, &path).expect("a commit");
     }
-    if model.config().mtp.is_none() {
-        return out;
-    }
+    out
+}
+
+/// What the next-token block makes of the hidden states of a text: logits of its last rows.
+fn mtp_logits(
+    mtp: &mut Mtp,
+    backend: &mut dyn Backend,
+    ids: &[u32],
+    last: usize,
+    out: &Outputs,
+) -> Vec<Vec<f32>> {
+    let mut state = mtp.state();
     let next = sampling::greedy(out.logits.last().expect("a row")).expect("finite");
     let shifted: Vec<u32> = ids[1..].iter().copied().chain([next]).collect();
+    let mut logits = Vec::new();
     for (c, chunk) in shifted.chunks(100).enumerate() {
         let first = c * 100;
         let chosen: Vec<u32> =
             (0..chunk.len() as u32).filter(|r| first + *r as usize >= ids.len() - last).collect();
-        model
-            .forward_mtp(
-                backend,
-                &rows(chunk),
-                &[(&hidden, first, chunk.len())],
-                &chosen,
-                &[&sequence],
-            )
-            .expect("a pass");
-        out.mtp_logits
-            .extend((0..chosen.len()).map(|i| model.mtp_logits(i).expect("a block").to_vec()));
+        let hidden = [(&out.kept, first, chunk.len())];
+        mtp.forward(backend, &rows(chunk), &hidden, &chosen, &[&state]).expect("a pass");
+        let row = |i| mtp.logits(i).expect("a block").to_vec();
+        logits.extend((0..chosen.len()).map(row));
         let path: Vec<u32> = (0..chunk.len() as u32).collect();
-        model.commit_mtp(backend, 0, &mut sequence, &path).expect("a commit");
+        mtp.commit(backend, &mut state, &path).expect("a commit");
     }
-    out
+    logits
 }
 
 fn rows(tokens: &[u32]) -> Vec<Row> {
@@ -174,7 +182,9 @@ fn check(golden: &Golden, backend: &mut dyn Backend, prompts: &[&str]) {
         );
         assert_relative(&format!("{prompt} taps"), &of("taps").expect("taps"), &out.taps, 1e-2);
         if let Some(expected) = of("mtp_logits") {
-            assert_within(&format!("{prompt} mtp logits"), &expected, &out.mtp_logits, 0.02);
+            let mut mtp = golden.load_mtp(backend, &model);
+            let found = mtp_logits(&mut mtp, backend, &ids, logits.len(), &out);
+            assert_within(&format!("{prompt} mtp logits"), &expected, &found, 0.02);
         }
     }
 }

@@ -26,12 +26,12 @@ fn guesses_are_right_where_drafts_stood() {
     let sequence = engine.sequence();
     let mut text =
         engine.begin(sequence, &prompt, &prompt, Sampling::default(), vec![], |_| ()).unwrap();
-    let mut tokens = [&prompt[..], &[text.anchor()]].concat();
+    let mut tokens = [&prompt[..], &[text.tip()]].concat();
     let (mut anchors, mut stood) = (Vec::new(), Vec::new());
     while tokens.len() < prompt.len() + count {
         anchors.push(tokens.len() - 1);
         let round = engine.step(&mut text, 64).unwrap();
-        stood.push(round.stood);
+        stood.push(round.accepted);
         tokens.extend(round.emitted);
     }
 

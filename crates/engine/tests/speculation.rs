@@ -82,7 +82,7 @@ fn answer(
     max: usize,
 ) -> (Vec<u32>, Vec<usize>) {
     let mut text = begin(engine, prompt, sampling);
-    let (mut tokens, mut lengths) = (vec![text.anchor()], Vec::new());
+    let (mut tokens, mut lengths) = (vec![text.tip()], Vec::new());
     while tokens.len() < max && !ENDS.contains(&tokens[tokens.len() - 1]) {
         let round = engine.step(&mut text, max - tokens.len()).expect("a round");
         lengths.push(round.accept_length());
@@ -189,7 +189,7 @@ fn several_texts_in_one_pass_are_each_their_own() {
             .map(|(p, seed)| begin(&mut engine, p, &sampled(seed)))
             .collect();
         let mut together: Vec<_> =
-            texts.iter().map(|text| (vec![text.anchor()], Vec::new())).collect();
+            texts.iter().map(|text| (vec![text.tip()], Vec::new())).collect();
         loop {
             let is_open = |t: &[u32]| t.len() < 40 && !ENDS.contains(&t[t.len() - 1]);
             let (mut turn, mut running) = (Vec::new(), Vec::new());
@@ -362,7 +362,7 @@ fn a_bad_drafter_changes_no_token() {
             );
             for (sampling, plain) in [Sampling::default(), sampled(3)].iter().zip(&plain) {
                 let mut text = begin(&mut engine, prompt, sampling);
-                let mut tokens = vec![text.anchor()];
+                let mut tokens = vec![text.tip()];
                 while tokens.len() < 40 && !ENDS.contains(&tokens[tokens.len() - 1]) {
                     tokens.extend(
                         engine.step(&mut text, 40 - tokens.len()).expect("a round").emitted,
@@ -411,7 +411,7 @@ fn mistakes_in_the_drafter_show_in_acceptance() {
         let mut engine = pair.engine_with(config, &pair.drafter.weights, kv, f32s, CHAIN);
         let mut text = begin(&mut engine, prompt, &Sampling::default());
         engine.step(&mut text, 16).expect("a round");
-        engine.drafter().expect("a drafter").logits(7).expect("logits").to_vec()
+        engine.drafter("dflash").expect("a drafter").logits(7).expect("logits").to_vec()
     };
     let differs = |what: &str, pair: &Pair, prompt: &[u32], change: &dyn Fn(&mut DrafterConfig)| {
         let mut config = pair.drafter.config.clone();
@@ -473,7 +473,7 @@ fn the_context_does_not_depend_on_how_it_was_read() {
                 |_| (),
             );
             engine.step(&mut text.expect("the prompt is read"), 16).expect("a round");
-            let drafter = engine.drafter().expect("a drafter");
+            let drafter = engine.drafter("dflash").expect("a drafter");
             logits.push(
                 (0..15)
                     .flat_map(|i| {
@@ -507,10 +507,10 @@ fn long_contexts_draft_as_if_read_at_once() {
         let mut seen = Vec::new();
         for _ in 0..3 {
             let round = engine.step(&mut text, 64).expect("a round");
-            let logits = engine.drafter().expect("a drafter").logits(4).expect("logits");
+            let logits = engine.drafter("dflash").expect("a drafter").logits(4).expect("logits");
             seen.push((
                 round.emitted,
-                round.stood,
+                round.accepted,
                 logits.iter().map(|x| x.to_bits()).collect::<Vec<u32>>(),
             ));
         }
@@ -566,7 +566,7 @@ fn drafter_logits_are_the_references() {
             let Some(prompt) = prompt else { continue };
             let mut text = begin(&mut engine, &prompt, &Sampling::default());
             engine.step(&mut text, 16).expect("a round");
-            let drafter = engine.drafter().expect("a drafter");
+            let drafter = engine.drafter("dflash").expect("a drafter");
             let found: Vec<f32> =
                 (0..15).flat_map(|i| drafter.logits(i).expect("logits").to_vec()).collect();
             let worst = found.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);

@@ -25,7 +25,7 @@ fn text(engine: &mut Engine, sequence: Sequence, prompt: &[u32]) -> Vec<u32> {
     let unread = &prompt[sequence.committed()..];
     let mut text =
         engine.begin(sequence, unread, prompt, greedy, Vec::new(), |_| ()).expect("it begins");
-    let mut tokens = vec![text.anchor()];
+    let mut tokens = vec![text.tip()];
     while tokens.len() < 40 {
         tokens.extend(engine.step(&mut text, 40 - tokens.len()).expect("a round").emitted);
     }

@@ -36,7 +36,10 @@ pub enum Error {
     HeaderTooLong { len: u64 },
     #[error("tensor `{tensor}` has type {dtype}; F32, F16 and BF16 are read")]
     Dtype { tensor: String, dtype: String },
-    #[error("tensor `{tensor}` has {count} dimensions, at most {max} expected", max = caps::DIMENSIONS)]
+    #[error(
+        "tensor `{tensor}` has {count} dimensions, at most {max} expected",
+        max = caps::DIMENSIONS
+    )]
     Dimensions { tensor: String, count: usize },
     #[error("index: {0}")]
     Json(serde_json::Error),
@@ -168,8 +171,11 @@ impl Index {
             };
             // A shard lies beside its index; a path that leads elsewhere is no shard.
             let mut parts = Path::new(&file).components();
-            let plain = matches!((parts.next(), parts.next()), (Some(Component::Normal(name)), None) if *name == *file);
-            if !plain || file.contains(['\\', '\0']) {
+            let is_name = match (parts.next(), parts.next()) {
+                (Some(Component::Normal(name)), None) => *name == *file,
+                _ => false,
+            };
+            if !is_name || file.contains(['\\', '\0']) {
                 return Err(Error::ShardName { tensor, file });
             }
             files.entry(file).or_default().push(tensor);

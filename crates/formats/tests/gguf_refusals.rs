@@ -225,8 +225,8 @@ fn each_fault_has_its_sentence() {
         (
             "split model",
             Raw::default().entry("split.no", 2, &[1, 0]).entry("split.count", 2, &[3, 0]).bytes(),
-            "this is part 2 of 3 of a split model, but its name does not end in `-00002-of-00003.gguf`, by which the others \
-             would be found",
+            "this is part 2 of 3 of a split model, but its name does not end in \
+             `-00002-of-00003.gguf`, by which the others would be found",
         ),
         (
             "tensor name empty",

@@ -261,21 +261,21 @@ impl Answer {
 
     /// Takes the token that was drawn when the prompt ended; whether the answer has ended with it.
     pub(crate) fn take_first(&mut self, likelihood: Option<Likelihood>) -> bool {
-        let anchor = self.generation.anchor();
-        self.take(&[anchor], 0, None, likelihood.as_slice())
+        let tip = self.generation.tip();
+        self.take(&[tip], 0, None, likelihood.as_slice())
     }
 
     /// Takes what a round emitted; whether the answer has ended with it.
     pub(crate) fn take_round(&mut self, round: &Round) -> bool {
         self.report.add(round);
-        self.take(&round.emitted, round.stood, Some(round.drafted), &round.likelihoods)
+        self.take(&round.emitted, round.accepted, Some(round.drafted), &round.likelihoods)
     }
 
-    /// The first `stood` of the tokens were drafted, of `proposed` in a round.
+    /// The first `accepted` of the tokens were drafted, of `proposed` in a round.
     fn take(
         &mut self,
         emitted: &[u32],
-        stood: usize,
+        accepted: usize,
         proposed: Option<usize>,
         likelihoods: &[Likelihood],
     ) -> bool {
@@ -299,7 +299,7 @@ impl Answer {
                 let proposed = proposed.filter(|_| i == 0);
                 self.untold.origins.push(Origin {
                     bytes: piece.len(),
-                    drafted: i < stood,
+                    drafted: i < accepted,
                     proposed,
                 });
             }
@@ -362,7 +362,7 @@ impl Answer {
         let timing = &mut report.timing;
         timing.decode_s = self.first_token.elapsed().as_secs_f64();
         timing.tokens_per_s = self.written as f64 / timing.decode_s.max(1e-9);
-        report.spec.fallback = self.generation.fallback();
+        report.spec.fallback = self.generation.fallback().map(str::to_owned);
         Outcome {
             finish: self.finish,
             stop: self.stopped(),

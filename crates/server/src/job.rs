@@ -180,7 +180,7 @@ pub(crate) struct SpecReport {
     pub(crate) drafted: usize,
     pub(crate) mean_accept_length: f64,
     pub(crate) accept_lengths: Vec<usize>,
-    pub(crate) fallback: Option<&'static str>,
+    pub(crate) fallback: Option<String>,
 }
 
 /// Seconds. Rounds are shared with other answers: a verify counts as it took, drafting by this
@@ -204,7 +204,7 @@ impl Report {
         let Self { spec, timing, .. } = self;
         spec.accept_lengths.push(round.accept_length());
         spec.rounds += 1;
-        spec.accepted += round.stood;
+        spec.accepted += round.accepted;
         spec.drafted += round.drafted;
         spec.mean_accept_length =
             spec.accept_lengths.iter().sum::<usize>() as f64 / spec.rounds as f64;
@@ -224,7 +224,7 @@ impl Report {
         spec.accept_lengths.extend(more.accept_lengths);
         spec.mean_accept_length =
             spec.accept_lengths.iter().sum::<usize>() as f64 / spec.rounds.max(1) as f64;
-        spec.fallback = spec.fallback.or(more.fallback);
+        spec.fallback = spec.fallback.take().or(more.fallback);
         let (timing, more) = (&mut self.timing, other.timing);
         timing.queue_s = timing.queue_s.max(more.queue_s);
         timing.prefill_s = timing.prefill_s.max(more.prefill_s);

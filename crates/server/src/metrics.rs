@@ -209,8 +209,8 @@ impl Metrics {
         self.rounds.get_or_create(&Drafter { drafter: round.drafter }).inc();
         self.drafts.inc_by(u64::from(round.drafted > 0));
         self.drafted.inc_by(round.drafted as u64);
-        self.accepted.inc_by(round.stood as u64);
-        for position in 0..round.stood as u64 {
+        self.accepted.inc_by(round.accepted as u64);
+        for position in 0..round.accepted as u64 {
             self.accepted_at.get_or_create(&Position { position }).inc();
         }
         self.accept_length.observe(round.accept_length() as f64);

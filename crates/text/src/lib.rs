@@ -1,5 +1,5 @@
-//! TEXT <-> TOKENS: the tokenizer of Qwen3.5/3.6, the chat template that comes with a model, the
-//! stream that turns generated tokens back into text, and the grammars that it can be held to.
+//! TEXT <-> TOKENS: the tokenizer of Qwen3.5/3.6/3.8, the chat template that comes with a model,
+//! the stream that turns generated tokens back into text, and the grammars that it can be held to.
 //! Knows no tensors and no files but `tokenizer.json`.
 //!
 //! ```

@@ -37,7 +37,8 @@ pub enum CallEvent {
 /// ```
 /// use text::{CallEvent, ToolCalls};
 /// let mut calls = ToolCalls::new(&[]);
-/// let events = calls.push("<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n</tool_call>");
+/// let call = r#"<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>"#;
+/// let events = calls.push(call);
 /// let arguments = CallEvent::Arguments("{\"a\":1}".into());
 /// assert_eq!(events, [CallEvent::Begin("f".into()), arguments, CallEvent::End]);
 /// ```

@@ -14,7 +14,8 @@ struct Found {
 fn weather() -> Vec<Value> {
     vec![json!({"type": "function", "function": {"name": "weather", "parameters": {"properties": {
         "city": {"type": "string"}, "days": {"type": "integer"}, "exact": {"type": "boolean"},
-        "at": {"anyOf": [{"type": "object"}, {"type": "null"}]}, "scale": {"type": ["number", "string"]},
+        "at": {"anyOf": [{"type": "object"}, {"type": "null"}]},
+        "scale": {"type": ["number", "string"]},
         "kind": {"enum": ["a", "b"]}, "any": {}
     }}}})]
 }
@@ -61,7 +62,8 @@ fn values_have_the_types_of_the_schema() {
         ("any", "1.5"),
         ("unknown", "7"),
     ]);
-    let expected = json!({"city": "12", "days": 3, "exact": true, "at": {"x": [1, 2]}, "scale": "warm", "kind": "a",
+    let expected = json!({"city": "12", "days": 3, "exact": true, "at": {"x": [1, 2]},
+        "scale": "warm", "kind": "a",
         "any": 1.5, "unknown": "7"});
     assert_eq!(arguments(&text), expected);
     assert_eq!(
@@ -152,9 +154,10 @@ proptest! {
     #[test]
     fn any_cut_gives_the_same_calls(
         words in proptest::collection::vec(prop_oneof![
-            Just("<tool_call>"), Just("</tool_call>"), Just("<function=weather>"), Just("<function=f>"),
-            Just("</function>"), Just("<parameter=city>"), Just("<parameter=days>"), Just("</parameter>"),
-            Just("<parameter=any>"), Just("\n"), Just("\n"), Just("7"), Just("é\""), Just("<"), Just("{\"name\":"),
+            Just("<tool_call>"), Just("</tool_call>"), Just("<function=weather>"),
+            Just("<function=f>"), Just("</function>"), Just("<parameter=city>"),
+            Just("<parameter=days>"), Just("</parameter>"), Just("<parameter=any>"), Just("\n"),
+            Just("\n"), Just("7"), Just("é\""), Just("<"), Just("{\"name\":"),
             Just("\"f\"}"), Just("}"), Just("<function="), Just(" "),
         ], 0..24),
         cuts in proptest::collection::vec(any::<prop::sample::Index>(), 0..12),

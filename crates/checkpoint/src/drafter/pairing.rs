@@ -87,8 +87,8 @@ fn warn_convention(taps: &[usize], layers: usize, report: &mut Report) {
     };
     let likely = super::resolve::default_taps(layers, taps.len());
     report.warn(format!(
-        "taps {taps:?} start at {first} and end at {last} in a target of {layers} layers, {shifted} seems to have \
-         been meant; if acceptance is low, compare `--draft-taps {}`",
+        "taps {taps:?} start at {first} and end at {last} in a target of {layers} layers, \
+         {shifted} seems to have been meant; if acceptance is low, compare `--draft-taps {}`",
         likely.iter().map(usize::to_string).collect::<Vec<_>>().join(",")
     ));
 }

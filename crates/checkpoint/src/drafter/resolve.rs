@@ -320,8 +320,8 @@ fn windows(
     let mut ask = |what: &'static str| {
         let layers = count.saturating_sub(1);
         let suggestion = format!(
-            "2048 for Qwen3.6-27B drafters of April, 4096 for those of June: {layers} sliding layers and a full one; \
-             0 if every layer is full"
+            "2048 for Qwen3.6-27B drafters of April, 4096 for those of June: {layers} sliding \
+             layers and a full one; 0 if every layer is full"
         );
         needs.push(Need::new(what, flag, Some(suggestion)));
         Ok(None)
@@ -383,8 +383,8 @@ fn settle_layers(
             // Its converter writes the key into every file, whatever the drafter was trained with.
             if claims.dialect == Dialect::Spiritbuun && any_sliding && overrides.causal.is_none() {
                 report.warn(format!(
-                    "{} is written by this dialect's converter for every file; if acceptance is low, compare \
-                     `--draft-causal {}`",
+                    "{} is written by this dialect's converter for every file; if acceptance is \
+                     low, compare `--draft-causal {}`",
                     claim.from, !claim.value
                 ));
             }
@@ -397,7 +397,8 @@ fn settle_layers(
                 _ => "nothing says otherwise",
             };
             format!(
-                "the rule, as {says}: sliding layers are causal inside the block, full layers are not"
+                "the rule, as {says}: sliding layers are causal inside the block, full layers are \
+                 not"
             )
         }
     };

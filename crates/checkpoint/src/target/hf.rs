@@ -262,8 +262,8 @@ impl Keys<'_> {
         if said == Some(1) && !present {
             let prefix = self.prefix;
             self.report.warn(format!(
-                "`mtp_num_hidden_layers` is 1, but there is no `mtp.fc.weight` beside `{prefix}embed_tokens.weight`: \
-                 the MTP block was left out of this file"
+                "`mtp_num_hidden_layers` is 1, but there is no `mtp.fc.weight` beside \
+                 `{prefix}embed_tokens.weight`: the MTP block was left out of this file"
             ));
         }
         self.report.note("mtp", &mtp, "presence of `mtp.fc.weight`");

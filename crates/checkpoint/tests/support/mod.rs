@@ -120,11 +120,12 @@ impl Size {
         assert_eq!(taps.len(), self.taps);
         json!({
             "architectures": ["DFlashDraftModel"], "model_type": "qwen3", "hidden_act": "silu",
-            "hidden_size": self.hidden, "intermediate_size": self.ffn, "num_hidden_layers": self.layers,
-            "num_attention_heads": self.q_heads, "num_key_value_heads": self.kv_heads, "head_dim": self.head_dim,
+            "hidden_size": self.hidden, "intermediate_size": self.ffn,
+            "num_hidden_layers": self.layers, "num_attention_heads": self.q_heads,
+            "num_key_value_heads": self.kv_heads, "head_dim": self.head_dim,
             "max_position_embeddings": 262144, "rms_norm_eps": 1e-6, "attention_bias": false,
-            "rope_theta": 10000000, "rope_scaling": null, "use_sliding_window": false, "sliding_window": null,
-            "layer_types": vec!["full_attention"; self.layers],
+            "rope_theta": 10000000, "rope_scaling": null, "use_sliding_window": false,
+            "sliding_window": null, "layer_types": vec!["full_attention"; self.layers],
             "block_size": 16, "dflash_config": {"mask_token_id": mask, "target_layer_ids": taps}
         })
     }

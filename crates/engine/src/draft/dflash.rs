@@ -3,11 +3,12 @@
 //! and LM head.
 //!
 //! Two plans: `context` turns features of committed tokens into keys and values of every layer,
-//! once; `block` runs the anchor and the masks over them. Only `context` rows are ever kept.
+//! once; `block` runs the newest token and the masks over them. Only `context` rows are ever kept.
 
-use super::MAX_NODES;
-use crate::model::{Loader, Model, WeightSource, append};
-use crate::state::Context;
+use super::{Ask, Drafted, Drafter, Lattice, MAX_NODES, Reads, Shape, ranks_needed};
+use crate::model::{Loader, Model, Shared, WeightSource, append};
+use crate::propose::Spec;
+use crate::state::DraftState;
 use crate::{Error, Row};
 use checkpoint::DrafterConfig;
 use compute::{
@@ -15,11 +16,12 @@ use compute::{
     PAGE_TOKENS, Pass, Plan, Product, Ranked, Rotary, Rows, VectorId,
 };
 use std::borrow::Cow;
+use std::time::Instant;
 
 /// Rows of features taken in by one pass.
 const CONTEXT_ROWS: usize = 256;
 
-/// Rows of a pass over blocks, each with its anchor: those of several texts share one.
+/// Rows of a pass over blocks, each with its newest token: those of several texts share one.
 const BLOCK_ROWS: usize = MAX_NODES + 1;
 
 /// The shape of each cache, and the window of its layers.
@@ -131,81 +133,25 @@ impl Dflash {
         &self.config
     }
 
-    /// Bytes of the context of a sequence of so many tokens.
-    pub(crate) fn context_bytes(&self, tokens: usize) -> usize {
-        let bytes = |(layout, window): &(KvLayout, Option<usize>)| {
-            let kept = window.map_or(tokens, |window| tokens.min(window + 2 * PAGE_TOKENS));
-            kept.div_ceil(PAGE_TOKENS) * layout.page_bytes()
-        };
-        self.caches.iter().map(bytes).sum()
-    }
-
-    /// The context of an empty sequence.
-    pub(crate) fn empty_context(&self) -> Context {
-        Context::new(&self.caches, self.config.taps.len() * self.config.hidden)
-    }
-
-    /// Takes pending features in, as keys and values of every layer; those of several texts
-    /// together.
-    pub(crate) fn absorb(
-        &mut self,
-        backend: &mut dyn Backend,
-        contexts: &mut [&mut Context],
-    ) -> Result<(), Error> {
-        loop {
-            let (mut rows, mut parts) = (Vec::new(), Vec::new());
-            for context in contexts.iter_mut() {
-                let count = context.pending.len().min(CONTEXT_ROWS - rows.len());
-                if count == 0 {
-                    continue;
-                }
-                let first = append(&mut rows, chain_of(0, count, parts.len() as u32));
-                context.pending.load(
-                    backend,
-                    &mut self.context,
-                    (self.features, first as usize),
-                    0,
-                    count,
-                )?;
-                parts.push((&mut **context, first..first + count as u32));
-            }
-            if parts.is_empty() {
-                return Ok(());
-            }
-            let views = parts.iter().map(|(context, _)| context.view()).collect();
-            backend.run(&mut self.context, &Pass::new(&rows, &[], views))?;
-            for (context, rows) in parts {
-                let path: Vec<u32> = rows.collect();
-                let commit = CommitPath { rows: &path, position: context.committed };
-                for (cache, (pages, _)) in context.caches.iter_mut().enumerate() {
-                    pages.commit(backend, &self.context, cache, commit)?;
-                }
-                context.committed += path.len();
-                context.pending.take(path.len());
-                context.forget();
-            }
-        }
-    }
-
-    /// A block of `rows` rows (anchor and masks) of each text: for each masked position its `ranks`
+    /// A block of `rows` rows (newest token and masks) of each text: for each masked position its `ranks`
     /// best candidates. Nothing for a text where a logit is not a number.
-    pub(crate) fn propose(
+    pub(crate) fn fill_in(
         &mut self,
         backend: &mut dyn Backend,
-        texts: &[(&Context, u32)],
+        texts: &[(&DraftState, u32)],
         rows: usize,
         ranks: usize,
     ) -> Result<Vec<Option<Vec<Ranked>>>, Error> {
         let mut found = Vec::with_capacity(texts.len());
         for texts in texts.chunks((BLOCK_ROWS / rows).max(1)) {
             let mut block: Vec<Row> = Vec::new();
-            for ((_, anchor), sequence) in texts.iter().zip(0..) {
+            for ((_, tip), sequence) in texts.iter().zip(0..) {
                 let first = append(&mut block, chain_of(self.config.mask_token, rows, sequence));
-                block[first as usize].token = *anchor;
+                block[first as usize].token = *tip;
             }
             let chosen: Vec<u32> =
                 (0..block.len() as u32).filter(|row| !row.is_multiple_of(rows as u32)).collect();
-            let views = texts.iter().map(|(context, _)| context.view()).collect();
+            let views = texts.iter().map(|(state, _)| state.view()).collect();
             backend.run(&mut self.block, &Pass::new(&block, &chosen, views))?;
             let ranked =
                 backend.rank(&self.block, self.logits, chosen.len(), ranks.min(self.vocab))?;
@@ -218,9 +164,105 @@ impl Dflash {
         }
         Ok(found)
     }
+}
 
-    /// Logits of masked position `i` of the last block pass: [vocab].
-    pub fn logits(&self, i: usize) -> Result<Cow<'_, [f32]>, Error> {
+impl Drafter for Dflash {
+    fn name(&self) -> &'static str {
+        "dflash"
+    }
+
+    fn title(&self) -> &'static str {
+        "the drafter"
+    }
+
+    fn reads(&self) -> Reads {
+        Reads::Taps
+    }
+
+    fn shape(&self, spec: Spec) -> Option<Shape> {
+        let (block, budget, is_tree) = match spec {
+            Spec::Chain { block, budget } => (block, budget, false),
+            Spec::Tree { block, budget } | Spec::Auto { block, budget } => (block, budget, true),
+            Spec::Off | Spec::Mtp { .. } => return None,
+        };
+        let depth = block - 1;
+        let ranks = if is_tree { ranks_needed(depth, budget) } else { 1 };
+        Some(Shape { depth, ranks, budget })
+    }
+
+    fn block(&self) -> Option<usize> {
+        Some(self.config.block)
+    }
+
+    fn state(&self) -> DraftState {
+        DraftState::new(&self.caches, self.config.taps.len() * self.config.hidden)
+    }
+
+    fn state_bytes(&self, tokens: usize) -> usize {
+        let bytes = |(layout, window): &(KvLayout, Option<usize>)| {
+            let kept = window.map_or(tokens, |window| tokens.min(window + 2 * PAGE_TOKENS));
+            kept.div_ceil(PAGE_TOKENS) * layout.page_bytes()
+        };
+        self.caches.iter().map(bytes).sum()
+    }
+
+    /// Takes pending features in, as keys and values of every layer; those of several texts
+    /// together.
+    fn absorb(
+        &mut self,
+        backend: &mut dyn Backend,
+        states: &mut [&mut DraftState],
+    ) -> Result<(), Error> {
+        loop {
+            let (mut rows, mut parts) = (Vec::new(), Vec::new());
+            for state in states.iter_mut() {
+                let count = state.pending.len().min(CONTEXT_ROWS - rows.len());
+                if count == 0 {
+                    continue;
+                }
+                let first = append(&mut rows, chain_of(0, count, parts.len() as u32));
+                state.pending.load(
+                    backend,
+                    &mut self.context,
+                    (self.features, first as usize),
+                    0,
+                    count,
+                )?;
+                parts.push((&mut **state, first..first + count as u32));
+            }
+            if parts.is_empty() {
+                return Ok(());
+            }
+            let views = parts.iter().map(|(state, _)| state.view()).collect();
+            backend.run(&mut self.context, &Pass::new(&rows, &[], views))?;
+            for (state, rows) in parts {
+                let path: Vec<u32> = rows.collect();
+                let commit = CommitPath { rows: &path, position: state.committed };
+                for (cache, (pages, _)) in state.caches.iter_mut().enumerate() {
+                    pages.commit(backend, &self.context, cache, commit)?;
+                }
+                state.take_in(path.len());
+            }
+        }
+    }
+
+    fn propose(
+        &mut self,
+        backend: &mut dyn Backend,
+        asks: &mut [Ask<'_>],
+    ) -> Result<Drafted, Error> {
+        let start = Instant::now();
+        let mut states: Vec<&mut DraftState> = asks.iter_mut().map(|ask| &mut *ask.state).collect();
+        self.absorb(backend, &mut states)?;
+        let (depth, ranks) = asks.first().map_or((0, 0), |ask| (ask.shape.depth, ask.shape.ranks));
+        let texts: Vec<_> = asks.iter().map(|ask| (&*ask.state, ask.tip)).collect();
+        let found = self.fill_in(backend, &texts, depth + 1, ranks)?;
+        let lattice = |positions: Option<Vec<Ranked>>| Some(Lattice::independent(&positions?));
+        let lattices = found.into_iter().map(lattice).collect();
+        Ok(Drafted { lattices, first_s: start.elapsed().as_secs_f64() })
+    }
+
+    fn logits(&self, i: usize) -> Result<Cow<'_, [f32]>, Error> {
         Ok(self.block.row(self.logits, i)?)
     }
 }
@@ -370,7 +412,7 @@ fn record_block(
 ) -> (Plan, Buf) {
     let (hidden, dim, ffn, eps) = (config.hidden, config.head_dim, config.ffn, config.norm_eps);
     let (queries, keys) = (config.q_heads * dim, config.kv_heads * dim);
-    let (embedding, head) = target.embedding_and_head();
+    let Shared { embedding, head, .. } = *target.shared();
     let (mut plan, angles) = begin("draft block", config, caches);
     let (x, y) = (plan.numbers("x", hidden), plan.numbers("y", hidden));
     let normed = plan.activation("normed", hidden);

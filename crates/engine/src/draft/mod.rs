@@ -1,17 +1,20 @@
-//! Proposals: tokens that may follow the anchor, as a chain or a tree, with the drafter's own
+//! Proposals: tokens that may follow the newest one, as a chain or a tree, with the drafter's own
 //! probabilities.
 
 pub mod dflash;
-pub(crate) mod mtp;
+mod drafter;
+mod lattice;
+pub mod mtp;
 pub mod probe;
-mod tree;
 
-pub(crate) use tree::{best_first, chain, ranks_needed};
+pub use drafter::{Ask, Drafted, Drafter, Reads, Shape};
+pub use lattice::Lattice;
+pub(crate) use lattice::ranks_needed;
 
 use crate::Row;
 use crate::sampling::Constraint;
 
-/// Nodes of a verify besides its anchor: with it they make the 64 rows of the largest pass.
+/// Nodes of a verify besides the newest token: with it they make the 64 rows of the largest pass.
 pub const MAX_NODES: usize = 63;
 
 /// A proposed token.
@@ -19,9 +22,9 @@ pub const MAX_NODES: usize = 63;
 pub struct Node {
     /// Its id.
     pub token: u32,
-    /// The node before it; none means the anchor.
+    /// The node before it; none means the newest token.
     pub parent: Option<u32>,
-    /// Positions after the anchor, from 1.
+    /// Positions after the newest token, from 1.
     pub depth: u32,
     /// The drafter's probability of this token after its parent.
     pub probability: f32,
@@ -35,15 +38,15 @@ pub struct Draft {
 }
 
 impl Draft {
-    /// The rows of a verify: the anchor, then the nodes.
-    pub fn rows(&self, anchor: u32, sequence: u32) -> Vec<Row> {
-        let anchor = Row { token: anchor, sequence, parent: None };
+    /// The rows of a verify: the newest token, then the nodes.
+    pub fn rows(&self, tip: u32, sequence: u32) -> Vec<Row> {
+        let tip = Row { token: tip, sequence, parent: None };
         let row = |n: &Node| Row {
             token: n.token,
             sequence,
             parent: Some(n.parent.map_or(0, |p| p + 1)),
         };
-        std::iter::once(anchor).chain(self.nodes.iter().map(row)).collect()
+        std::iter::once(tip).chain(self.nodes.iter().map(row)).collect()
     }
 
     /// Drops the nodes that a constraint refuses, each with what hangs from it: they could never
@@ -86,7 +89,7 @@ impl Draft {
         }
     }
 
-    /// The children of a row of the verify (0 is the anchor), as (row, node).
+    /// The children of a row of the verify (0 is the newest token), as (row, node).
     pub fn children(&self, row: u32) -> impl Iterator<Item = (u32, &Node)> {
         let parent = row.checked_sub(1);
         self.nodes.iter().zip(1..).filter(move |(n, _)| n.parent == parent).map(|(n, r)| (r, n))
@@ -100,7 +103,7 @@ mod tests {
     #[test]
     fn nothing_is_judged_behind_the_end_of_a_text() {
         let node = |token, parent, depth| Node { token, parent, depth, probability: 0.5 };
-        // Two chains from the anchor: 1 2 9 3 and 4 5, where 9 ends a text.
+        // Two chains: 1 2 9 3 and 4 5, where 9 ends a text.
         let nodes = vec![
             node(1, None, 1),
             node(4, None, 1),

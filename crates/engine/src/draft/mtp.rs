@@ -1,160 +1,275 @@
-//! Proposals of the target's own next-token block: chains, one pass a token for all texts that ask.
+//! The target's own next-token block as a drafter: from the target's hidden state at `t` and token
+//! `t + 1` it predicts token `t + 2`. Chained, it proposes one token a pass for all texts that ask.
+//!
+//! Rows of its cache are always computed from the target's true hidden states; drafted rows are
+//! computed again in each pass and never committed.
 
-use super::{Draft, MAX_NODES, Node};
-use crate::model::{Model, append, chain};
-use crate::state::{KeptRows, MtpFeed};
-use crate::{Error, Row, Sequence};
-use compute::{Backend, Ranked};
-use std::time::{Duration, Instant};
+use super::{Ask, Drafted, Drafter, Lattice, Reads, Shape};
+use crate::model::{Loader, Model, Recorder, WeightSource, append, chain, check_pass, record_head};
+use crate::propose::Spec;
+use crate::state::{DraftState, KeptRows};
+use crate::{Error, Row};
+use checkpoint::target::Mixer;
+use compute::{Arena, Backend, Buf, CommitPath, KvLayout, Op, PAGE_TOKENS, Pass, Ranked};
+use std::borrow::Cow;
+use std::time::Instant;
 
 /// Tokens the block was found to predict usefully in a row.
-pub(crate) const MAX_DEPTH: usize = 7;
+const MAX_DEPTH: usize = 7;
 
-/// Texts that fit a pass, each with what a round left waiting or drafted.
-const TEXTS: usize = (MAX_NODES + 1) / (MAX_DEPTH + 1);
-
-/// Takes the waiting rows into the block's cache, computed from the target's true hidden states.
-pub(crate) fn absorb(
-    model: &mut Model,
-    backend: &mut dyn Backend,
-    sequence: &mut Sequence,
-) -> Result<(), Error> {
-    let Some(mut feed) = sequence.feed.take() else { return Ok(()) };
-    let absorbed = absorb_feed(model, backend, sequence, &mut feed);
-    sequence.feed = Some(feed);
-    absorbed
+/// The block on a backend.
+pub struct Mtp {
+    layout: KvLayout,
+    width: usize,
+    vocab: usize,
+    arena: Arena,
+    /// [rows, hidden]: the hidden state each row follows.
+    input: Buf,
+    hidden: Buf,
+    logits: Buf,
+    /// Rows of its largest pass, and of one that decodes.
+    max_rows: usize,
+    decode_rows: usize,
 }
 
-fn absorb_feed(
-    model: &mut Model,
-    backend: &mut dyn Backend,
-    sequence: &mut Sequence,
-    feed: &mut MtpFeed,
-) -> Result<(), Error> {
-    while !feed.tokens.is_empty() {
-        let count = feed.tokens.len().min(model.options().max_rows);
-        let rows: Vec<Row> = chain(&feed.tokens[..count], 0).collect();
-        let newest = count as u32 - 1;
-        model.forward_mtp(backend, &rows, &[(&feed.hidden, 0, count)], &[newest], &[sequence])?;
-        model.commit_mtp(backend, 0, sequence, &(0..=newest).collect::<Vec<_>>())?;
-        feed.take(count);
+/// Hidden states for rows of a pass: where they wait, the first, how many.
+type Hidden<'a> = (&'a KeptRows, usize, usize);
+
+impl Mtp {
+    /// Takes the block's weights in and records its plan; it shares what it lacks with the target.
+    pub fn load(
+        backend: &mut dyn Backend,
+        source: &dyn WeightSource,
+        target: &Model,
+    ) -> Result<Self, Error> {
+        let (config, options, shared) = (target.config(), target.options(), target.shared());
+        let mtp = config.mtp.as_ref().ok_or(Error::NoMtp)?;
+        let block = format!("blk.{}", config.layers.len());
+        let named = |part: &str| format!("{block}.nextn.{part}.weight");
+        let (width, attention) = (config.hidden, &config.attention);
+        let (heads, head_dim) = (attention.kv_heads, attention.head_dim);
+        let layout = KvLayout { kind: options.kv, layers: 1, heads, head_dim };
+        let loader = Loader { backend: &mut *backend, source };
+        let mut record = Recorder::new("mtp", config, loader, layout);
+        let eps = config.norm_eps;
+        let input = record.plan.numbers("target hidden", width);
+        let embedded = record.plan.numbers("embedded", width);
+        let joined = record.plan.activation("joined", 2 * width);
+        let table = match mtp.own_embedding {
+            true => record.loader.table(&named("embed_tokens"), config.vocab, width)?,
+            false => shared.embedding,
+        };
+        record.plan.record(Op::Embed { table, out: embedded });
+        for (x, norm, offset) in [(embedded, "enorm", 0), (input, "hnorm", width)] {
+            let weight = record.loader.vector(&named(norm), width)?;
+            let (add, tap, out) = (None, None, joined);
+            record.plan.record(Op::Norm { x, add, weight, eps, out, offset, tap });
+        }
+        let project = record.loader.matrix(&named("eh_proj"), width, 2 * width)?;
+        record.plan.matmul(joined, project, record.x);
+        record.block(&block, Mixer::Attention, 0)?;
+        let hidden = record.plan.activation("hidden", width);
+        let norm = match mtp.own_norm {
+            true => record.loader.vector(&named("shared_head_norm"), width)?,
+            false => shared.output_norm,
+        };
+        record.norm(norm, hidden, 0);
+        let head = match mtp.own_head {
+            true => record.loader.matrix(&named("shared_head_head"), config.vocab, width)?,
+            false => shared.head,
+        };
+        let logits = record_head(&mut record, hidden, head, config.vocab);
+        let (max_rows, decode_rows) = (options.max_rows, options.max_chosen);
+        let arena = record.loader.backend.arena(record.plan.into(), max_rows, decode_rows)?;
+        let vocab = config.vocab;
+        Ok(Self { layout, width, vocab, arena, input, hidden, logits, max_rows, decode_rows })
     }
-    Ok(())
-}
 
-/// A text that asks for a chain.
-pub(crate) struct Asking<'a> {
-    pub(crate) sequence: &'a mut Sequence,
-    pub(crate) anchor: u32,
-    /// Tokens at most.
-    pub(crate) depth: usize,
-}
-
-/// A chain after each text's anchor, none where a logit is not a number, and what their first
-/// tokens took; `enough`, given a text's number and its chain so far, ends it early.
-pub(crate) fn propose(
-    model: &mut Model,
-    backend: &mut dyn Backend,
-    texts: &mut [Asking<'_>],
-    enough: impl Fn(usize, &Draft) -> bool,
-) -> Result<(Vec<Option<Draft>>, Duration), Error> {
-    let (mut drafts, mut first) = (Vec::with_capacity(texts.len()), Duration::ZERO);
-    for group in texts.chunks_mut(TEXTS) {
-        let start = Instant::now();
-        let newest = take_in(model, backend, group)?;
-        let ranked = model.rank_mtp(backend, group.len())?;
-        first += start.elapsed();
-        let before = drafts.len();
-        let enough = |i: usize, draft: &Draft| enough(before + i, draft);
-        drafts.extend(go_on(model, backend, group, newest, ranked, enough)?);
+    /// A pass. Every row takes a hidden state, the next of `hidden`: the target's after the output
+    /// norm, or this block's own output when it is chained; its token is the one after. Only reads
+    /// the states.
+    pub fn forward(
+        &mut self,
+        backend: &mut dyn Backend,
+        rows: &[Row],
+        hidden: &[Hidden<'_>],
+        chosen: &[u32],
+        states: &[&DraftState],
+    ) -> Result<(), Error> {
+        let tokens = rows.iter().map(|row| row.token);
+        check_pass(self.vocab, tokens, chosen.len(), self.max_rows, self.decode_rows)?;
+        let mut at = 0;
+        for (kept, first, count) in hidden {
+            kept.load(backend, &mut self.arena, (self.input, at), *first, *count)?;
+            at += count;
+        }
+        assert_eq!(at, rows.len(), "a hidden state for every row");
+        let mut pass = Pass::new(rows, chosen, states.iter().map(|state| state.view()).collect());
+        if rows.len() > self.decode_rows {
+            pass = pass.as_prompt();
+        }
+        Ok(backend.run(&mut self.arena, &pass)?)
     }
-    Ok((drafts, first))
+
+    /// Makes rows of the last pass part of a state.
+    pub fn commit(
+        &self,
+        backend: &mut dyn Backend,
+        state: &mut DraftState,
+        path: &[u32],
+    ) -> Result<(), Error> {
+        let commit = CommitPath { rows: path, position: state.committed };
+        state.caches[0].0.commit(backend, &self.arena, 0, commit)?;
+        state.take_in(path.len());
+        Ok(())
+    }
+
+    /// The best token of each of the first `rows` chosen rows of the last pass.
+    fn rank(&self, backend: &mut dyn Backend, rows: usize) -> Result<Vec<Option<Ranked>>, Error> {
+        Ok(backend.rank(&self.arena, self.logits, rows, 1)?)
+    }
+
+    /// Takes what waits of all texts into the cache in one pass; the row of each that has its
+    /// newest token.
+    fn take_in(
+        &mut self,
+        backend: &mut dyn Backend,
+        asks: &mut [Ask<'_>],
+    ) -> Result<Vec<u32>, Error> {
+        let (mut rows, mut newest): (Vec<Row>, Vec<u32>) = (Vec::new(), Vec::new());
+        for (ask, number) in asks.iter_mut().zip(0..) {
+            if ask.state.next_tokens.len() > MAX_DEPTH {
+                self.absorb(backend, &mut [ask.state])?;
+            }
+            ask.state.follow(ask.tip);
+            let waiting = &ask.state.next_tokens;
+            let last = (waiting.len() as u32).checked_sub(1).ok_or(Error::NoMtp)?;
+            newest.push(append(&mut rows, chain(waiting, number)) + last);
+        }
+        let states: Vec<&DraftState> = asks.iter().map(|ask| &*ask.state).collect();
+        let hidden: Vec<_> = states.iter().map(|s| (&s.pending, 0, s.next_tokens.len())).collect();
+        self.forward(backend, &rows, &hidden, &newest, &states)?;
+        let mut first = 0;
+        for (ask, newest) in asks.iter_mut().zip(&newest) {
+            self.commit(backend, ask.state, &(first..=*newest).collect::<Vec<_>>())?;
+            first = newest + 1;
+        }
+        Ok(newest)
+    }
+
+    /// Chains from their first tokens on, which were ranked at the rows `newest`.
+    fn go_on(
+        &mut self,
+        backend: &mut dyn Backend,
+        asks: &[Ask<'_>],
+        mut newest: Vec<u32>,
+        mut ranked: Vec<Option<Ranked>>,
+    ) -> Result<Vec<Option<Lattice>>, Error> {
+        let mut lattices = vec![Some(Lattice::default()); asks.len()];
+        let mut chains: Vec<Vec<u32>> = vec![Vec::new(); asks.len()];
+        let mut hidden: Vec<KeptRows> = asks.iter().map(|_| KeptRows::new(self.width)).collect();
+        let mut going: Vec<usize> = (0..asks.len()).collect();
+        loop {
+            let mut on = Vec::with_capacity(going.len());
+            for ((&i, ranked), row) in going.iter().zip(ranked).zip(newest) {
+                let (Some(lattice), Some(ranked)) = (&mut lattices[i], ranked) else {
+                    lattices[i] = None;
+                    continue;
+                };
+                lattice.push(&ranked);
+                chains[i].push(ranked[0].0);
+                let most = asks[i].shape.depth.min(asks[i].room);
+                if lattice.len() < most && (asks[i].goes_on)(lattice) {
+                    hidden[i].push(backend, &self.arena, self.hidden, &[row])?;
+                    on.push(i);
+                }
+            }
+            going = on;
+            if going.is_empty() {
+                return Ok(lattices);
+            }
+            // A pass takes all drafted rows again, which costs little more than the last.
+            let (mut rows, mut chosen) = (Vec::new(), Vec::with_capacity(going.len()));
+            for (&i, number) in going.iter().zip(0..) {
+                append(&mut rows, chain(&chains[i], number));
+                chosen.push(rows.len() as u32 - 1);
+            }
+            let kept: Vec<_> = going.iter().map(|&i| (&hidden[i], 0, hidden[i].len())).collect();
+            let states: Vec<&DraftState> = going.iter().map(|&i| &*asks[i].state).collect();
+            self.forward(backend, &rows, &kept, &chosen, &states)?;
+            ranked = self.rank(backend, chosen.len())?;
+            newest = chosen;
+        }
+    }
 }
 
-/// Chains from their first tokens on, which were ranked at the rows `newest`.
-fn go_on(
-    model: &mut Model,
-    backend: &mut dyn Backend,
-    texts: &[Asking<'_>],
-    mut newest: Vec<u32>,
-    mut ranked: Vec<Option<Ranked>>,
-    enough: impl Fn(usize, &Draft) -> bool,
-) -> Result<Vec<Option<Draft>>, Error> {
-    let mut drafts = vec![Some(Draft::default()); texts.len()];
-    let mut hidden: Vec<KeptRows> =
-        texts.iter().map(|_| KeptRows::new(model.config().hidden)).collect();
-    let mut going: Vec<usize> = (0..texts.len()).collect();
-    loop {
-        let mut on = Vec::with_capacity(going.len());
-        for ((&i, ranked), row) in going.iter().zip(ranked).zip(newest) {
-            let (Some(draft), Some(ranked)) = (&mut drafts[i], ranked) else {
-                drafts[i] = None;
-                continue;
-            };
-            let (token, log) = ranked[0];
-            let depth = draft.nodes.len() as u32 + 1;
-            draft.nodes.push(Node {
-                token,
-                parent: depth.checked_sub(2),
-                depth,
-                probability: log.exp(),
-            });
-            if draft.nodes.len() < texts[i].depth && !enough(i, draft) {
-                model.keep_mtp_hidden(backend, row, &mut hidden[i])?;
-                on.push(i);
+impl Drafter for Mtp {
+    fn name(&self) -> &'static str {
+        "mtp"
+    }
+
+    fn title(&self) -> &'static str {
+        "the MTP block"
+    }
+
+    fn reads(&self) -> Reads {
+        Reads::Hidden
+    }
+
+    fn shape(&self, spec: Spec) -> Option<Shape> {
+        let depth = match spec {
+            Spec::Mtp { depth } => depth,
+            Spec::Auto { budget, .. } => budget,
+            Spec::Off | Spec::Chain { .. } | Spec::Tree { .. } => return None,
+        };
+        let depth = depth.min(MAX_DEPTH);
+        Some(Shape { depth, ranks: 1, budget: depth })
+    }
+
+    fn state(&self) -> DraftState {
+        DraftState::new(&[(self.layout, None)], self.width)
+    }
+
+    fn state_bytes(&self, tokens: usize) -> usize {
+        tokens.div_ceil(PAGE_TOKENS) * self.layout.page_bytes()
+    }
+
+    /// Takes in the rows whose following token is known.
+    fn absorb(
+        &mut self,
+        backend: &mut dyn Backend,
+        states: &mut [&mut DraftState],
+    ) -> Result<(), Error> {
+        for state in states {
+            while !state.next_tokens.is_empty() {
+                let count = state.next_tokens.len().min(self.max_rows);
+                let rows: Vec<Row> = chain(&state.next_tokens[..count], 0).collect();
+                let newest = count as u32 - 1;
+                self.forward(backend, &rows, &[(&state.pending, 0, count)], &[newest], &[state])?;
+                self.commit(backend, state, &(0..=newest).collect::<Vec<_>>())?;
             }
         }
-        going = on;
-        if going.is_empty() {
-            return Ok(drafts);
-        }
-        // Drafted rows are never committed: a pass takes all of them again, which costs little more
-        // than the last.
-        let mut rows: Vec<Row> = Vec::new();
-        let mut chosen: Vec<u32> = Vec::with_capacity(going.len());
-        for (&i, sequence) in going.iter().zip(0..) {
-            let nodes = &drafts[i].as_ref().expect("it goes on").nodes;
-            append(
-                &mut rows,
-                nodes.iter().map(|n| Row { token: n.token, sequence, parent: n.parent }),
-            );
-            chosen.push(rows.len() as u32 - 1);
-        }
-        let kept: Vec<_> = going.iter().map(|&i| (&hidden[i], 0, hidden[i].len())).collect();
-        let sequences: Vec<&Sequence> = going.iter().map(|&i| &*texts[i].sequence).collect();
-        model.forward_mtp(backend, &rows, &kept, &chosen, &sequences)?;
-        ranked = model.rank_mtp(backend, chosen.len())?;
-        newest = chosen;
+        Ok(())
     }
-}
 
-/// Takes what waits of all texts into the block's cache in one pass; the row of each that has its
-/// anchor.
-fn take_in(
-    model: &mut Model,
-    backend: &mut dyn Backend,
-    texts: &mut [Asking<'_>],
-) -> Result<Vec<u32>, Error> {
-    let (mut rows, mut newest): (Vec<Row>, Vec<u32>) = (Vec::new(), Vec::new());
-    for (text, number) in texts.iter_mut().zip(0..) {
-        if text.sequence.feed.as_ref().is_some_and(|feed| feed.tokens.len() > MAX_DEPTH) {
-            absorb(model, backend, text.sequence)?;
+    fn propose(
+        &mut self,
+        backend: &mut dyn Backend,
+        asks: &mut [Ask<'_>],
+    ) -> Result<Drafted, Error> {
+        let (mut lattices, mut first_s) = (Vec::with_capacity(asks.len()), 0.0);
+        // As many texts as fit a pass, each with what a round left waiting or drafted.
+        for group in asks.chunks_mut(self.decode_rows / (MAX_DEPTH + 1)) {
+            let start = Instant::now();
+            let newest = self.take_in(backend, group)?;
+            let ranked = self.rank(backend, group.len())?;
+            first_s += start.elapsed().as_secs_f64();
+            lattices.extend(self.go_on(backend, group, newest, ranked)?);
         }
-        let feed = text.sequence.feed.as_mut().ok_or(Error::NoMtp)?;
-        feed.follow(text.anchor);
-        let last = (feed.tokens.len() as u32).checked_sub(1).ok_or(Error::NoMtp)?;
-        newest.push(append(&mut rows, chain(&feed.tokens, number)) + last);
+        Ok(Drafted { lattices, first_s })
     }
-    let sequences: Vec<&Sequence> = texts.iter().map(|text| &*text.sequence).collect();
-    let feeds = sequences.iter().filter_map(|sequence| sequence.feed.as_ref());
-    let hidden: Vec<_> = feeds.map(|feed| (&feed.hidden, 0, feed.tokens.len())).collect();
-    model.forward_mtp(backend, &rows, &hidden, &newest, &sequences)?;
-    let mut first = 0;
-    for (i, text) in texts.iter_mut().enumerate() {
-        let path: Vec<u32> = (first..=newest[i]).collect();
-        model.commit_mtp(backend, i, text.sequence, &path)?;
-        text.sequence.feed.as_mut().ok_or(Error::NoMtp)?.take(path.len());
-        first = newest[i] + 1;
+
+    fn logits(&self, i: usize) -> Result<Cow<'_, [f32]>, Error> {
+        Ok(self.arena.row(self.logits, i)?)
     }
-    Ok(newest)
 }

@@ -2,10 +2,10 @@
 //! went on with, under any configuration that its weights fit. Nothing is judged and nothing is
 //! emitted.
 
-use super::dflash::Dflash;
+use super::{Drafter, dflash::Dflash};
 use crate::model::{Model, Options, WeightSource, chain};
 use crate::sampling::greedy;
-use crate::state::Context;
+use crate::state::DraftState;
 use crate::{Error, Row};
 use checkpoint::{DrafterConfig, TargetConfig};
 use compute::{Backend, KvType, rank};
@@ -29,7 +29,7 @@ pub struct Reading {
 
 /// What a drafter keeps of a reading at each of some anchors. It follows from taps, windows and
 /// angles alone.
-pub struct Contexts(Vec<(usize, Context)>);
+pub struct Contexts(Vec<(usize, DraftState)>);
 
 /// What a drafter thinks of one token it was to guess.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -119,7 +119,7 @@ impl Probe {
         let columns: Vec<usize> = drafter.config().taps.iter().map(column).collect();
         let (hidden, width) =
             (self.model.config().hidden, self.model.config().hidden * listened.len());
-        let mut context = drafter.empty_context();
+        let mut context = drafter.state();
         let mut read = 0;
         let mut contexts = Vec::with_capacity(anchors.len());
         for &anchor in anchors {
@@ -149,7 +149,7 @@ impl Probe {
         let mut found = Vec::with_capacity(contexts.0.len());
         for (anchor, context) in &contexts.0 {
             let token = reading.tokens[*anchor];
-            if drafter.propose(&mut *self.backend, &[(context, token)], block, 1)?.contains(&None) {
+            if drafter.fill_in(&mut *self.backend, &[(context, token)], block, 1)?.contains(&None) {
                 return Ok(None);
             }
             let end = reading

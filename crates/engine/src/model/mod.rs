@@ -1,11 +1,11 @@
 //! The target: weights on a backend, one plan for every pass, and the two verbs `forward` and
 //! `commit`.
 
-mod mtp;
 mod record;
 mod requantise;
 mod weights;
 
+use crate::draft::Reads;
 use crate::state::KeptRows;
 use crate::{Error, Sequence};
 use checkpoint::{
@@ -16,7 +16,7 @@ use compute::{
     Arena, Backend, Buf, CommitPath, Cpu, Draw, Drawn, Extent, Kind, KvLayout, KvType, MatrixId,
     Op, PAGE_TOKENS, Pass, Product, RecurrentLayout, Role, Row, Rows, VectorId,
 };
-use record::Recorder;
+pub(crate) use record::Recorder;
 pub use requantise::Requantised;
 use std::{borrow::Cow, collections::HashSet, time::Duration};
 pub(crate) use weights::Loader;
@@ -48,8 +48,7 @@ pub struct Model {
     kv: KvLayout,
     recurrent: RecurrentLayout,
     arena: Arena,
-    embedding: MatrixId,
-    head: MatrixId,
+    shared: Shared,
     /// [rows, hidden]: after the output norm.
     hidden: Buf,
     /// [chosen, vocab].
@@ -57,7 +56,6 @@ pub struct Model {
     /// [rows, taps, hidden].
     taps: Buf,
     last: LastPass,
-    mtp: Option<mtp::Mtp>,
 }
 
 /// What a commit must agree with.
@@ -150,27 +148,10 @@ impl Model {
         let logits = record_head(&mut record, hidden, head, config.vocab);
         let plan = record.plan;
         let shared = Shared { embedding, head, output_norm };
-        let mtp = match config.mtp {
-            Some(_) => Some(mtp::Mtp::load(backend, config, source, &options, &shared)?),
-            None => None,
-        };
         let arena = backend.arena(plan.into(), options.max_rows, options.max_chosen)?;
         let last = LastPass::default();
         let config = config.clone();
-        Ok(Self {
-            config,
-            options,
-            kv,
-            recurrent,
-            arena,
-            embedding,
-            head,
-            hidden,
-            logits,
-            taps,
-            last,
-            mtp,
-        })
+        Ok(Self { config, options, kv, recurrent, arena, shared, hidden, logits, taps, last })
     }
 
     /// The shape of what a sequence keeps for layers without keys and values.
@@ -188,24 +169,22 @@ impl Model {
         &self.options
     }
 
-    /// The embedding and the LM head, which drafters share.
-    pub fn embedding_and_head(&self) -> (MatrixId, MatrixId) {
-        (self.embedding, self.head)
+    /// The weights that drafters share with it.
+    pub(crate) fn shared(&self) -> &Shared {
+        &self.shared
     }
 
     /// Bytes of the state of a sequence of so many tokens: keys and values, three anchors while one
     /// is folded, the tape.
     pub(crate) fn state_bytes(&self, tokens: usize) -> usize {
         let pages = tokens.div_ceil(PAGE_TOKENS);
-        let mtp = self.mtp.as_ref().map_or(0, |m| m.layout().page_bytes());
         let recurrent = 4 * (3 * self.recurrent.anchor_len() + self.recurrent.tape_len());
-        pages * (self.kv.page_bytes() + mtp) + recurrent
+        pages * self.kv.page_bytes() + recurrent
     }
 
     /// An empty sequence.
     pub fn sequence(&self) -> Sequence {
-        let mtp = self.mtp.as_ref().map(|m| m.layout());
-        Sequence::new(self.kv, self.recurrent, mtp)
+        Sequence::new(self.kv, self.recurrent)
     }
 
     /// One pass over rows of any sequences; `chosen` rows get logits. Only reads the sequences.
@@ -239,7 +218,13 @@ impl Model {
         role: Role,
     ) -> Result<(), Error> {
         let (max_rows, max_chosen) = (self.options.max_rows, self.options.max_chosen);
-        check_pass(&self.config, rows.iter().map(|r| r.token), chosen.len(), max_rows, max_chosen)?;
+        check_pass(
+            self.config.vocab,
+            rows.iter().map(|r| r.token),
+            chosen.len(),
+            max_rows,
+            max_chosen,
+        )?;
         self.last = LastPass::default();
         let mut pass = Pass::new(rows, chosen, sequences.iter().map(|s| s.view()).collect());
         if role == Role::Prompt {
@@ -339,24 +324,19 @@ impl Model {
         Ok(backend.draw(&self.arena, self.logits, draws)?)
     }
 
-    /// Keeps the tapped hidden states of rows of the last pass.
-    pub(crate) fn keep_taps(
+    /// Keeps what a drafter reads of rows of the last pass.
+    pub fn keep(
         &self,
         backend: &mut dyn Backend,
+        what: Reads,
         rows: &[u32],
         to: &mut KeptRows,
     ) -> Result<(), Error> {
-        to.push(backend, &self.arena, self.taps, rows)
-    }
-
-    /// Keeps the hidden states of rows of the last pass, for the next-token block.
-    pub fn keep_hidden(
-        &self,
-        backend: &mut dyn Backend,
-        rows: &[u32],
-        to: &mut KeptRows,
-    ) -> Result<(), Error> {
-        to.push(backend, &self.arena, self.hidden, rows)
+        let buf = match what {
+            Reads::Taps => self.taps,
+            Reads::Hidden => self.hidden,
+        };
+        to.push(backend, &self.arena, buf, rows)
     }
 }
 
@@ -376,7 +356,7 @@ pub(crate) fn chain(tokens: &[u32], sequence: u32) -> impl Iterator<Item = Row> 
     })
 }
 
-/// Weights that the next-token block may share with the target.
+/// Weights that drafters may share with the target.
 pub(crate) struct Shared {
     pub(crate) embedding: MatrixId,
     pub(crate) head: MatrixId,
@@ -384,15 +364,21 @@ pub(crate) struct Shared {
 }
 
 /// Records the LM head over the chosen rows and returns the buffer of logits.
-fn record_head(record: &mut Recorder<'_>, hidden: Buf, head: MatrixId, vocab: usize) -> Buf {
+pub(crate) fn record_head(
+    record: &mut Recorder<'_>,
+    hidden: Buf,
+    head: MatrixId,
+    vocab: usize,
+) -> Buf {
     let logits = record.plan.buffer_of("logits", Kind::Numbers, vocab, Extent::Chosen);
     let product = Product { x: hidden, weight: head, out: logits, rows: Rows::Chosen };
     record.plan.record(Op::Matmul { products: vec![product] });
     logits
 }
 
-fn check_pass(
-    config: &TargetConfig,
+/// Refuses a pass that the arena has no room for, or tokens beyond the vocabulary.
+pub(crate) fn check_pass(
+    vocab: usize,
     mut tokens: impl ExactSizeIterator<Item = u32>,
     chosen: usize,
     max_rows: usize,
@@ -402,8 +388,8 @@ fn check_pass(
     if rows > max_rows || chosen > max_chosen {
         return Err(Error::PassTooLarge { rows, chosen, max_rows, max_chosen });
     }
-    match tokens.find(|t| *t as usize >= config.vocab) {
-        Some(token) => Err(Error::Token { token, vocab: config.vocab }),
+    match tokens.find(|t| *t as usize >= vocab) {
+        Some(token) => Err(Error::Token { token, vocab }),
         None => Ok(()),
     }
 }

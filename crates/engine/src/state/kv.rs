@@ -1,6 +1,6 @@
 //! Keys and values in pages that grow with the text.
 
-use super::{Other, Spare, writable};
+use super::{MapBlock, Spare, writable};
 use crate::Error;
 use compute::{Arena, Backend, CommitPath, KvLayout, Memory, PAGE_TOKENS, PageTable};
 use std::sync::Arc;
@@ -24,9 +24,9 @@ impl KvPages {
         PageTable { first_page: self.first, pages: self.pages.iter().map(|p| &**p).collect() }
     }
 
-    /// The same over other blocks: what `other` makes of each.
-    pub(crate) fn over(&self, other: &mut Other<'_>) -> Result<Self, Error> {
-        let pages = self.pages.iter().map(other).collect::<Result<_, _>>()?;
+    /// The same in other blocks: what `map` makes of each.
+    pub(crate) fn map_blocks(&self, map: &mut MapBlock<'_>) -> Result<Self, Error> {
+        let pages = self.pages.iter().map(map).collect::<Result<_, _>>()?;
         Ok(Self { layout: self.layout, first: self.first, pages, spare: Spare::default() })
     }
 

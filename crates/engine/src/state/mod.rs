@@ -1,13 +1,13 @@
 //! The state of a sequence in memory that snapshots share: it is copied when it is written, not
 //! when it is kept.
 
-mod context;
+mod draft;
 mod kv;
 mod recurrent;
 mod rows;
 mod spare;
 
-pub(crate) use context::{Context, MtpFeed};
+pub use draft::DraftState;
 pub(crate) use kv::KvPages;
 pub(crate) use recurrent::Recurrent;
 pub use rows::KeptRows;
@@ -18,7 +18,7 @@ use compute::{Backend, Memory};
 use std::sync::Arc;
 
 /// Makes another block of one: a copy, or a copy elsewhere.
-pub(crate) type Other<'a> = dyn FnMut(&Arc<Memory>) -> Result<Arc<Memory>, Error> + 'a;
+pub(crate) type MapBlock<'a> = dyn FnMut(&Arc<Memory>) -> Result<Arc<Memory>, Error> + 'a;
 
 /// Memory that may be written: a copy, where a snapshot shares it.
 fn writable<'m>(

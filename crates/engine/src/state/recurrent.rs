@@ -1,7 +1,7 @@
 //! The recurrent part of a sequence: the anchors its next rows start from, and the tape of rows
 //! since.
 
-use super::{Other, Spare, writable};
+use super::{MapBlock, Spare, writable};
 use crate::Error;
 use compute::{
     ANCHOR_TOKENS, Arena, Backend, CommitPath, Memory, RecurrentCommit, RecurrentLayout, anchor_of,
@@ -39,13 +39,13 @@ impl Recurrent {
         self.tape.as_deref()
     }
 
-    /// The same over other blocks: what `other` makes of each.
-    pub(crate) fn over(&self, other: &mut Other<'_>) -> Result<Self, Error> {
+    /// The same in other blocks: what `map` makes of each.
+    pub(crate) fn map_blocks(&self, map: &mut MapBlock<'_>) -> Result<Self, Error> {
         Ok(Self {
             layout: self.layout,
-            anchor: self.anchor.as_ref().map(&mut *other).transpose()?,
-            older: self.older.as_ref().map(&mut *other).transpose()?,
-            tape: self.tape.as_ref().map(&mut *other).transpose()?,
+            anchor: self.anchor.as_ref().map(&mut *map).transpose()?,
+            older: self.older.as_ref().map(&mut *map).transpose()?,
+            tape: self.tape.as_ref().map(&mut *map).transpose()?,
             spare: Spare::default(),
         })
     }

@@ -1,6 +1,6 @@
 //! Rows of numbers that wait in the backend's memory: hidden states on their way to a drafter.
 
-use super::Other;
+use super::MapBlock;
 use crate::Error;
 use compute::{Arena, Backend, Buf, Memory};
 use std::sync::Arc;
@@ -37,9 +37,9 @@ impl KeptRows {
         4 * self.width * self.len
     }
 
-    /// The same over another block: what `other` makes of it.
-    pub(crate) fn over(&self, other: &mut Other<'_>) -> Result<Self, Error> {
-        let memory = self.memory.as_ref().map(other).transpose()?;
+    /// The same in another block: what `map` makes of it.
+    pub(crate) fn map_blocks(&self, map: &mut MapBlock<'_>) -> Result<Self, Error> {
+        let memory = self.memory.as_ref().map(map).transpose()?;
         Ok(Self { width: self.width, first: self.first, len: self.len, memory })
     }
 

@@ -38,11 +38,14 @@ pub enum Error {
     MissingKey(String),
     #[error("metadata key `{key}` is {found}, {wanted} expected")]
     KeyType { key: String, wanted: &'static str, found: String },
-    #[error("`general.alignment` is {0}; a power of two from 8 to {max} expected", max = caps::ALIGNMENT)]
+    #[error(
+        "`general.alignment` is {0}; a power of two from 8 to {max} expected",
+        max = caps::ALIGNMENT
+    )]
     Alignment(u64),
     #[error(
-        "this is part {} of {count} of a split model, but its name does not end in `-{:05}-of-{count:05}.gguf`, by which \
-         the others would be found", .index + 1, .index + 1
+        "this is part {} of {count} of a split model, but its name does not end in \
+         `-{:05}-of-{count:05}.gguf`, by which the others would be found", .index + 1, .index + 1
     )]
     Split { index: u64, count: u64 },
     #[error("`{name}`, a part of this model: {cause}")]
@@ -55,7 +58,10 @@ pub enum Error {
     EmptyName { at: u64 },
     #[error("tensor `{0}` appears twice")]
     DuplicateTensor(String),
-    #[error("tensor `{tensor}` has {count} dimensions, 1 to {max} expected", max = caps::DIMENSIONS)]
+    #[error(
+        "tensor `{tensor}` has {count} dimensions, 1 to {max} expected",
+        max = caps::DIMENSIONS
+    )]
     Dimensions { tensor: String, count: u32 },
     #[error("tensor `{tensor}` has a dimension of 0 in {shape:?}")]
     EmptyTensor { tensor: String, shape: Vec<u64> },
@@ -63,7 +69,10 @@ pub enum Error {
     TooLarge { tensor: String, shape: Vec<u64> },
     #[error("tensor `{tensor}`: {cause}")]
     Type { tensor: String, cause: crate::blocks::UnknownType },
-    #[error("tensor `{tensor}` has rows of {row}, which is no multiple of {ty}'s block of {}", .ty.block_len())]
+    #[error(
+        "tensor `{tensor}` has rows of {row}, which is no multiple of {ty}'s block of {}",
+        .ty.block_len()
+    )]
     PartialBlock { tensor: String, ty: BlockType, row: u64 },
     #[error(
         "tensor `{tensor}` starts at {offset}, which is no multiple of the alignment {alignment}"

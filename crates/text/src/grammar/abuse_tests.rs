@@ -47,7 +47,8 @@ fn object_of(count: usize, required: bool) -> Value {
     let properties: serde_json::Map<_, _> =
         names.iter().map(|name| (name.clone(), json!({"type": "string"}))).collect();
     let required = if required { names } else { Vec::new() };
-    json!({"type": "object", "properties": properties, "required": required, "additionalProperties": false})
+    json!({"type": "object", "properties": properties, "required": required,
+        "additionalProperties": false})
 }
 
 #[test]
@@ -72,7 +73,8 @@ fn the_largest_that_are_taken_fit_a_quarter_of_the_stack() {
         nested(63, &all),
         object_of(bounds::MAX_PROPERTIES, true),
         object_of(bounds::MAX_PROPERTIES, false),
-        json!({"type": "array", "prefixItems": vec![json!({"type": "null"}); 5000], "items": false}),
+        json!({"type": "array", "prefixItems": vec![json!({"type": "null"}); 5000],
+            "items": false}),
         json!({"enum": (0..14_000).map(|i| format!("value-{i}")).collect::<Vec<_>>()}),
         json!({"const": nested(120, &|value| json!([value]))}),
     ] {
@@ -113,18 +115,21 @@ fn hard_schemas_end_in_an_answer_or_a_reason() {
         (json!({"type": "string", "pattern": "a", "minLength": 1_000_000}), "Unable to determine"),
         (json!({"type": "array", "items": {"type": "integer"}, "minItems": 1_000_000_000}), ""),
         (
-            json!({"type": "array", "items": {"type": "integer"}, "minItems": 5, "maxItems": 1_000_000_000}),
+            json!({"type": "array", "items": {"type": "integer"}, "minItems": 5,
+                "maxItems": 1_000_000_000}),
             "",
         ),
         (json!({"type": "object", "minProperties": 1_000_000_000}), ""),
         (json!({"type": "integer", "minimum": -1e30, "maximum": 1e30}), ""),
         (json!({"type": "integer", "minimum": i64::MIN, "maximum": u64::MAX}), ""),
         (
-            json!({"type": "array", "items": {"type": "number", "minimum": -1e300, "exclusiveMaximum": 1e300}}),
+            json!({"type": "array", "items": {"type": "number", "minimum": -1e300,
+                "exclusiveMaximum": 1e300}}),
             "",
         ),
         (
-            json!({"type": "integer", "minimum": -9_007_199_254_740_991i64, "maximum": 9_007_199_254_740_991i64}),
+            json!({"type": "integer", "minimum": -9_007_199_254_740_991i64,
+                "maximum": 9_007_199_254_740_991i64}),
             "",
         ),
         (json!({"type": "integer", "minimum": 1e30}), "18 digits"),

@@ -274,8 +274,9 @@ mod tests {
 
     #[test]
     fn what_is_in_use_is_taken() {
-        let tree = json!({"$ref": "#/$defs/node", "$defs": {"node": {"type": "object", "properties": {
-            "left": {"$ref": "#/$defs/node"}, "right": {"anyOf": [{"$ref": "#/$defs/node"}, {"type": "null"}]}}}}});
+        let node = json!({"$ref": "#/$defs/node"});
+        let tree = json!({"$ref": "#/$defs/node", "$defs": {"node": {"type": "object",
+            "properties": {"left": node, "right": {"anyOf": [node, {"type": "null"}]}}}}});
         assert_eq!(refused(&tree), None);
         assert_eq!(refused(&row(MAX_CHAIN - 1, |to| to)), None);
         assert_eq!(refused(&row(200, |to| json!({"type": "array", "items": to}))), None);

@@ -91,7 +91,8 @@ pub struct Shape<'a> {
 /// let tokenizer = Tokenizer::from_json("tests/fixtures/tokenizer.json")?;
 /// let grammars = Grammars::new(&tokenizer)?;
 /// let schema = serde_json::json!({"type": "boolean"});
-/// let mut answer = grammars.grammar(&Shape { answer: Some(Form::Json(&schema)), ..Shape::default() })?;
+/// let shape = Shape { answer: Some(Form::Json(&schema)), ..Shape::default() };
+/// let mut answer = grammars.grammar(&shape)?;
 /// let first = |text: &str| tokenizer.encode(text, text::Specials::Literal)[0];
 /// assert!(!answer.push(first("x")) && answer.push(first("t")));
 /// # Ok::<(), Box<dyn std::error::Error>>(())

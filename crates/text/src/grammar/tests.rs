@@ -24,7 +24,8 @@ fn json_of(grammars: &Grammars, schema: &Value, thinking: bool) -> Result<Gramma
 fn json_of_a_schema_and_nothing_else() {
     let tokenizer = tokenizer();
     let grammars = Grammars::new(&tokenizer).unwrap();
-    let schema = json!({"type": "object", "properties": {"a": {"type": "integer"}, "b": {"enum": ["x", "y"]}},
+    let schema = json!({"type": "object",
+        "properties": {"a": {"type": "integer"}, "b": {"enum": ["x", "y"]}},
         "required": ["a", "b"], "additionalProperties": false});
     let grammar = json_of(&grammars, &schema, false).unwrap();
     for (text, fits) in [
@@ -70,7 +71,8 @@ fn what_cannot_be_followed_is_refused() {
 fn masks_and_pushes_agree_and_steps_can_be_taken_back() {
     let tokenizer = tokenizer();
     let grammars = Grammars::new(&tokenizer).unwrap();
-    let schema = json!({"type": "array", "items": {"anyOf": [{"type": "number"}, {"type": "string"}]}, "maxItems": 3});
+    let schema = json!({"type": "array", "maxItems": 3,
+        "items": {"anyOf": [{"type": "number"}, {"type": "string"}]}});
     let mut grammar = json_of(&grammars, &schema, true).unwrap();
     let mut ids = tokenizer.encode("a\n</think>\n\n[1.5, \"é\"]", Specials::Parse);
     ids.push(tokenizer.ends()[0]);
@@ -106,9 +108,11 @@ fn masks_and_pushes_agree_and_steps_can_be_taken_back() {
 fn calls_have_the_models_own_form() {
     let tokenizer = tokenizer();
     let grammars = Grammars::new(&tokenizer).unwrap();
-    let schema = json!({"type": "object", "properties": {"path": {"type": "string"}, "line": {"type": "integer"},
-        "mode": {"type": "string", "enum": ["r", "w"]}, "all": {"type": "boolean"}}, "required": ["path", "mode"]});
-    let odd = json!({"type": "object", "properties": {"id": {"type": "string", "pattern": "^[a-f]{4}$"}}, "required": ["id"]});
+    let schema = json!({"type": "object", "required": ["path", "mode"], "properties": {
+        "path": {"type": "string"}, "line": {"type": "integer"},
+        "mode": {"type": "string", "enum": ["r", "w"]}, "all": {"type": "boolean"}}});
+    let odd = json!({"type": "object", "required": ["id"],
+        "properties": {"id": {"type": "string", "pattern": "^[a-f]{4}$"}}});
     let tools = [
         json!({"type": "function", "function": {"name": "open", "parameters": schema}}),
         json!({"type": "function", "function": {"name": "odd", "parameters": odd}}),

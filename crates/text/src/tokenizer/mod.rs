@@ -19,7 +19,7 @@ pub use vocabulary::{Kind, TokenizerError, Vocabulary};
 /// Tokens a vocabulary may have; Qwen3.5 has 248 320.
 const MAX_TOKENS: usize = 1 << 20;
 
-/// What ends a generation in every Qwen3.5/3.6.
+/// What ends a generation in every Qwen3.5/3.6/3.8.
 const ENDS: [&str; 2] = ["<|im_end|>", "<|endoftext|>"];
 
 /// Pieces longer than this are not looked up among the pieces already encoded.

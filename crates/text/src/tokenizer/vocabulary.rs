@@ -76,7 +76,8 @@ pub enum TokenizerError {
     },
     /// A token of a type that byte-level BPE does not have.
     #[error(
-        "token {id} `{token}` has type {found}, not 1 (normal), 3 (control), 4 (user defined) or 5 (unused)"
+        "token {id} `{token}` has type {found}, not 1 (normal), 3 (control), 4 (user defined) or 5 \
+         (unused)"
     )]
     Type {
         /// Its id.

@@ -1,0 +1,110 @@
+//! The least time that parts of a round can take: the bytes of weights and state they cannot do
+//! without, over what memory delivers.
+
+use crate::cost::Read;
+use checkpoint::DrafterConfig;
+use compute::{KvType, RecurrentLayout};
+
+pub(super) struct Floor<'a> {
+    /// The target's weights.
+    pub(super) read: &'a Read,
+    /// Of a token's keys and values in all layers.
+    pub(super) kv_bytes: usize,
+    pub(super) state: RecurrentLayout,
+    pub(super) drafter: Option<&'a DrafterConfig>,
+    /// The drafter's weights and the head that it borrows.
+    pub(super) draft_bytes: u64,
+    /// The next-token block's weights and the head that it borrows.
+    pub(super) mtp_bytes: u64,
+    /// Rows of a prompt's pass, at most.
+    pub(super) prompt_rows: usize,
+    /// Bytes a second.
+    pub(super) bandwidth: f64,
+}
+
+/// All in milliseconds.
+impl Floor<'_> {
+    fn of(&self, bytes: f64) -> f64 {
+        bytes / self.bandwidth * 1e3
+    }
+
+    /// A pass of so many rows after so much context.
+    pub(super) fn pass(&self, rows: usize, context: usize) -> f64 {
+        self.of(self.read.by(rows) as f64 + (context * self.kv_bytes) as f64)
+    }
+
+    /// A prompt: weights once for every pass, keys and values written.
+    pub(super) fn prompt(&self, tokens: usize) -> f64 {
+        let passes = tokens.div_ceil(self.prompt_rows) as f64;
+        let weights = self.read.by(tokens.min(self.prompt_rows)) as f64;
+        self.of(passes * weights + (tokens * self.kv_bytes) as f64)
+    }
+
+    /// A drafter's pass for so many texts. Its cache is f16 whatever the target's is.
+    pub(super) fn draft(&self, texts: usize, context: usize) -> f64 {
+        let cache = self.drafter.map_or(0, |d| {
+            let seen =
+                d.layers.iter().map(|layer| layer.window.map_or(context, |w| w.min(context)));
+            texts * seen.sum::<usize>() * 2 * d.kv_heads * KvType::F16.row_bytes(d.head_dim)
+        });
+        self.of(self.draft_bytes as f64 + cache as f64)
+    }
+
+    /// A pass of the next-token block.
+    pub(super) fn mtp(&self) -> f64 {
+        self.of(self.mtp_bytes as f64)
+    }
+
+    /// A commit of so many tokens: keys and values and what goes on the tape, read and written. The
+    /// anchor that every 32nd token leads to is left out: the median commit folds none.
+    pub(super) fn commit(&self, tokens: f64) -> f64 {
+        let s = &self.state;
+        let kept = tokens * ((s.key_heads + s.value_heads) * s.dim + s.value_heads) as f64;
+        let inputs = tokens.min(s.kernel as f64) * s.channels() as f64;
+        self.of(2.0 * (tokens * self.kv_bytes as f64 + 4.0 * s.layers as f64 * (kept + inputs)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use engine::synthetic::{self, Mix};
+
+    #[test]
+    fn parts_of_a_round_read_what_they_need() {
+        let config = synthetic::named("qwen3.6-27b").unwrap();
+        let drafter = synthetic::drafter_for("qwen3.6-27b").unwrap();
+        let weights = synthetic::Weights::new(&config, Mix::Q4_K_M, 1);
+        let read = Read::new(&config, &weights.bytes());
+        let state =
+            RecurrentLayout { layers: 48, key_heads: 16, value_heads: 48, dim: 128, kernel: 4 };
+        let kv_bytes = 16 * 2 * 4 * 512;
+        let floor = Floor {
+            read: &read,
+            kv_bytes,
+            state,
+            drafter: Some(&drafter),
+            draft_bytes: 1000,
+            mtp_bytes: 0,
+            prompt_rows: 2048,
+            bandwidth: 1e3,
+        };
+        // A byte takes a millisecond here.
+        assert_eq!(floor.pass(1, 100) - floor.pass(1, 0), (100 * kv_bytes) as f64);
+        assert_eq!(floor.pass(16, 0), floor.pass(1, 0), "dense");
+        let written = |tokens: usize| (tokens * kv_bytes) as f64;
+        let passes = |tokens| (floor.prompt(tokens) - written(tokens)) / floor.pass(1, 0);
+        assert_eq!([512, 2048, 2049, 32768].map(passes), [1.0, 1.0, 2.0, 16.0]);
+        // Layers that slide see no more than their window.
+        assert_eq!(floor.draft(1, 0), 1000.0);
+        let full = drafter.layers.iter().filter(|layer| layer.window.is_none()).count();
+        let grown = floor.draft(1, 200_000) - floor.draft(1, 100_000);
+        assert_eq!(grown, (full * 100_000 * 2 * drafter.kv_heads * drafter.head_dim * 2) as f64);
+        assert_eq!(floor.draft(3, 100_000) - 1000.0, 3.0 * (floor.draft(1, 100_000) - 1000.0));
+        // Of the convolution's inputs only the last four are kept.
+        let token = (2 * (kv_bytes + 4 * 48 * (64 * 128 + 48))) as f64;
+        let input = (2 * 4 * 48 * state.channels()) as f64;
+        assert_eq!(floor.commit(1.0), token + input);
+        assert_eq!(floor.commit(10.0), 10.0 * token + 4.0 * input);
+    }
+}

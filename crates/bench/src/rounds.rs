@@ -1,0 +1,405 @@
+//! `forerun bench rounds`: what a round costs at a published shape, without its weights. Random
+//! weights, real kernels, and an acceptance that is imposed, since random drafts never stand; the
+//! floor is bytes over measured bandwidth.
+
+use crate::cost::{Read, measured_bandwidth};
+use crate::figures::{Figure, Figures};
+use crate::floor::Floor;
+use crate::kernels::Launches;
+use crate::statistics::{Interval, interval};
+use anyhow::{Result, bail};
+use checkpoint::TargetConfig;
+use engine::draft::MAX_NODES;
+use engine::synthetic::{self, Mix};
+use engine::{Engine, Generation, Sequence, Spec};
+use launch::DeviceFlags;
+use std::collections::{BTreeMap, HashMap};
+use std::io::Write;
+use std::path::PathBuf;
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Shape: qwen3.6-27b, qwen3.6-35b-a3b and others; `list` prints their names
+    #[arg(long, value_name = "SHAPE", default_value = "qwen3.6-27b")]
+    synthetic: String,
+    /// Types of the target's weights
+    #[arg(long, value_enum, default_value = "q4_k_m")]
+    quant: crate::Weights,
+    /// Types of the drafter's weights
+    #[arg(long, value_enum, default_value = "q8_0")]
+    draft_quant: crate::Weights,
+    /// Tokens kept of each round, on average; figures that rest on it say so
+    #[arg(long, value_name = "LENGTH", default_value_t = 5.12)]
+    assume_accept: f64,
+    /// Tokens of context before the rounds
+    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1024")]
+    context: Vec<usize>,
+    /// Rows of verifies, 1 to 64
+    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1,4,8,16,24,32,64")]
+    #[arg(value_parser = clap::value_parser!(u8).range(1..=64))]
+    rows: Vec<u8>,
+    /// Tokens of the prompts that are read
+    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "512,2048")]
+    prompt: Vec<usize>,
+    /// Budgets of tree rounds, 1 to 63
+    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "31")]
+    #[arg(value_parser = clap::value_parser!(u8).range(1..=63))]
+    tree: Vec<u8>,
+    /// Blocks of chain rounds, 2 to 16
+    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "16")]
+    #[arg(value_parser = clap::value_parser!(u8).range(2..=16))]
+    chain: Vec<u8>,
+    /// Depths of rounds of the target's own next-token block, 1 to 7; none unless given
+    #[arg(long, value_name = "N", value_delimiter = ',')]
+    #[arg(value_parser = clap::value_parser!(u8).range(1..=7))]
+    mtp: Vec<u8>,
+    /// Also rounds of so many texts together, 2 to 32: plain ones, chains and those of the
+    /// next-token block
+    #[arg(long, value_name = "N", value_delimiter = ',')]
+    #[arg(value_parser = clap::value_parser!(u8).range(2..=32))]
+    texts: Vec<u8>,
+    /// Rounds of each kind; half as many verifies, a quarter for the stages of a round; prompts are
+    /// read five times
+    #[arg(long, value_name = "N", default_value_t = 200)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: u32,
+    /// Also time every launch of a verify, of a chain round and of plain rounds of several texts,
+    /// by itself
+    #[arg(long)]
+    kernels: bool,
+    /// Write the figures to this file, as a run that `bench tables` takes
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    #[command(flatten)]
+    device: DeviceFlags,
+}
+
+fn mix(weights: crate::Weights) -> Mix {
+    match weights {
+        crate::Weights::Q4 => Mix::Q4_K_M,
+        crate::Weights::Q8 => Mix::Q8_0,
+        crate::Weights::Bf16 => Mix::BF16,
+    }
+}
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    if args.synthetic == "list" {
+        let mut out = std::io::stdout().lock();
+        synthetic::NAMES.iter().try_for_each(|name| writeln!(out, "{name}"))?;
+        return Ok(());
+    }
+    let Some(config) = synthetic::named(&args.synthetic) else {
+        bail!("unknown shape `{}`: {} expected", args.synthetic, synthetic::NAMES.join(", "));
+    };
+    if !(args.assume_accept.is_finite() && args.assume_accept >= 1.0) {
+        bail!("`--assume-accept {}`: a round keeps at least one token", args.assume_accept);
+    }
+    let config = TargetConfig { mtp: config.mtp.filter(|_| !args.mtp.is_empty()), ..config };
+    if config.mtp.is_none() && !args.mtp.is_empty() {
+        bail!("`--mtp`: `{}` has no next-token block", args.synthetic);
+    }
+    let drafter = synthetic::drafter_for(&args.synthetic);
+    let weights = synthetic::Weights::new(&config, mix(args.quant), 1).with_distinct_tokens();
+    let drafter = drafter.map(|d| {
+        let weights = synthetic::Weights::of_drafter(&d, mix(args.draft_quant), 2);
+        (d, weights)
+    });
+    let block = format!("blk.{}.", config.layers.len());
+    let (mtp, bytes): (BTreeMap<_, _>, BTreeMap<_, _>) =
+        weights.bytes().into_iter().partition(|(name, _)| name.starts_with(&block));
+    let read = Read::new(&config, &bytes);
+    let draft_bytes: u64 = drafter.iter().flat_map(|(_, w)| w.bytes().into_values()).sum();
+    let head_bytes =
+        bytes.get("output.weight").or(bytes.get("token_embd.weight")).copied().unwrap_or(0);
+    let mut backend = args.device.backend()?;
+    let bandwidth = match backend.read_bandwidth()? {
+        Some(bandwidth) => bandwidth,
+        None => measured_bandwidth(read.by(1) as usize, args.device.cpu()?.threads()),
+    };
+    let device = backend.describe();
+    eprintln!("{device}: {:.0} GB/s; making weights", bandwidth / 1e9);
+    let pair = drafter.as_ref().map(|(d, w)| (d, w as &dyn engine::WeightSource));
+    let engine = Engine::load(backend, (&config, &weights), pair, args.device.kv(), Spec::Off)?;
+    let kv_bytes = {
+        let row = args.device.kv().row_bytes(config.attention.head_dim);
+        config.attention_layers() * 2 * config.attention.kv_heads * row
+    };
+    let mut bench = Bench {
+        engine,
+        args,
+        figures: Vec::new(),
+        launches: Vec::new(),
+        read: HashMap::new(),
+        vocab: config.vocab,
+    };
+    let floor = Floor {
+        read: &read,
+        kv_bytes,
+        state: bench.engine.model().recurrent_layout(),
+        drafter: drafter.as_ref().map(|(config, _)| config),
+        draft_bytes: draft_bytes + head_bytes,
+        mtp_bytes: Read::new(&config, &mtp).by(1) + head_bytes,
+        prompt_rows: bench.engine.model().options().max_rows,
+        bandwidth,
+    };
+    for &tokens in &args.prompt {
+        bench.prompt(tokens, floor.prompt(tokens))?;
+    }
+    let mut experts = None;
+    for &context in &args.context {
+        bench.plain(context, 1, &floor)?;
+        let counted = bench.verifies(context, &floor)?;
+        experts = experts.or(counted);
+        bench.rounds(context, 1, &floor)?;
+        for texts in args.texts.iter().map(|&texts| usize::from(texts)) {
+            bench.plain(context, texts, &floor)?;
+            bench.rounds(context, texts, &floor)?;
+        }
+    }
+    let figures = Figures {
+        device,
+        shape: args.synthetic.clone(),
+        time: jiff::Timestamp::now().strftime("%Y-%m-%d %H:%M").to_string(),
+        command: std::iter::once("forerun".to_owned())
+            .chain(std::env::args().skip(1))
+            .collect::<Vec<_>>()
+            .join(" "),
+        weight_bytes: read.all(),
+        draft_bytes,
+        bandwidth_gb_s: bandwidth / 1e9,
+        assumed_accept_length: args.assume_accept,
+        experts_of_16_rows: experts,
+        figures: bench.figures,
+        launches: bench.launches,
+    };
+    figures.print()?;
+    if let Some(path) = &args.out {
+        figures.named().write(path)?;
+    }
+    Ok(())
+}
+
+struct Bench<'a> {
+    engine: Engine,
+    args: &'a Args,
+    figures: Vec<Figure>,
+    launches: Vec<Launches>,
+    /// Contexts that were read, all but their last token, by their length and whether a drafter and
+    /// the next-token block read them too.
+    read: HashMap<(usize, bool, bool), Sequence>,
+    vocab: usize,
+}
+
+/// Runs of a pass whose launches are timed one by one.
+const TIMED_RUNS: usize = 5;
+
+impl Bench<'_> {
+    fn tokens(&self, count: usize) -> Vec<u32> {
+        (0..count).map(|i| ((100 + i * 7919) % self.vocab.min(200_000)) as u32).collect()
+    }
+
+    fn text(&mut self, context: usize, spec: Spec) -> Result<Generation> {
+        self.engine.set_spec(spec);
+        let wants_mtp = matches!(spec, Spec::Mtp { .. });
+        let (prompt, key) =
+            (self.tokens(context), (context, spec != Spec::Off && !wants_mtp, wants_mtp));
+        if !self.read.contains_key(&key) {
+            self.read.retain(|(length, ..), _| *length == context);
+            let (_, sequence) = self.engine.time_prompt(&prompt[..context.saturating_sub(1)])?;
+            self.read.insert(key, sequence);
+        }
+        Ok(self.engine.rehearsal(self.read[&key].clone(), &prompt)?)
+    }
+
+    /// Texts of so much context, none of which has anything in common with another.
+    fn company(&mut self, context: usize, texts: usize, spec: Spec) -> Result<Vec<Generation>> {
+        let mut company = vec![self.text(context, spec)?];
+        let prompt = self.tokens(context);
+        while company.len() < texts {
+            let (_, sequence) = self.engine.time_prompt(&prompt[..context.saturating_sub(1)])?;
+            company.push(self.engine.rehearsal(sequence, &prompt)?);
+        }
+        Ok(company)
+    }
+
+    fn push(&mut self, figure: Figure) {
+        let tokens = figure.tokens_per_s.map_or_else(String::new, |t| format!(", {t:.0} tok/s"));
+        eprintln!(
+            "{:24} {:8.3} ms, floor {:.3}{tokens}",
+            figure.what, figure.ms.value, figure.floor_ms
+        );
+        self.figures.push(figure);
+    }
+
+    /// Times every launch of what `pass` does, if that was asked for.
+    fn watch(
+        &mut self,
+        what: &str,
+        mut pass: impl FnMut(&mut Engine) -> Result<(), engine::Error>,
+    ) -> Result<()> {
+        if !self.args.kernels {
+            return Ok(());
+        }
+        self.engine.backend().time_launches(true)?;
+        let done = (0..TIMED_RUNS).try_for_each(|_| pass(&mut self.engine));
+        let timed = self.engine.backend().time_launches(false)?;
+        self.launches.push(Launches::new(what.to_owned(), TIMED_RUNS, timed));
+        Ok(done?)
+    }
+
+    fn prompt(&mut self, tokens: usize, floor_ms: f64) -> Result<()> {
+        self.engine.set_spec(Spec::Off);
+        let prompt = self.tokens(tokens);
+        self.engine.time_prompt(&prompt)?;
+        let mut times = Vec::new();
+        for _ in 0..5 {
+            times.push(self.engine.time_prompt(&prompt)?.0 * 1e3);
+        }
+        let ms = interval(&times);
+        let tokens_per_s = Some(tokens as f64 / ms.value * 1e3);
+        let what = format!("prompt of {tokens}");
+        self.push(Figure { tokens_per_s, ..Figure::new(what, 0, ms, floor_ms) });
+        Ok(())
+    }
+
+    fn plain(&mut self, context: usize, texts: usize, floor: &Floor<'_>) -> Result<()> {
+        let mut company = self.company(context, texts, Spec::Off)?;
+        let (mut times, mut bytes) = (Vec::new(), (0, 0));
+        for i in 0..self.args.rounds + 5 {
+            let before = self.engine.backend().transferred();
+            let seconds = self.engine.rehearse(&mut company, 1, false)?.round_s;
+            let after = self.engine.backend().transferred();
+            bytes = (after.0 - before.0, after.1 - before.1);
+            if i >= 5 {
+                times.push(seconds * 1e3);
+            }
+        }
+        let ms = interval(&times);
+        let tokens_per_s = Some(texts as f64 * 1e3 / ms.value);
+        let (what, floor_ms) =
+            (of_texts("plain decode", texts), floor.pass(texts, texts * context));
+        if texts > 1 {
+            self.watch(&what, |engine| engine.rehearse(&mut company, 1, false).map(drop))?;
+        }
+        let (bytes_up, bytes_down) = bytes;
+        let figure = Figure::new(what, context, ms, floor_ms);
+        self.push(Figure { tokens_per_s, bytes_up, bytes_down, ..figure });
+        Ok(())
+    }
+
+    /// Verifies by rows; the distinct experts that 16 rows touched, of a mixture.
+    fn verifies(&mut self, context: usize, floor: &Floor<'_>) -> Result<Option<f64>> {
+        let mut text = self.text(context, Spec::Off)?;
+        let mut experts = None;
+        for rows in self.args.rows.iter().map(|&rows| usize::from(rows)) {
+            let mut times = Vec::new();
+            for i in 0..self.args.rounds.div_ceil(2) + 3 {
+                let seconds = self.engine.time_verify(&mut text, rows)?;
+                if i >= 3 {
+                    times.push(seconds * 1e3);
+                }
+            }
+            if rows == 16 {
+                experts = self.engine.model().experts_touched(rows)?.map(|n| n as f64);
+            }
+            let what = format!("verify of {rows} rows");
+            self.watch(&what, |engine| engine.time_verify(&mut text, rows).map(drop))?;
+            self.push(Figure::new(what, context, interval(&times), floor.pass(rows, context)));
+        }
+        Ok(experts)
+    }
+
+    /// Rounds as asked for: trees of one text, chains and those of the next-token block also of
+    /// several.
+    fn rounds(&mut self, context: usize, texts: usize, floor: &Floor<'_>) -> Result<()> {
+        let args = self.args;
+        let rounds = |name: String, spec: Spec, rows: usize, draft_ms: f64| {
+            let rows = rows.min((MAX_NODES + 1) / texts);
+            let kept = args.assume_accept.min(rows as f64);
+            let verify_ms = floor.pass(texts * rows, texts * context);
+            let floors_ms = [draft_ms, verify_ms, texts as f64 * floor.commit(kept)];
+            Rounds { what: of_texts(&name, texts), context, texts, spec, kept, floors_ms }
+        };
+        for depth in args.mtp.iter().map(|&depth| usize::from(depth)) {
+            let draft_ms = depth as f64 * floor.mtp();
+            self.round(&rounds(
+                format!("MTP-{depth} round"),
+                Spec::Mtp { depth },
+                depth + 1,
+                draft_ms,
+            ))?;
+        }
+        if self.engine.drafter("dflash").is_none() {
+            return Ok(());
+        }
+        let draft_ms = floor.draft(texts, context);
+        for block in args.chain.iter().map(|&block| usize::from(block)) {
+            let spec = Spec::Chain { block, budget: block - 1 };
+            let rounds = rounds(format!("chain-{block} round"), spec, block, draft_ms);
+            let stages = self.round(&rounds)?;
+            for (stage, name) in [(0, "draft"), (2, "commit")] {
+                let what = of_texts(&format!("{name}, block {block}"), texts);
+                self.push(Figure::new(what, context, stages[stage], rounds.floors_ms[stage]));
+            }
+        }
+        for budget in args.tree.iter().filter(|_| texts == 1).map(|&budget| usize::from(budget)) {
+            let (rows, spec) = (budget + 1, Spec::Tree { block: 16, budget });
+            self.round(&rounds(format!("tree round, {rows} rows"), spec, rows, draft_ms))?;
+        }
+        Ok(())
+    }
+
+    /// Whole rounds; milliseconds of their draft, verify and commit, each waited for.
+    fn round(&mut self, rounds: &Rounds) -> Result<[Interval; 3]> {
+        let &Rounds { ref what, context, texts, spec, kept, floors_ms } = rounds;
+        let mut company = self.company(context, texts, spec)?;
+        // Whole lengths whose mean is the imposed one.
+        let length = |i: usize| ((i + 1) as f64 * kept) as usize - (i as f64 * kept) as usize;
+        let (mut times, mut bytes) = (Vec::new(), (0, 0));
+        for i in 0..self.args.rounds as usize + 5 {
+            let before = self.engine.backend().transferred();
+            let seconds = self.engine.rehearse(&mut company, length(i), false)?.round_s;
+            let after = self.engine.backend().transferred();
+            bytes = (after.0 - before.0, after.1 - before.1);
+            if i >= 5 {
+                times.push(seconds * 1e3);
+            }
+        }
+        let mut stages = [const { Vec::new() }; 3];
+        for i in 0..self.args.rounds.div_ceil(4) as usize {
+            let r = self.engine.rehearse(&mut company, length(i), true)?;
+            for (list, seconds) in stages.iter_mut().zip([r.draft_s, r.verify_s, r.commit_s]) {
+                list.push(seconds * 1e3);
+            }
+        }
+        if matches!(spec, Spec::Chain { .. }) {
+            self.watch(what, |engine| engine.rehearse(&mut company, 5, false).map(drop))?;
+        }
+        let ms = interval(&times);
+        let tokens_per_s = Some(texts as f64 * kept / ms.value * 1e3);
+        let stages = stages.map(|list| interval(&list));
+        let figure = Figure::new(what.clone(), context, ms, floors_ms.iter().sum());
+        let (bytes_up, bytes_down) = bytes;
+        let stages_ms = Some(stages.map(|ms| ms.value));
+        self.push(Figure { stages_ms, tokens_per_s, bytes_up, bytes_down, ..figure });
+        Ok(stages)
+    }
+}
+
+/// Rounds of one kind.
+struct Rounds {
+    what: String,
+    /// Tokens of each text before them.
+    context: usize,
+    texts: usize,
+    spec: Spec,
+    /// Tokens that each text keeps of a round, on average.
+    kept: f64,
+    /// Of draft, verify and commit.
+    floors_ms: [f64; 3],
+}
+
+/// What was measured, of so many texts together.
+fn of_texts(what: &str, texts: usize) -> String {
+    if texts == 1 { what.to_owned() } else { format!("{what}, {texts} texts") }
+}

@@ -1,0 +1,268 @@
+//! A target, its drafters and the backend they run on: how they are loaded, how a prompt is read and
+//! a text begun, and how state is committed.
+
+use crate::choose::Proposer;
+use crate::draft::{Drafter, dflash::Dflash, mtp::Mtp};
+use crate::generation::Generation;
+use crate::judge::token_of;
+use crate::model::{Model, Options, WeightSource};
+use crate::propose::{Failure, Learned, Slot, Spec};
+use crate::sampling::{Constraint, History, Likelihood, Sampler, Sampling};
+use crate::size::{Costs, Curve};
+use crate::stow::Copies;
+use crate::{Error, Row, Sequence};
+use checkpoint::{DrafterConfig, TargetConfig};
+use compute::{Backend, Draw, Drawn, KvType};
+use std::borrow::Cow;
+
+/// Bytes of features that may wait to be taken in: in batches that costs little, and while nobody
+/// drafts nothing at all.
+const MAX_WAITING: usize = 8 << 20;
+
+/// A target, its drafters and the backend they run on.
+pub struct Engine {
+    pub(crate) backend: Box<dyn Backend>,
+    pub(crate) model: Model,
+    /// Who can propose, in the order they are preferred where nothing is known of them.
+    pub(crate) drafters: Vec<Slot>,
+    pub(crate) spec: Spec,
+    pub(crate) costs: Costs,
+    /// Seconds of a commit by its tokens, where no state is folded.
+    pub(crate) commit_costs: Curve,
+    /// What earlier texts taught, which a new one starts from.
+    pub(crate) learned: Learned,
+    /// Blocks of sequences that have copies in the host's memory.
+    pub(crate) copies: Copies,
+}
+
+impl Engine {
+    /// Loads a target and, where one is given, its drafter. `spec` must have the drafter it asks
+    /// for.
+    pub fn load(
+        mut backend: Box<dyn Backend>,
+        target: (&TargetConfig, &dyn WeightSource),
+        drafter: Option<(&DrafterConfig, &dyn WeightSource)>,
+        kv: KvType,
+        spec: Spec,
+    ) -> Result<Self, Error> {
+        let taps = drafter.map_or_else(Vec::new, |(config, _)| config.taps.clone());
+        let options = Options { kv, taps, max_rows: backend.prompt_rows(), ..Options::default() };
+        let model = Model::load(&mut *backend, target.0, target.1, options)?;
+        let mut drafters = Vec::new();
+        if let Some((config, source)) = drafter {
+            drafters.push(Slot::new(Dflash::load(&mut *backend, config, source, &model)?));
+        }
+        if model.config().mtp.is_some() {
+            drafters.push(Slot::new(Mtp::load(&mut *backend, target.1, &model)?));
+        }
+        let is_asked = |slot: &Slot| slot.drafter.shape(spec).is_some();
+        match spec {
+            Spec::Off | Spec::Auto { .. } => {}
+            _ if drafters.iter().any(is_asked) => {}
+            Spec::Mtp { .. } => return Err(Error::NoMtp),
+            Spec::Chain { .. } | Spec::Tree { .. } => return Err(Error::NoDrafter),
+        }
+        let learned = Learned::new(drafters.len());
+        let mut engine = Self {
+            backend,
+            model,
+            drafters,
+            spec,
+            costs: Costs::default(),
+            commit_costs: Curve::default(),
+            learned,
+            copies: Copies::default(),
+        };
+        if matches!(spec, Spec::Auto { .. }) {
+            engine.measure()?;
+        }
+        Ok(engine)
+    }
+
+    /// What everything runs on.
+    pub fn backend(&mut self) -> &mut dyn Backend {
+        &mut *self.backend
+    }
+
+    /// The target.
+    pub fn model(&self) -> &Model {
+        &self.model
+    }
+
+    /// Bytes of the state of a sequence of so many tokens, drafters included.
+    pub fn state_bytes(&self, tokens: usize) -> usize {
+        let drafts = self.drafters.iter().map(|slot| slot.drafter.state_bytes(tokens));
+        self.model.state_bytes(tokens) + drafts.sum::<usize>()
+    }
+
+    /// Logits of the `i`th chosen row of the last pass: [vocab].
+    pub fn logits(&self, i: usize) -> Result<Cow<'_, [f32]>, Error> {
+        self.model.logits(&*self.backend, i)
+    }
+
+    /// How tokens are proposed.
+    pub fn spec(&self) -> Spec {
+        self.spec
+    }
+
+    /// Proposes otherwise in sequences made from now on.
+    pub fn set_spec(&mut self, spec: Spec) {
+        self.spec = spec;
+    }
+
+    /// A drafter by its name, `dflash` or `mtp`, where it is loaded.
+    pub fn drafter(&self, name: &str) -> Option<&dyn Drafter> {
+        self.drafters.iter().map(|slot| &*slot.drafter).find(|drafter| drafter.name() == name)
+    }
+
+    /// What a proposer is called.
+    pub(crate) fn name_of(&self, who: Proposer) -> &'static str {
+        who.map_or("off", |drafter| self.drafters[drafter].drafter.name())
+    }
+
+    /// An empty sequence, with room for what the drafters that `spec` may ask keep.
+    pub fn sequence(&self) -> Sequence {
+        let mut sequence = self.model.sequence();
+        let state = |slot: &Slot| slot.drafter.shape(self.spec).map(|_| slot.drafter.state());
+        sequence.drafts = self.drafters.iter().map(state).collect();
+        sequence
+    }
+
+    /// Rows of the largest pass that decodes.
+    pub(crate) fn decode_rows(&self) -> usize {
+        crate::draft::MAX_NODES + 1
+    }
+
+    /// Reads tokens into a sequence, as many as one pass takes at most: part of a prompt that
+    /// [`Self::begin`] finishes.
+    pub fn read(&mut self, sequence: &mut Sequence, tokens: &[u32]) -> Result<(), Error> {
+        let rows: Vec<Row> = crate::model::chain(tokens, 0).collect();
+        let path: Vec<u32> = (0..tokens.len() as u32).collect();
+        let last = &path[path.len().saturating_sub(1)..];
+        self.reserve(sequence, rows.len())?;
+        self.model.forward_prompt(&mut *self.backend, &rows, last, &[sequence])?;
+        self.commit(0, sequence, &rows, &path)
+    }
+
+    /// Reads `unread` into `sequence`, draws the first token and is ready to go on. `prompt` is all
+    /// that is before it, for the penalties.
+    pub fn begin(
+        &mut self,
+        sequence: Sequence,
+        unread: &[u32],
+        prompt: &[u32],
+        sampling: Sampling,
+        ends: Vec<u32>,
+        progress: impl FnMut(usize),
+    ) -> Result<Generation, Error> {
+        self.begin_within(None, sequence, unread, prompt, sampling, ends, progress)
+    }
+
+    /// Begins a text that stays within `constraint`.
+    pub fn begin_within(
+        &mut self,
+        mut constraint: Option<Box<dyn Constraint>>,
+        mut sequence: Sequence,
+        unread: &[u32],
+        prompt: &[u32],
+        sampling: Sampling,
+        ends: Vec<u32>,
+        mut progress: impl FnMut(usize),
+    ) -> Result<Generation, Error> {
+        if unread.is_empty() {
+            return Err(Error::NothingToRead);
+        }
+        let mut done = 0;
+        for chunk in unread.chunks(self.model.options().max_rows) {
+            self.read(&mut sequence, chunk)?;
+            done += chunk.len();
+            progress(done);
+        }
+        let mut history = History::new(prompt);
+        let mut sampler = Sampler::default();
+        let plain = sampling.plain(sequence.committed()).filter(|_| constraint.is_none());
+        let draws: Vec<Draw> = plain.into_iter().collect();
+        let tip = match self.draw(&draws)? {
+            Some(drawn) => token_of(drawn[0], draws[0].position)?,
+            None => {
+                let (logits, position) = (self.logits(0)?, sequence.committed());
+                sampler.draw_within(
+                    constraint.as_deref_mut(),
+                    &sampling,
+                    &history,
+                    &logits,
+                    position,
+                )?
+            }
+        };
+        history.push(tip);
+        if let Some(constraint) = &mut constraint {
+            constraint.push(tip);
+        }
+        self.absorb(&mut sequence)?;
+        let mut learned = self.learned.for_new_text();
+        let absent = (0..self.drafters.len()).filter(|i| sequence.draft(*i).is_none());
+        absent.for_each(|drafter| learned.choice.leave_out(drafter));
+        let mut text =
+            Generation::new(sequence, tip, sampling, history, sampler, constraint, ends, learned);
+        for (i, slot) in self.drafters.iter().enumerate().filter(|(_, slot)| slot.is_broken) {
+            text.fail(i, slot.drafter.title(), Failure::NotNumbers);
+        }
+        Ok(text)
+    }
+
+    /// How likely the first token of a text was; only right after [`Self::begin`], while its logits
+    /// are there.
+    pub fn first_likelihood(&self, text: &Generation, top: usize) -> Result<Likelihood, Error> {
+        Ok(Likelihood::of(&self.logits(0)?, text.tip, top))
+    }
+
+    /// Sets aside what a commit of `rows` rows needs: nothing is allocated between a pass and its
+    /// commit, so a text that was judged cannot fail for want of room.
+    pub fn reserve(&mut self, sequence: &mut Sequence, rows: usize) -> Result<(), Error> {
+        if sequence.pending_bytes() >= MAX_WAITING {
+            self.absorb(sequence)?;
+        }
+        sequence.reserve(&*self.backend, rows)
+    }
+
+    /// Draws from the first rows of the last pass, where the backend does that.
+    pub(crate) fn draw(&mut self, draws: &[Draw]) -> Result<Option<Vec<Drawn>>, Error> {
+        match draws.is_empty() {
+            true => Ok(None),
+            false => self.model.draw(&mut *self.backend, draws),
+        }
+    }
+
+    /// Takes in what waits for the drafters. Happens by itself where a text begins and goes on; a
+    /// sequence that several will go on from had better have done it before.
+    pub fn absorb(&mut self, sequence: &mut Sequence) -> Result<(), Error> {
+        for (slot, state) in self.drafters.iter_mut().zip(&mut sequence.drafts) {
+            if let Some(state) = state {
+                slot.drafter.absorb(&mut *self.backend, &mut [state])?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes rows of the last pass part of the sequence: keys and values, recurrent state, the
+    /// drafter's features, the next-token block's rows.
+    pub(crate) fn commit(
+        &mut self,
+        index: usize,
+        sequence: &mut Sequence,
+        rows: &[Row],
+        path: &[u32],
+    ) -> Result<(), Error> {
+        self.model.commit(&mut *self.backend, index, sequence, path)?;
+        for (slot, state) in self.drafters.iter().zip(&mut sequence.drafts) {
+            if let Some(state) = state {
+                let tokens = path.iter().map(|row| rows[*row as usize].token);
+                let reads = slot.drafter.reads();
+                self.model.keep(&mut *self.backend, reads, path, &mut state.pending)?;
+                state.follow_all(path.len(), tokens);
+            }
+        }
+        Ok(())
+    }
+}

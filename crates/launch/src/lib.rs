@@ -1,0 +1,37 @@
+//! From flags and files to a running engine: what every verb that runs a model shares, however it
+//! uses it.
+//!
+//! [`ModelFlags`] are the command line's words; [`ModelFlags::open`] finds the files
+//! ([`Loaded`]), [`ModelFlags::load`] takes their weights into a backend ([`Running`]), and
+//! [`answer()`] lets the model answer a prompt.
+#![forbid(unsafe_code)]
+
+mod answer;
+mod device;
+mod device_memory;
+mod draft_flags;
+mod embedded;
+mod loading;
+mod model_flags;
+mod sampling_flags;
+mod watched;
+
+pub use answer::{Answer, Finish, Piece, Question, answer};
+pub use device_memory::{Need, Plan};
+pub use draft_flags::DraftFlags;
+pub use loading::{Loaded, TextSide, WeightSummary};
+pub use model_flags::{DeviceFlags, Mode, ModelFlags, Running};
+pub use sampling_flags::SamplingFlags;
+
+use std::path::Path;
+
+/// Puts the file's name before a message that does not name a file itself.
+pub fn about(path: &Path) -> impl FnOnce(checkpoint::Error) -> anyhow::Error {
+    let path = path.display().to_string();
+    |error| match error {
+        checkpoint::Error::Io { .. }
+        | checkpoint::Error::Json { .. }
+        | checkpoint::Error::NoConfig(_) => error.into(),
+        _ => anyhow::Error::new(error).context(path),
+    }
+}

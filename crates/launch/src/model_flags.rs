@@ -1,0 +1,410 @@
+//! Flags that every verb with a running model shares: which model, and on what.
+
+use crate::about;
+use crate::device::Device;
+use crate::device_memory::{Need, Plan};
+use crate::draft_flags::DraftFlags;
+use crate::loading::{self, Loaded, TextSide, WeightSummary};
+use crate::watched::{self, Watched};
+use anyhow::{Result, bail};
+use checkpoint::{Drafter, TargetConfig};
+use clap::ValueEnum;
+use compute::cuda::{Cuda, Images};
+use compute::{Activations, Backend, Cpu, CpuLevel, Faults, Faulty, KvType};
+use engine::{Engine, Requantised, Spec, WeightSource};
+use formats::BlockType;
+use indicatif::ProgressBar;
+use std::path::{Path, PathBuf};
+
+/// Which model runs where.
+#[derive(clap::Args, Clone, Debug)]
+#[command(next_help_heading = "Model")]
+pub struct ModelFlags {
+    /// Target: a GGUF file or a Hugging Face folder; without it the embedded one runs
+    #[arg(long, value_name = "FILE")]
+    model: Option<PathBuf>,
+    /// Drafter: a GGUF file, a safetensors file or a Hugging Face folder
+    #[arg(long, value_name = "FILE")]
+    draft: Option<PathBuf>,
+    /// How tokens are proposed; auto where there is something to propose with
+    #[arg(long, value_enum)]
+    spec: Option<Mode>,
+    /// Drafted tokens judged in a round, 1 to 63; for MTP its depth, up to 7
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=63))]
+    budget: Option<u8>,
+    /// Rows of a drafter's block, the anchor included; as trained unless given
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(2..=64))]
+    block: Option<u8>,
+    /// Tokens of prompt and answer together; unless given, the model's own limit, on a GPU as much
+    /// of it as fits
+    #[arg(long, value_name = "N")]
+    pub ctx: Option<usize>,
+    /// Chat template to use instead of the model's own: a Jinja file
+    #[arg(long, value_name = "FILE")]
+    chat_template: Option<PathBuf>,
+    #[command(flatten)]
+    /// What it runs on.
+    pub device: DeviceFlags,
+    #[command(flatten)]
+    draft_flags: DraftFlags,
+    /// Quantise a drafter of floats to this type while it is loaded: q8_0, q6_k, q5_k, q4_k or q4_0
+    #[arg(long, value_name = "TYPE", value_parser = quantised, help_heading = "Drafter overrides")]
+    draft_type: Option<BlockType>,
+}
+
+/// What runs, whichever model it is.
+#[derive(clap::Args, Clone, Debug)]
+pub struct DeviceFlags {
+    /// auto, cpu, cuda or cuda:N
+    #[arg(long, value_name = "DEVICE", default_value = "auto")]
+    device: String,
+    /// Threads; as many as there are cores unless given
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    threads: Option<u16>,
+    /// Type of the key/value cache; f16 unless given
+    #[arg(long, value_enum)]
+    kv: Option<Kv>,
+    /// Instructions to use, to compare; the best there are unless given
+    #[arg(long, value_enum)]
+    cpu_level: Option<Level>,
+    /// What weights are multiplied with, to compare
+    #[arg(long, value_enum, default_value = "int8")]
+    activations: Rounding,
+}
+
+/// Modes of `--spec`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Mode {
+    /// Whatever is fastest, round by round
+    Auto,
+    /// No proposals
+    Off,
+    /// The best token of each position of a block
+    Chain,
+    /// The likeliest paths through a block
+    Tree,
+    /// The target's own next-token block
+    Mtp,
+}
+
+impl Mode {
+    /// As `--spec` spells it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Off => "off",
+            Self::Chain => "chain",
+            Self::Tree => "tree",
+            Self::Mtp => "mtp",
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+#[value(rename_all = "snake_case")]
+enum Kv {
+    F16,
+    #[value(name = "q8_0")]
+    Q8,
+    #[value(name = "q4_0")]
+    Q4,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Level {
+    Scalar,
+    Avx2,
+    Avx512,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Rounding {
+    Int8,
+    F32,
+}
+
+/// A model ready to run.
+pub struct Running {
+    /// For people: the file's name, or `embedded`.
+    pub name: String,
+    /// The engine that has taken the model in.
+    pub engine: Engine,
+    /// How tokens are proposed.
+    pub mode: Mode,
+    /// What turns text into tokens and back.
+    pub text: TextSide,
+    /// Tokens of prompt and answer together.
+    pub context: usize,
+    /// What the target's weights are.
+    pub weights: WeightSummary,
+}
+
+impl Running {
+    /// Tokens that there are.
+    pub fn vocab(&self) -> usize {
+        self.engine.model().config().vocab
+    }
+}
+
+impl DeviceFlags {
+    /// A backend as the flags say.
+    pub fn backend(&self) -> Result<Box<dyn Backend>> {
+        match self.open()? {
+            Some(cuda) => Ok(Box::new(cuda)),
+            None => Ok(Box::new(self.cpu()?)),
+        }
+    }
+
+    /// The GPU as the flags say; none where the processor is meant.
+    fn open(&self) -> Result<Option<Cuda>> {
+        Device::parse(&self.device)?.open()
+    }
+
+    /// The number of the GPU that the flags ask for, be it there or not; none where the processor
+    /// is meant.
+    pub fn card(&self) -> Result<Option<usize>> {
+        Ok(match Device::parse(&self.device)? {
+            Device::Cpu => None,
+            Device::Auto => Some(0),
+            Device::Cuda(index) => Some(index),
+        })
+    }
+
+    /// The processor as the flags say.
+    pub fn cpu(&self) -> Result<Cpu> {
+        let level = match self.cpu_level {
+            None => CpuLevel::detect(),
+            Some(Level::Scalar) => CpuLevel::Scalar,
+            Some(Level::Avx2) => CpuLevel::Avx2,
+            Some(Level::Avx512) => CpuLevel::Avx512,
+        };
+        if !level.is_available() {
+            bail!("this processor lacks the instructions of `--cpu-level {level:?}`");
+        }
+        let cores = || std::thread::available_parallelism().map_or(1, |n| n.get());
+        let threads = self.threads.map_or_else(cores, usize::from);
+        let activations = match self.activations {
+            Rounding::Int8 => Activations::Int8,
+            Rounding::F32 => Activations::F32,
+        };
+        Ok(Cpu::new(level, threads, activations))
+    }
+
+    /// The type of the key/value cache.
+    pub fn kv(&self) -> KvType {
+        match self.kv {
+            None | Some(Kv::F16) => KvType::F16,
+            Some(Kv::Q8) => KvType::Q8_0,
+            Some(Kv::Q4) => KvType::Q4_0,
+        }
+    }
+}
+
+impl ModelFlags {
+    /// The same model on the processor, with activations as they are.
+    pub fn on_processor(&self) -> Self {
+        let device = DeviceFlags {
+            device: "cpu".to_owned(),
+            activations: Rounding::F32,
+            ..self.device.clone()
+        };
+        Self { device, ..self.clone() }
+    }
+
+    /// The way of proposing tokens that was asked for; none where all are.
+    pub fn pinned_mode(&self) -> Option<&'static str> {
+        self.spec.map(Mode::name).filter(|name| *name != Mode::Auto.name())
+    }
+
+    /// The first flag that was given of those that say how tokens are proposed or what a cache
+    /// holds.
+    pub fn pinned(&self) -> Option<&'static str> {
+        let given = [
+            ("--spec", self.spec.is_some()),
+            ("--budget", self.budget.is_some()),
+            ("--block", self.block.is_some()),
+            ("--kv", self.device.kv.is_some()),
+        ];
+        given.iter().find(|(_, given)| *given).map(|(flag, _)| *flag)
+    }
+
+    /// Opens the files, without taking weights in.
+    pub fn open(&self) -> Result<Loaded> {
+        let mut loaded = loading::load(
+            self.model.as_deref(),
+            self.draft.as_deref(),
+            &self.draft_flags.overrides(),
+        )?;
+        let flag = self.draft_flags.first().or(self.draft_type.map(|_| "--draft-type"));
+        if let (None, Some(flag)) = (&loaded.drafter, flag) {
+            bail!("`{flag}` is about a drafter, and there is none: give `--draft FILE`");
+        }
+        if let Some(path) = &self.chat_template {
+            loaded.text.template = Ok(loading::template_at(path)?);
+        }
+        Ok(loaded)
+    }
+
+    /// Opens another drafter for that target, under the same overrides.
+    pub fn open_drafter(&self, path: &Path, target: &TargetConfig) -> Result<Drafter> {
+        Drafter::open(path, &self.draft_flags.overrides(), Some(target)).map_err(about(path))
+    }
+
+    /// Loads the model.
+    pub fn load(&self) -> Result<Running> {
+        self.load_with(self.device.kv())
+    }
+
+    /// Loads the model with a cache of that type, whatever the flag says.
+    pub fn load_with(&self, kv: KvType) -> Result<Running> {
+        self.load_over(kv, |backend| backend)
+    }
+
+    /// Loads the model on a backend that fails where `faults` say.
+    pub fn load_faulty(&self, faults: Faults) -> Result<Running> {
+        self.load_over(self.device.kv(), |backend| Box::new(Faulty::new(backend, faults)))
+    }
+
+    /// Loads the model on what `wrap` makes of the backend.
+    fn load_over(
+        &self,
+        kv: KvType,
+        wrap: impl FnOnce(Box<dyn Backend>) -> Box<dyn Backend>,
+    ) -> Result<Running> {
+        let cuda = self.device.open()?;
+        let loaded = self.open()?;
+        let limit = loaded.target.config.context_length;
+        let (mode, spec) = self.spec_for(&loaded)?;
+        let (backend, context): (Box<dyn Backend>, usize) = match cuda {
+            Some(cuda) => {
+                let need = self.need(&loaded, kv, cuda.prompt_rows())?;
+                let free = cuda.memory_info()?.0;
+                let context = need.fit(self.ctx, limit, free, has_float_drafter(&loaded))?;
+                // All that is left is for the state of texts.
+                cuda.budget().set_limit(free.saturating_sub(need.at(context).besides_state()));
+                (Box::new(cuda), context)
+            }
+            None => (Box::new(self.device.cpu()?), self.ctx.unwrap_or(limit)),
+        };
+        let bar = watched::bar(loaded.bytes());
+        let engine = self.take_in(&loaded, wrap(backend), kv, spec, &bar)?;
+        bar.finish_and_clear();
+        let weights = loaded.weights();
+        let Loaded { name, text, .. } = loaded;
+        if context == 0 {
+            bail!("`--ctx 0` leaves no room for a prompt");
+        }
+        if context > limit {
+            eprintln!(
+                "warning: `--ctx {context}` is beyond the {limit} tokens the model was trained to \
+                 read"
+            );
+        }
+        Ok(Running { name, engine, mode, text, context, weights })
+    }
+
+    /// Takes the weights of opened files into a backend.
+    fn take_in(
+        &self,
+        loaded: &Loaded,
+        backend: Box<dyn Backend>,
+        kv: KvType,
+        spec: Spec,
+        bar: &ProgressBar,
+    ) -> Result<Engine> {
+        let Loaded { target, drafter, .. } = loaded;
+        let target_weights = Watched::new(&target.weights, bar);
+        let draft_weights = drafter.as_ref().map(|d| Watched::new(&d.weights, bar));
+        let quantised = match (self.draft_type, &draft_weights) {
+            (Some(ty), Some(weights)) => Some(Requantised { source: weights, ty }),
+            _ => None,
+        };
+        let source = match (&quantised, &draft_weights) {
+            (Some(quantised), _) => Some(quantised as &dyn WeightSource),
+            (None, weights) => weights.as_ref().map(|w| w as &dyn WeightSource),
+        };
+        let pair = drafter.as_ref().zip(source).map(|(d, source)| (&d.config, source));
+        Ok(Engine::load(backend, (&target.config, &target_weights), pair, kv, spec)?)
+    }
+
+    /// What opened files need of a device that reads prompts in passes of `prompt_rows`.
+    pub fn need(&self, loaded: &Loaded, kv: KvType, prompt_rows: usize) -> Result<Need> {
+        Need::count(prompt_rows, |ledger| {
+            self.take_in(loaded, Box::new(ledger), kv, Spec::Off, &ProgressBar::hidden())
+        })
+    }
+
+    /// What the model needs of the GPU asked for, else of the first, at the context asked for or
+    /// its own. One that does not open counts as one that reads prompts 256 tokens at a time.
+    pub fn plan_memory(&self) -> Result<Plan> {
+        let loaded = self.open()?;
+        let context = self.ctx.unwrap_or(loaded.target.config.context_length);
+        let card = Cuda::new(self.device.card()?.unwrap_or(0), Images::Best);
+        let prompt_rows = card.map_or(256, |card| card.prompt_rows());
+        Ok(self.need(&loaded, self.device.kv(), prompt_rows)?.at(context))
+    }
+
+    fn spec_for(&self, loaded: &Loaded) -> Result<(Mode, Spec)> {
+        let trained = loaded.drafter.as_ref().map(|d| d.config.block);
+        self.spec(trained, loaded.target.config.mtp.is_some())
+    }
+
+    /// How to propose, with a drafter trained for blocks of `trained` rows and perhaps a next-token
+    /// block at hand.
+    fn spec(&self, trained: Option<usize>, mtp: bool) -> Result<(Mode, Spec)> {
+        let helpless = trained.is_none() && !mtp;
+        let mode = self.spec.unwrap_or(if helpless { Mode::Off } else { Mode::Auto });
+        let block = match (self.block.map(usize::from), trained) {
+            (Some(block), Some(trained)) if block > trained => {
+                bail!(
+                    "`--block {block}` is more than the {trained} rows the drafter was trained for"
+                );
+            }
+            (block, trained) => block.or(trained).unwrap_or(2),
+        };
+        let budget = |default: usize| self.budget.map_or(default, usize::from);
+        let spec = match mode {
+            Mode::Chain | Mode::Tree if trained.is_none() => {
+                bail!("`--spec {}` needs a drafter: give `--draft FILE`", mode.name())
+            }
+            Mode::Mtp if !mtp => bail!("`--spec mtp`: the model has no MTP block"),
+            Mode::Mtp if budget(3) > 7 => {
+                bail!("`--budget {}`: MTP goes 1 to 7 tokens deep", budget(3))
+            }
+            Mode::Chain if budget(1) >= block => {
+                bail!(
+                    "`--budget {}`: a chain over a block of {block} rows has at most {} tokens",
+                    budget(1),
+                    block - 1
+                )
+            }
+            Mode::Auto if helpless => {
+                bail!("`--spec auto` has nothing to propose with: give `--draft FILE`")
+            }
+            Mode::Off => Spec::Off,
+            Mode::Chain => Spec::Chain { block, budget: budget(block - 1) },
+            Mode::Tree => Spec::Tree { block, budget: budget(22) },
+            Mode::Mtp => Spec::Mtp { depth: budget(3) },
+            Mode::Auto => Spec::Auto { block, budget: budget(63) },
+        };
+        Ok((mode, spec))
+    }
+}
+
+fn quantised(text: &str) -> Result<BlockType, String> {
+    match text {
+        "q8_0" => Ok(BlockType::Q8_0),
+        "q6_k" => Ok(BlockType::Q6_K),
+        "q5_k" => Ok(BlockType::Q5_K),
+        "q4_k" => Ok(BlockType::Q4_K),
+        "q4_0" => Ok(BlockType::Q4_0),
+        _ => Err("q8_0, q6_k, q5_k, q4_k or q4_0 expected".to_owned()),
+    }
+}
+
+fn has_float_drafter(loaded: &Loaded) -> bool {
+    let is_float = |ty: BlockType| matches!(ty, BlockType::F32 | BlockType::F16 | BlockType::BF16);
+    let matrices =
+        loaded.drafter.iter().flat_map(|d| d.weights.iter()).filter(|w| w.shape.len() > 1);
+    matrices.map(|w| w.ty).any(is_float)
+}
