@@ -17,10 +17,6 @@
 //                 ceil(cols / 4096)), 256 threads.
 //
 // A grid may be larger than what a path needs; where it is smaller, blocks take more rows.
-// budget: commit_kv 40
-// budget: commit_tape 48
-// budget: commit_anchors 96
-// budget: keep_rows 40
 #include "fold.cuh"
 
 struct KvText {
@@ -66,12 +62,9 @@ struct KeptRow {
 struct KeepRowsArgs {
   const float* from;
   const KeptRow* rows;
-  int cols, pad;
+  int cols;
 };
 
-static_assert(sizeof(CommitKvArgs) == 40 && sizeof(CommitRecurrentArgs) == 80, "as in src/cuda/ops/commit.rs");
-static_assert(sizeof(KvText) == 16 && sizeof(RecurrentText) == 56, "as in src/cuda/ops/commit.rs");
-static_assert(sizeof(KeepRowsArgs) == 24 && sizeof(KeptRow) == 16, "as in src/cuda/ops/commit.rs");
 static_assert(sizeof(FoldShared) <= 20624, "as launched");
 
 constexpr int KEPT_COLUMNS = 4096;
@@ -88,7 +81,7 @@ __device__ __forceinline__ void copy_token(const u8* from, u8* page, int heads, 
   }
 }
 
-extern "C" __global__ void __launch_bounds__(128) commit_kv(const __grid_constant__ CommitKvArgs a) {
+KERNEL(commit_kv, 40, CommitKvArgs, 128) {
   launch_dependents();
   wait_for_inputs();
   const KvLayout& l = a.layout;
@@ -114,7 +107,7 @@ __device__ __forceinline__ void copy_numbers(const float* from, float* to, int c
   for (int i = 4 * threadIdx.x; i < count; i += 4 * blockDim.x) *(float4*)(to + i) = *(const float4*)(from + i);
 }
 
-extern "C" __global__ void __launch_bounds__(256) commit_tape(const __grid_constant__ CommitRecurrentArgs a) {
+KERNEL(commit_tape, 48, CommitRecurrentArgs, 256) {
   launch_dependents();
   wait_for_inputs();
   const RecurrentLayout& l = a.layout;
@@ -159,8 +152,7 @@ struct CommittedRows {
   }
 };
 
-extern "C" __global__ void __launch_bounds__(FOLD_THREADS) commit_anchors(
-    const __grid_constant__ CommitRecurrentArgs a) {
+KERNEL(commit_anchors, 96, CommitRecurrentArgs, FOLD_THREADS) {
   launch_dependents();
   wait_for_inputs();
   FoldShared& shared = *(FoldShared*)shared_bytes;
@@ -181,7 +173,7 @@ extern "C" __global__ void __launch_bounds__(FOLD_THREADS) commit_anchors(
   }
 }
 
-extern "C" __global__ void __launch_bounds__(256) keep_rows(const __grid_constant__ KeepRowsArgs a) {
+KERNEL(keep_rows, 40, KeepRowsArgs, 256) {
   launch_dependents();
   wait_for_inputs();
   const KeptRow kept = a.rows[blockIdx.x];

@@ -52,7 +52,14 @@ impl CpuLevel {
         Self::ALL.into_iter().rev().find(|l| l.is_available()).unwrap_or(Self::Scalar)
     }
 
-    /// Whether this processor has the level's instructions.
+    /// Whether this build has the level and this processor its instructions.
+    #[cfg(not(x86_lanes))]
+    pub fn is_available(self) -> bool {
+        self == Self::Scalar
+    }
+
+    /// Whether this build has the level and this processor its instructions.
+    #[cfg(x86_lanes)]
     pub fn is_available(self) -> bool {
         use std::arch::is_x86_feature_detected as has;
         let avx2 = has!("avx2") && has!("fma") && has!("f16c");

@@ -7,7 +7,10 @@ use crate::{
     backend::{CommitPath, KvCommit, RecurrentCommit, RowsKept},
     cuda::{
         Cuda,
-        args::{self, Address},
+        args::{
+            Address, CommitKvArgs, CommitRecurrentArgs, KeepRowsArgs, KeptRow, KvText,
+            RecurrentRows, RecurrentText, kernel,
+        },
         block::DeviceMemory,
         captured::Captured,
         driver::{Driver, Shape},
@@ -17,7 +20,7 @@ use crate::{
     plan::Buf,
     recurrent::TAPE_TOKENS,
 };
-use bytemuck::{Pod, Zeroable};
+use bytemuck::Pod;
 use std::sync::Arc;
 
 /// Bytes of `FoldShared` in `kernels/fold.cuh`, rounded up.
@@ -26,74 +29,6 @@ const FOLD_SHARED: u32 = 20624;
 const SLICE: usize = 32;
 /// Columns that a block of `keep_rows` takes.
 const KEPT_COLUMNS: usize = 4096;
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct CommitKvArgs {
-    rows: Address,
-    texts: Address,
-    layout: args::KvLayout,
-    pad: i32,
-}
-
-/// What a commit of keys and values has for each text.
-#[repr(C)]
-#[derive(Clone, Copy, Pod, Zeroable)]
-struct KvText {
-    pages: Address,
-    path: Address,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy, Default)]
-struct RecurrentRows {
-    inputs: Address,
-    keys: Address,
-    deltas: Address,
-    gates: Address,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct CommitRecurrentArgs {
-    rows: RecurrentRows,
-    texts: Address,
-    layout: args::RecurrentLayout,
-}
-
-/// What a commit of recurrent state has for each text.
-#[repr(C)]
-#[derive(Clone, Copy, Pod, Zeroable)]
-struct RecurrentText {
-    base: Address,
-    tape: Address,
-    path: Address,
-    out: [Address; 2],
-    at: [i32; 2],
-    anchors: i32,
-    pad: i32,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct KeepRowsArgs {
-    from: Address,
-    rows: Address,
-    cols: i32,
-    pad: i32,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy, Pod, Zeroable)]
-struct KeptRow {
-    to: Address,
-    row: u64,
-}
-
-// As `kernels/commit.cu` asserts them.
-const _: () = assert!(size_of::<CommitKvArgs>() == 40 && size_of::<CommitRecurrentArgs>() == 80);
-const _: () = assert!(size_of::<KvText>() == 16 && size_of::<RecurrentText>() == 56);
-const _: () = assert!(size_of::<KeepRowsArgs>() == 24 && size_of::<KeptRow>() == 16);
 
 /// Where the buffers of each layer lie, in device memory.
 pub(crate) struct Tables {
@@ -196,7 +131,7 @@ pub(crate) fn kv(
     };
     message.send()?;
     let shape = Shape::new([most_rows as u32, layout.layers as u32, texts.len() as u32], 128);
-    cuda.driver.launch(&cuda.kernels.get("commit_kv")?, shape, &args)
+    cuda.kernels.launch(&cuda.driver, kernel::COMMIT_KV, shape, &args)
 }
 
 /// Folds the anchors that paths make due, then writes their rows to the tapes. Anchors are folded
@@ -241,12 +176,12 @@ pub(crate) fn recurrent(
     message.send()?;
     if due > 0 {
         let shape = Shape::new([(due * (layout.dim / SLICE)) as u32, heads, layers], 256);
-        let function = cuda.kernels.get("commit_anchors")?;
-        cuda.driver.launch(&function, Shape { shared: FOLD_SHARED, ..shape }, &args)?;
+        let shape = Shape { shared: FOLD_SHARED, ..shape };
+        cuda.kernels.launch(&cuda.driver, kernel::COMMIT_ANCHORS, shape, &args)?;
     }
     let rows = most_rows.min(TAPE_TOKENS) as u32;
     let shape = Shape::new([rows, layers, texts.len() as u32], 256);
-    cuda.driver.launch(&cuda.kernels.get("commit_tape")?, shape, &args)
+    cuda.kernels.launch(&cuda.driver, kernel::COMMIT_TAPE, shape, &args)
 }
 
 /// Copies rows of a buffer to where they are kept.
@@ -273,9 +208,8 @@ pub(crate) fn keep_rows(
         from: address(&arena.data[buf.0 as usize]),
         rows: message.add(&list),
         cols: cols as i32,
-        pad: 0,
     };
     message.send()?;
     let grid = [list.len() as u32, cols.div_ceil(KEPT_COLUMNS) as u32, 1];
-    cuda.driver.launch(&cuda.kernels.get("keep_rows")?, Shape::new(grid, 256), &args)
+    cuda.kernels.launch(&cuda.driver, kernel::KEEP_ROWS, Shape::new(grid, 256), &args)
 }
