@@ -56,12 +56,19 @@ pub struct Faults(Arc<Mutex<Calls>>);
 struct Calls {
     counts: [usize; Fault::ALL.len()],
     armed: Option<(Fault, usize)>,
+    /// Launches after which the device is lost.
+    lost_after: Option<usize>,
 }
 
 impl Faults {
     /// Counts from 0 again; the `n`th call of a kind from now on fails, the first being number 0.
     pub fn arm(&self, fault: Option<(Fault, usize)>) {
         *self.calls() = Calls { armed: fault, ..Calls::default() };
+    }
+
+    /// Counts from 0 again; after so many launches the device is lost, and every call fails.
+    pub fn lose_after(&self, launches: usize) {
+        *self.calls() = Calls { lost_after: Some(launches), ..Calls::default() };
     }
 
     /// Calls of a kind since then.
@@ -78,6 +85,11 @@ impl Faults {
         let mut calls = self.calls();
         let number = calls.counts[fault as usize];
         calls.counts[fault as usize] += 1;
+        let launches = calls.counts[Fault::Launch as usize];
+        if calls.lost_after.is_some_and(|most| launches > most) {
+            let reason = "on purpose".to_owned();
+            return Err(Error::Lost { call: fault.name(), reason });
+        }
         match (calls.armed == Some((fault, number)), fault) {
             (false, _) => Ok(()),
             (true, Fault::Allocation) => {
