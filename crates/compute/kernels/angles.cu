@@ -4,7 +4,7 @@
 // The frequencies travel with the launch, so nothing has to be uploaded for them. The angle is
 // rounded to f32 as in the models' own code; its sine and cosine are taken in double, because
 // positions reach 262144. A row is 256 bytes: the launch is the cost. Launch: grid [rows], block
-// ceil(pairs / 32) * 32, no shared memory. budget: angles 48
+// ceil(pairs / 32) * 32, no shared memory.
 #include "forerun.cuh"
 
 constexpr int MAX_PAIRS = 128;
@@ -17,7 +17,7 @@ struct RotaryArgs {
   float frequencies[MAX_PAIRS];
 };
 
-extern "C" __global__ void __launch_bounds__(MAX_PAIRS) angles(const __grid_constant__ RotaryArgs a) {
+KERNEL(angles, 48, RotaryArgs, MAX_PAIRS) {
   launch_dependents();
   const int row = blockIdx.x, pair = threadIdx.x;
   wait_for_inputs();

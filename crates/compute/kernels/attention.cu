@@ -26,9 +26,6 @@
 //         (threads / 2 + 64 slots) * 2 DIM. attention_join: grid rows x heads, block 256. parts and
 //         slots: see
 //         src/cuda/ops/attention.rs.
-// budget: attention_chunks_128 255
-// budget: attention_chunks_256 255
-// budget: attention_join 80
 #include "kv.cuh"
 
 constexpr int TAIL_KEYS = 192;  // at most 126 committed ones and, not causal, 64 of the pass
@@ -383,19 +380,19 @@ template <int DIM> __device__ __forceinline__ void attend(const AttentionArgs& a
   }
 }
 
-extern "C" __global__ void __launch_bounds__(256, 1) attention_chunks_128(const __grid_constant__ AttentionArgs a) {
+KERNEL(attention_chunks_128, 255, AttentionArgs, 256, 1) {
   extern __shared__ __align__(1024) __half tiles[];
   launch_dependents();
   attend<128>(a, tiles);
 }
-extern "C" __global__ void __launch_bounds__(256, 1) attention_chunks_256(const __grid_constant__ AttentionArgs a) {
+KERNEL(attention_chunks_256, 255, AttentionArgs, 256, 1) {
   extern __shared__ __align__(1024) __half tiles[];
   launch_dependents();
   attend<256>(a, tiles);
 }
 
 // Four groups of threads take every fourth part, each thread four columns.
-extern "C" __global__ void __launch_bounds__(256) attention_join(const __grid_constant__ AttentionArgs a) {
+KERNEL(attention_join, 80, AttentionArgs, 256) {
   constexpr int BATCH = 9;
   __shared__ float highest_of[JOIN_PARTS], total_of[JOIN_PARTS];
   __shared__ float4 sums[4][64];

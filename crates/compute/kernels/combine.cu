@@ -3,8 +3,7 @@
 //
 // Floor: 4 (top_k + 2) bytes a number; 16 rows of 2048 with 8 experts: 1.3 MB, all in L2. Latency
 // limits it: a thread takes 4 columns and has the loads of 8 experts in flight. Launch: grid
-// [ceil(cols / 512), rows], block 128, no shared memory. cols is a multiple of 4. budget: combine
-// 72
+// [ceil(cols / 512), rows], block 128, no shared memory. cols is a multiple of 4.
 #include "forerun.cuh"
 
 __device__ __forceinline__ void add_scaled(float4& sum, float weight, const float4& v) {
@@ -14,7 +13,7 @@ __device__ __forceinline__ void add_scaled(float4& sum, float weight, const floa
   sum.w = fmaf(weight, v.w, sum.w);
 }
 
-extern "C" __global__ void __launch_bounds__(128) combine(const __grid_constant__ CombineArgs a) {
+KERNEL(combine, 72, CombineArgs, 128) {
   launch_dependents();
   const int row = blockIdx.y, col = (blockIdx.x * 128 + threadIdx.x) * 4;
   wait_for_inputs();

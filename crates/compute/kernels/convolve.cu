@@ -8,8 +8,7 @@
 // the tape that deltanet reads to the L2. No shared memory.
 //
 // Floor: channels x 4 bytes x (2 rows + taps on the tape + 4 of weight): 1.5 MB at 16 rows of the
-// 27B, 0.4 us; limited by the latency of three dependent loads (taps, tape, inputs). budget:
-// convolve 64
+// 27B, 0.4 us; limited by the latency of three dependent loads (taps, tape, inputs).
 #include "convolve.cuh"
 
 constexpr int HEADS = 8;  // of a block
@@ -54,7 +53,7 @@ __device__ __forceinline__ void prefetch_state(const ConvolveArgs& a) {
   }
 }
 
-extern "C" __global__ void __launch_bounds__(32 * (HEADS + 1)) convolve(const __grid_constant__ ConvolveArgs a) {
+KERNEL(convolve, 64, ConvolveArgs, 32 * (HEADS + 1)) {
   launch_dependents();
   const RecurrentLayout& l = a.layout;
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;

@@ -6,7 +6,7 @@
 // After deltanet_products; deltanet_gate comes behind.
 //
 // Floor: a state of a head is 64 KB: 3.1 MB a layer of the 27B, 0.7 us; limited by FFMA (2 dim^2
-// rows a head: 0.9 us at 16 rows) and the latency of the phases of a group. budget: deltanet 128
+// rows a head: 0.9 us at 16 rows) and the latency of the phases of a group.
 #include "deltanet.cuh"
 
 struct Shared {
@@ -214,7 +214,7 @@ __device__ __forceinline__ void run_group(const DeltaNetArgs& a, Block b, Shared
   __syncthreads();
 }
 
-extern "C" __global__ void __launch_bounds__(FOLD_THREADS, 2) deltanet(const __grid_constant__ DeltaNetArgs a) {
+KERNEL(deltanet, 128, DeltaNetArgs, FOLD_THREADS, 2) {
   launch_dependents();
   Shared& shared = *(Shared*)shared_bytes;
   const RecurrentLayout& l = a.layout;

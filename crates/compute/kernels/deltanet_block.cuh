@@ -15,7 +15,6 @@ struct DecodeArgs {
   const float* weight;  // [TAPS][channels]
   int most_rows;        // that a sequence has, or more
 };
-static_assert(sizeof(DecodeArgs) == 320, "as in src/cuda/ops/deltanet.rs");
 
 // What blocks of a cluster wait for: a group's heads, its products, its sums of squares. Of the
 // last there are two, for every other group: a block may send those of a group while another still

@@ -21,8 +21,7 @@
 // for the inputs); the inputs; heads; products and states; sums; the rows of a group, which need
 // each other's deltas; outputs; the norm, which needs all of the cluster. So nothing in between may
 // load, wait for a store, or branch from one load to the next. Two blocks share a multiprocessor,
-// with 128 registers a thread; on cards with 100 KB of shared memory there is one. budget:
-// deltanet_decode 232
+// with 128 registers a thread; on cards with 100 KB of shared memory there is one.
 #include "deltanet_gather.cuh"
 #include "deltanet_solve.cuh"
 
@@ -33,8 +32,7 @@ constexpr int RESIDENT = 1;
 constexpr int RESIDENT = 2;
 #endif
 
-extern "C" __global__ void __launch_bounds__(FOLD_THREADS, RESIDENT) deltanet_decode(
-    const __grid_constant__ DecodeArgs args) {
+__device__ __forceinline__ void decode(const DecodeArgs& args) {
   launch_dependents();
   const DeltaNetArgs& a = args.net;
   const RecurrentLayout& l = a.layout;
@@ -252,3 +250,5 @@ extern "C" __global__ void __launch_bounds__(FOLD_THREADS, RESIDENT) deltanet_de
     __syncwarp();
   }
 }
+
+KERNEL(deltanet_decode, 232, DecodeArgs, FOLD_THREADS, RESIDENT) { decode(a); }

@@ -7,11 +7,10 @@
 //                    rows / gridDim.y
 //                    (rounded up) rows. Floor: a row's keys, 16 KB a head; limited by three
 //                    dependent loads. deltanet_gate      norm and gate of out. Grid (value_heads /
-//                    8 rounded up, rows), 128 threads. budget: deltanet_products 128 budget:
-//                    deltanet_gate 64
+//                    8 rounded up, rows), 128 threads.
 #include "deltanet.cuh"
 
-extern "C" __global__ void __launch_bounds__(128) deltanet_products(const __grid_constant__ DeltaNetArgs a) {
+KERNEL(deltanet_products, 128, DeltaNetArgs, 128) {
   launch_dependents();
   constexpr int CHUNKS = MAX_DIM / 32, ENTRIES = 4;  // eight lanes share a key; a warp has 16 entries of the list
   const RecurrentLayout& l = a.layout;
@@ -75,7 +74,7 @@ extern "C" __global__ void __launch_bounds__(128) deltanet_products(const __grid
   }
 }
 
-extern "C" __global__ void __launch_bounds__(128) deltanet_gate(const __grid_constant__ DeltaNetArgs a) {
+KERNEL(deltanet_gate, 64, DeltaNetArgs, 128) {
   launch_dependents();
   const RecurrentLayout& l = a.layout;
   // Sixteen lanes have a head, eight columns each.

@@ -4,7 +4,7 @@
 // memory.
 //
 // Grid (dim / 32, value_heads, sequences), 256 threads, dynamic shared memory 88448 bytes (sizeof
-// PromptShared). After deltanet_products; deltanet_gate comes behind. budget: deltanet_prompt 128
+// PromptShared). After deltanet_products; deltanet_gate comes behind.
 #include "deltanet.cuh"
 
 struct PromptShared {
@@ -100,8 +100,7 @@ __device__ __forceinline__ void weigh_ahead(const Ahead& ahead, PromptShared& sh
   }
 }
 
-extern "C" __global__ void __launch_bounds__(FOLD_THREADS, 2) deltanet_prompt(
-    const __grid_constant__ DeltaNetArgs a) {
+KERNEL(deltanet_prompt, 128, DeltaNetArgs, FOLD_THREADS, 2) {
   launch_dependents();
   const RecurrentLayout& l = a.layout;
   PromptShared& shared = *(PromptShared*)shared_bytes;

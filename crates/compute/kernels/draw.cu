@@ -27,7 +27,7 @@
 // together are six. What limits it is the instructions for every number in every pass, and a dozen
 // cluster barriers. Launch: grid [rows * split], block 512, cluster `split`: 8 from compute
 // capability 9.0 on, else 1. No dynamic shared memory. vocab <= 262144. An image for older devices
-// that runs on a newer one leaves all but one block of a row idle. budget: draw 64
+// that runs on a newer one leaves all but one block of a row idle.
 #include "forerun.cuh"
 
 constexpr int THREADS = 512;
@@ -401,7 +401,7 @@ __device__ void pick(const Row& row, u64 floor, u64 number, u32* token, int voca
   cluster_sync();  // no block leaves while another may read its total
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 2) draw(const __grid_constant__ DrawArgs a) {
+KERNEL(draw, 64, DrawArgs, THREADS, 2) {
   __shared__ Shared s;
   launch_dependents();
   const int rank = cluster_rank(), blocks = cluster_blocks(), lane = threadIdx.x & 31;

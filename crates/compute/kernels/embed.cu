@@ -3,7 +3,7 @@
 //
 // Floor: a row of 5120 columns is 2.9 to 10 KB of the table from memory and 20 KB written: one
 // memory latency. A thread decodes 4 columns, which share their scales. Launch: grid [rows,
-// ceil(cols / 1024)], block 256, no shared memory. cols is a multiple of 32. budget: embed 48
+// ceil(cols / 1024)], block 256, no shared memory. cols is a multiple of 32.
 #include "forerun.cuh"
 
 enum TableType {
@@ -118,12 +118,12 @@ __device__ __forceinline__ void decode4(int type, const u8* row, int col, float 
   }
 }
 
-extern "C" __global__ void __launch_bounds__(256) embed(const __grid_constant__ EmbedArgs a) {
+KERNEL(embed, 48, EmbedArgs, 256) {
   launch_dependents();
   const int row = blockIdx.x, col = (blockIdx.y * 256 + threadIdx.x) * 4;
   wait_for_inputs();
   if (col >= a.cols) return;
   float y[4];
-  decode4(a.type, a.table + (size_t)a.pass.tokens[row] * a.row_bytes, col, y);
+  decode4(a.ty, a.table + (size_t)a.pass.tokens[row] * a.row_bytes, col, y);
   *(float4*)(a.out + (size_t)row * a.cols + col) = make_float4(y[0], y[1], y[2], y[3]);
 }

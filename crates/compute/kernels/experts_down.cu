@@ -12,7 +12,7 @@
 // experts, 74 MB (half Q4_K, half Q6_K), 16 us on an H200. What limits: instructions (245 to
 // multiply a Q4_K tile, 350 Q6_K). Launch: grid [row tiles], block 32 * warps, 8 to 16 warps.
 // Dynamic shared memory warps * slots * (slot_bytes + 8) + rows * (top_k + 1) * 4 * (LD + 1) +
-// DOWN_FIXED. budget: experts_down 128
+// DOWN_FIXED.
 #include "experts.cuh"
 
 struct ExpertsDownArgs {
@@ -26,7 +26,6 @@ struct ExpertsDownArgs {
   int rows, top_k;
   int slots, slot_bytes;
 };
-static_assert(sizeof(ExpertsDownArgs) == 160, "mirrored in src/cuda/ops/experts.rs");
 
 // A warp's ring of tiles.
 struct Ring {
@@ -67,7 +66,7 @@ struct Ring {
 
 constexpr int DOWN_FIXED = sizeof(VisitList);
 
-extern "C" __global__ void __launch_bounds__(512) experts_down(const __grid_constant__ ExpertsDownArgs a) {
+KERNEL(experts_down, 128, ExpertsDownArgs, 512) {
   launch_dependents();
   const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3, warps = blockDim.x >> 5;
   const int visit_count = a.rows * a.top_k;

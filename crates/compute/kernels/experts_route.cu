@@ -6,7 +6,7 @@
 // inputs are there. Latency limits it: x, one reduction, one product, one sum. Every block of some
 // rows makes their norm again. Launch: grid [row tiles of the router and of the shared gate,
 // ceil(rows / block_rows)], block cols / 8: warp k has the columns of tile k. Dynamic shared memory
-// cols / 256 * (tile_bytes + ROUTE_WARP). budget: experts_route 128
+// cols / 256 * (tile_bytes + ROUTE_WARP).
 #include "experts.cuh"
 
 constexpr int X_ROW = 264;  // halves from one activation row to the next in shared memory
@@ -20,11 +20,10 @@ struct ExpertsRouteArgs {
   float eps;
   int pad;
 };
-static_assert(sizeof(ExpertsRouteArgs) == 120, "mirrored in src/cuda/ops/experts.rs");
 
 constexpr int ROUTE_WARP = GROUP * X_ROW * 2 + GROUP * 4 + 8;  // bytes of shared memory a warp
 
-extern "C" __global__ void __launch_bounds__(512) experts_route(const __grid_constant__ ExpertsRouteArgs a) {
+KERNEL(experts_route, 128, ExpertsRouteArgs, 512) {
   launch_dependents();
   const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, warps = blockDim.x >> 5, col = threadIdx.x * 8;
   const int g = lane >> 2, t = lane & 3, router_tiles = (a.router.rows + 15) / 16;

@@ -16,7 +16,7 @@
 // experts, 120 MB, 27 us on an H200; at 1 row 10.6 MB, 2.3 us. What limits: instructions (490 to
 // multiply two Q4_K tiles), at few rows the chain choice, groups, first weights, product, sum.
 // Launch: grid any, block 256, two of them a multiprocessor. Dynamic shared memory stages *
-// stage_bytes + UP_FIXED. budget: experts_up 128
+// stage_bytes + UP_FIXED.
 #include "experts.cuh"
 
 constexpr int UP_WARPS = 8;
@@ -36,7 +36,6 @@ struct ExpertsUpArgs {
   float scale;
   int ahead, pad;           // groups whose tiles of `down` are to be in L2 when experts_down begins
 };
-static_assert(sizeof(ExpertsUpArgs) == 240, "mirrored in src/cuda/ops/experts.rs");
 
 // n / by of numbers whose product with `by` is below 2^32.
 struct Divisor {
@@ -119,7 +118,7 @@ __device__ __forceinline__ void choose(const ExpertsUpArgs& a, Visits& visits, i
   }
 }
 
-extern "C" __global__ void __launch_bounds__(32 * UP_WARPS, 2) experts_up(const __grid_constant__ ExpertsUpArgs a) {
+KERNEL(experts_up, 128, ExpertsUpArgs, 32 * UP_WARPS, 2) {
   const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3, columns = a.x.ld / 256;
   u8* stages = shared_memory();  // [stages][stage_bytes]
   u8* memory = stages + a.stages * a.stage_bytes;

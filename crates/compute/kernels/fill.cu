@@ -4,7 +4,7 @@
 // Launch: any grid, block 256; a thread takes 16-byte pieces in turn. Which bytes of a tile are
 // scales: Q4_K and Q5_K d and dmin, the first 4 of every 16 in 2048..2304 (the other 12 are 6-bit
 // scales and mins, any bits are valid); Q6_K d, 3328..3360 (3072..3328 are int8 scales, any are
-// valid); Q8_0 d, 4096..4352; F16 has none, every half is a weight. budget: fill_tiles 40
+// valid); Q8_0 d, 4096..4352; F16 has none, every half is a weight.
 #include "tiles.cuh"
 
 struct FillTilesArgs {
@@ -23,7 +23,7 @@ __device__ __forceinline__ u64 mix(u64 v) {  // splitmix64
 }
 __device__ __forceinline__ u32 half_bits(float v) { return __half_as_ushort(__float2half_rn(v)); }
 
-extern "C" __global__ void __launch_bounds__(256) fill_tiles(const FillTilesArgs a) {
+KERNEL(fill_tiles, 40, FillTilesArgs, 256) {
   launch_dependents();
   wait_for_inputs();
   const u32 in_tile = tile_bytes(a.format) / 16;

@@ -1,6 +1,5 @@
-// What every kernel shares: the pass as the device sees it, activations, and the arguments of each
-// op. The structs here are mirrored field by field in src/cuda/args.rs; both sides assert their
-// sizes.
+// What every kernel shares: how it is declared, the pass as the device sees it, activations, and
+// the arguments of each op.
 //
 // Conventions. Rows of f32 numbers are [rows][cols] without padding. Matrices are multiplied with
 // activations: f16 rows padded to whole superblocks of 256 columns. Nothing here depends on how
@@ -12,6 +11,14 @@
 typedef unsigned char u8;
 typedef unsigned int u32;
 typedef unsigned long long u64;
+
+// Declares a kernel of one argument `a`: its name, the registers that ptxas may give it
+// (scripts/check-kernels holds it to them), the struct `a` is, and its launch bounds. When the
+// crate is built, build/declarations.rs makes from this a constant to launch the kernel by, and the
+// struct in Rust. So a kernel, or a macro called ..._KERNEL that makes some, begins its line, and a
+// struct that is passed has fields alone: numbers, pointers, other such structs, arrays of them.
+#define KERNEL(NAME, REGISTERS, ARGS, ...) \
+  extern "C" __global__ void __launch_bounds__(__VA_ARGS__) NAME(const __grid_constant__ ARGS a)
 
 constexpr int PAGE_TOKENS = 64;    // tokens in a key/value page
 constexpr int ANCHOR_TOKENS = 32;  // Gated DeltaNet anchors stand at multiples of this
@@ -84,7 +91,7 @@ struct RecurrentLayout {  // offsets in floats; see src/recurrent.rs
 
 // ------------------------------------------------------------------ arguments of the ops
 
-struct EmbedArgs { Pass pass; const u8* table; int type; int cols; int row_bytes; float* out; };  // table as in the file
+struct EmbedArgs { Pass pass; const u8* table; int ty; int cols; int row_bytes; float* out; };  // table as in the file
 struct NormArgs {  // x += add; tap = x; out[offset..] = rms(x) * weight
   float* x; const float* add; const float* weight; float* tap; Activation out;
   int rows, cols, tap_stride, tap_offset, offset; float eps;
@@ -122,11 +129,6 @@ struct DeltaNetArgs {
   float* deltas; float* gates; float* products; float* states;
   Activation out; RecurrentLayout layout; int layer, slots; float eps;
 };
-
-// As src/cuda/args.rs asserts them.
-static_assert(sizeof(Sequence) == 72 && sizeof(Step) == 32 && sizeof(Pass) == 104, "mirrored in args.rs");
-static_assert(sizeof(Activation) == 32 && sizeof(KvLayout) == 20 && sizeof(RecurrentLayout) == 40, "mirrored in args.rs");
-static_assert(sizeof(NormArgs) == 88 && sizeof(AttentionArgs) == 224 && sizeof(DeltaNetArgs) == 296, "mirrored in args.rs");
 
 // ------------------------------------------------------------------ activations
 

@@ -2,10 +2,10 @@
 //
 // Floor: 4 bytes read and 6.1 written a number; 16 rows of 5120: 0.8 MB, all in L2. A launch costs
 // more than the copy. Launch: grid [ceil(cols / 1024), rows], block 128, no shared memory. A thread
-// takes 8 columns. budget: load 40
+// takes 8 columns.
 #include "forerun.cuh"
 
-extern "C" __global__ void __launch_bounds__(128) load(const __grid_constant__ LoadArgs a) {
+KERNEL(load, 40, LoadArgs, 128) {
   launch_dependents();
   const int row = blockIdx.y, col = (blockIdx.x * 128 + threadIdx.x) * 8;
   wait_for_inputs();

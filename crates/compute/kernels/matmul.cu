@@ -2,22 +2,19 @@
 //
 // Launch: matmul_8 / _16 for up to 8 / 16 rows, with the format's name or `mixed`; grid slices *
 // shares, block 32 * warps (see THREADS), cluster slices (1 if join), shared bytes as in
-// matmul.cuh. matmul_join: grid ceil(tiles * 4 * rows / 256), block 256. budget: matmul_8_q4_k 255
-// budget: matmul_8_q6_k 255 budget: matmul_8_q8_0 255 budget: matmul_8_mixed 255 budget:
-// matmul_16_q4_k 255 budget: matmul_16_q6_k 255 budget: matmul_16_q8_0 255 budget: matmul_16_mixed
-// 255 budget: matmul_join 40
+// matmul.cuh. matmul_join: grid ceil(tiles * 4 * rows / 256), block 256.
 #include "matmul.cuh"
 
-MATMUL(matmul_8_q4_k, 1, TILE_Q4_K)
-MATMUL(matmul_8_q6_k, 1, TILE_Q6_K)
-MATMUL(matmul_8_q8_0, 1, TILE_Q8_0)
-MATMUL(matmul_8_mixed, 1, MIXED)
-MATMUL(matmul_16_q4_k, 2, TILE_Q4_K)
-MATMUL(matmul_16_q6_k, 2, TILE_Q6_K)
-MATMUL(matmul_16_q8_0, 2, TILE_Q8_0)
-MATMUL(matmul_16_mixed, 2, MIXED)
+MATMUL_KERNEL(matmul_8_q4_k, 255, 1, TILE_Q4_K)
+MATMUL_KERNEL(matmul_8_q6_k, 255, 1, TILE_Q6_K)
+MATMUL_KERNEL(matmul_8_q8_0, 255, 1, TILE_Q8_0)
+MATMUL_KERNEL(matmul_8_mixed, 255, 1, MIXED)
+MATMUL_KERNEL(matmul_16_q4_k, 255, 2, TILE_Q4_K)
+MATMUL_KERNEL(matmul_16_q6_k, 255, 2, TILE_Q6_K)
+MATMUL_KERNEL(matmul_16_q8_0, 255, 2, TILE_Q8_0)
+MATMUL_KERNEL(matmul_16_mixed, 255, 2, MIXED)
 
-extern "C" __global__ void __launch_bounds__(256) matmul_join(const __grid_constant__ MatmulArgs a) {
+KERNEL(matmul_join, 40, MatmulArgs, 256) {
   launch_dependents();
   wait_for_inputs();
   const int i = blockIdx.x * 256 + threadIdx.x;

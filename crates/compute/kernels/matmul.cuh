@@ -68,7 +68,6 @@ struct MatmulArgs {
   const int2* units;  // these are matmul_hopper.cu's
   const int2* chains;
 };
-static_assert(sizeof(MatmulArgs) == 400, "mirrored in src/cuda/ops/matmul.rs");
 
 // n / d for n below 2^22, in fewer steps than the compiler's.
 __device__ __forceinline__ int quotient(int n, int d) {
@@ -394,7 +393,5 @@ constexpr int THREADS = 512;
 constexpr int THREADS = 256;
 #endif
 
-#define MATMUL(NAME, N8, FORMAT)                                                                              \
-  extern "C" __global__ void __launch_bounds__(THREADS, 1) NAME(const __grid_constant__ MatmulArgs a) {       \
-    matmul<N8, FORMAT>(a);                                                                                    \
-  }
+#define MATMUL_KERNEL(NAME, REGISTERS, N8, FORMAT) \
+  KERNEL(NAME, REGISTERS, MatmulArgs, THREADS, 1) { matmul<N8, FORMAT>(a); }

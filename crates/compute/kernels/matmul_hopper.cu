@@ -19,11 +19,7 @@
 // slices, block 32 * warps, of which there need not be as many as matmul.cuh has: at most 16, 12
 // where N is above 32; shared bytes
 //   warps * stages * stage_bytes + held * N * 544 + (no workspace: (slices - 1) * owned * N * 64) +
-//   8 budget: matmul_hopper_24_q4_k 128 budget: matmul_hopper_24_q6_k 128 budget:
-//   matmul_hopper_24_mixed 128 budget: matmul_hopper_32_q4_k 128 budget: matmul_hopper_32_q6_k 128
-//   budget: matmul_hopper_32_mixed 128 budget: matmul_hopper_48_q4_k 168 budget:
-//   matmul_hopper_48_q6_k 168 budget: matmul_hopper_48_mixed 168 budget: matmul_hopper_64_q4_k 168
-//   budget: matmul_hopper_64_q6_k 168 budget: matmul_hopper_64_mixed 168
+//   8
 #define REGISTERS_ARE_SCARCE
 #include "matmul.cuh"
 #include "wgmma.cuh"
@@ -358,20 +354,19 @@ template <int N8, int FORMAT> __device__ __forceinline__ void matmul_hopper(cons
   else totals.add(a, b);
 }
 
-#define HOPPER(NAME, LIMIT, N8, FORMAT)                                                                       \
-  extern "C" __global__ void __launch_bounds__(LIMIT, 1) NAME(const __grid_constant__ MatmulArgs a) {         \
-    matmul_hopper<N8, FORMAT>(a);                                                                             \
-  }
-HOPPER(matmul_hopper_24_q4_k, 512, 3, TILE_Q4_K)
-HOPPER(matmul_hopper_24_q6_k, 512, 3, TILE_Q6_K)
-HOPPER(matmul_hopper_24_mixed, 512, 3, MIXED)
-HOPPER(matmul_hopper_32_q4_k, 512, 4, TILE_Q4_K)
-HOPPER(matmul_hopper_32_q6_k, 512, 4, TILE_Q6_K)
-HOPPER(matmul_hopper_32_mixed, 512, 4, MIXED)
-HOPPER(matmul_hopper_48_q4_k, 384, 6, TILE_Q4_K)
-HOPPER(matmul_hopper_48_q6_k, 384, 6, TILE_Q6_K)
-HOPPER(matmul_hopper_48_mixed, 384, 6, MIXED)
-HOPPER(matmul_hopper_64_q4_k, 384, 8, TILE_Q4_K)
-HOPPER(matmul_hopper_64_q6_k, 384, 8, TILE_Q6_K)
-HOPPER(matmul_hopper_64_mixed, 384, 8, MIXED)
+#define HOPPER_KERNEL(NAME, REGISTERS, LIMIT, N8, FORMAT) \
+  KERNEL(NAME, REGISTERS, MatmulArgs, LIMIT, 1) { matmul_hopper<N8, FORMAT>(a); }
+
+HOPPER_KERNEL(matmul_hopper_24_q4_k, 128, 512, 3, TILE_Q4_K)
+HOPPER_KERNEL(matmul_hopper_24_q6_k, 128, 512, 3, TILE_Q6_K)
+HOPPER_KERNEL(matmul_hopper_24_mixed, 128, 512, 3, MIXED)
+HOPPER_KERNEL(matmul_hopper_32_q4_k, 128, 512, 4, TILE_Q4_K)
+HOPPER_KERNEL(matmul_hopper_32_q6_k, 128, 512, 4, TILE_Q6_K)
+HOPPER_KERNEL(matmul_hopper_32_mixed, 128, 512, 4, MIXED)
+HOPPER_KERNEL(matmul_hopper_48_q4_k, 168, 384, 6, TILE_Q4_K)
+HOPPER_KERNEL(matmul_hopper_48_q6_k, 168, 384, 6, TILE_Q6_K)
+HOPPER_KERNEL(matmul_hopper_48_mixed, 168, 384, 6, MIXED)
+HOPPER_KERNEL(matmul_hopper_64_q4_k, 168, 384, 8, TILE_Q4_K)
+HOPPER_KERNEL(matmul_hopper_64_q6_k, 168, 384, 8, TILE_Q6_K)
+HOPPER_KERNEL(matmul_hopper_64_mixed, 168, 384, 8, MIXED)
 #endif

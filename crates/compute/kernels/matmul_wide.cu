@@ -5,17 +5,15 @@
 // 32 rows.
 //
 // Launch: matmul_24 / _32 for up to 24 / 32 rows, with the format's name or `mixed`; otherwise as
-// in matmul.cu. The accumulators of 32 rows leave registers for 8 warps. budget: matmul_24_q4_k 255
-// budget: matmul_24_q6_k 255 budget: matmul_24_mixed 255 budget: matmul_32_q4_k 255 budget:
-// matmul_32_q6_k 255 budget: matmul_32_mixed 255
+// in matmul.cu. The accumulators of 32 rows leave registers for 8 warps.
 #define REGISTERS_ARE_SCARCE
 #include "matmul.cuh"
 
-MATMUL(matmul_24_q4_k, 3, TILE_Q4_K)
-MATMUL(matmul_24_q6_k, 3, TILE_Q6_K)
-MATMUL(matmul_24_mixed, 3, MIXED)
+MATMUL_KERNEL(matmul_24_q4_k, 255, 3, TILE_Q4_K)
+MATMUL_KERNEL(matmul_24_q6_k, 255, 3, TILE_Q6_K)
+MATMUL_KERNEL(matmul_24_mixed, 255, 3, MIXED)
 #ifndef WARPS_16
-MATMUL(matmul_32_q4_k, 4, TILE_Q4_K)
-MATMUL(matmul_32_q6_k, 4, TILE_Q6_K)
-MATMUL(matmul_32_mixed, 4, MIXED)
+MATMUL_KERNEL(matmul_32_q4_k, 255, 4, TILE_Q4_K)
+MATMUL_KERNEL(matmul_32_q6_k, 255, 4, TILE_Q6_K)
+MATMUL_KERNEL(matmul_32_mixed, 255, 4, MIXED)
 #endif

@@ -5,7 +5,7 @@
 // chain launch, load, one reduction, store: a thread takes 8 columns and keeps them in registers,
 // so a row is read once and there is one barrier. The order of the sum follows from the columns
 // alone. Launch: grid [rows], block ceil(cols / 256) * 32 (cols <= 8192, a multiple of 32), no
-// dynamic shared memory. budget: rms_norm 40
+// dynamic shared memory.
 #include "forerun.cuh"
 
 __device__ __forceinline__ float warp_sum(float v) {
@@ -24,7 +24,7 @@ __device__ __forceinline__ void write8(float* to, const float (&v)[8]) {
   ((float4*)to)[1] = make_float4(v[4], v[5], v[6], v[7]);
 }
 
-extern "C" __global__ void __launch_bounds__(1024) rms_norm(const __grid_constant__ NormArgs a) {
+KERNEL(rms_norm, 40, NormArgs, 1024) {
   __shared__ float sums[32];
   launch_dependents();
   const int row = blockIdx.x, col = threadIdx.x * 8, lane = threadIdx.x & 31;

@@ -10,7 +10,6 @@ struct MatmulProduct {
   float* out;        // [activation rows][out_stride]
   int rows, out_stride, format, first_tile;
 };
-static_assert(sizeof(MatmulProduct) == 32, "mirrored in src/cuda/ops/matmul.rs");
 
 // The product that a row tile belongs to. Args: products, product_count, tiles (of all of them).
 template <class Args> __device__ __forceinline__ int end_of(const Args& a, int product) {

@@ -11,7 +11,7 @@
 //
 // Launch: prompt_attention_DIM (DIM 128 or 256, the next one to head_dim): grid heads x (rows / 64
 // + 2 sequences), block 128, dynamic shared 3 * 64 * DIM * 2 (98304 or 49152). Blocks that find no
-// rows end at once. budget: prompt_attention_128 255 budget: prompt_attention_256 255
+// rows end at once.
 #include "kv.cuh"
 
 // What a block works on. In shared memory: registers are short.
@@ -121,15 +121,13 @@ template <int DIM> __device__ __forceinline__ void attend(const AttentionArgs& a
   }
 }
 
-extern "C" __global__ void __launch_bounds__(ATTENTION_THREADS, 2)
-    prompt_attention_128(const __grid_constant__ AttentionArgs a) {
+KERNEL(prompt_attention_128, 255, AttentionArgs, ATTENTION_THREADS, 2) {
   extern __shared__ __align__(1024) __half tiles[];
   launch_dependents();
   wait_for_inputs();
   attend<128>(a, tiles);
 }
-extern "C" __global__ void __launch_bounds__(ATTENTION_THREADS, 2)
-    prompt_attention_256(const __grid_constant__ AttentionArgs a) {
+KERNEL(prompt_attention_256, 255, AttentionArgs, ATTENTION_THREADS, 2) {
   extern __shared__ __align__(1024) __half tiles[];
   launch_dependents();
   wait_for_inputs();

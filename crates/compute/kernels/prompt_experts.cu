@@ -3,7 +3,7 @@
 // 64. prompt_multiply.cuh has the arithmetic.
 //
 // Grid multiprocessors (blocks loop over groups and 256 weight rows), block 256, shared 4 64 128 +
-// 4 (experts + 1). budget: prompt_experts 255
+// 4 (experts + 1).
 #include "prompt_multiply.cuh"
 
 struct PromptExpertsArgs {
@@ -13,7 +13,6 @@ struct PromptExpertsArgs {
   int ld, experts, divisor, count;  // x row of a visit is visit / divisor: top_k, or 1 where x has a row per visit
   PromptProduct products[MAX_PRODUCTS];
 };
-static_assert(sizeof(PromptExpertsArgs) == 232, "as in src/cuda/ops/prompt_matmul.rs");
 
 constexpr int GROUP = 64;  // visits of one expert multiplied together
 
@@ -26,7 +25,7 @@ struct VisitRows {
   __device__ __forceinline__ int out(int n) const { return n < count ? (int)visits[n] : -1; }
 };
 
-extern "C" __global__ void __launch_bounds__(256) prompt_experts(const __grid_constant__ PromptExpertsArgs a) {
+KERNEL(prompt_experts, 255, PromptExpertsArgs, 256) {
   launch_dependents();
   u8* stages = shared_memory();
   u32* groups = (u32*)(stages + STAGES * GROUP * 128);  // [experts + 1]: groups of visits before each expert

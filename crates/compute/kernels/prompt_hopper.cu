@@ -5,23 +5,6 @@
 //
 // prompt_hopper_FORMAT_BN: BM 256 (HALVES 2); prompt_hopper_half_FORMAT: BM 128, BN 128.
 //   grid min(multiprocessors, tiles), block 384, shared as in prompt_hopper.cuh.
-// budget: prompt_hopper_q4_k_96 168
-// budget: prompt_hopper_q4_k_128 168
-// budget: prompt_hopper_q4_k_160 168
-// budget: prompt_hopper_q5_k_96 168
-// budget: prompt_hopper_q5_k_128 168
-// budget: prompt_hopper_q5_k_160 168
-// budget: prompt_hopper_q6_k_96 168
-// budget: prompt_hopper_q6_k_128 168
-// budget: prompt_hopper_q6_k_160 168
-// budget: prompt_hopper_q8_0_96 168
-// budget: prompt_hopper_q8_0_128 168
-// budget: prompt_hopper_q8_0_160 168
-// budget: prompt_hopper_half_q4_k 168
-// budget: prompt_hopper_half_q5_k 168
-// budget: prompt_hopper_half_q6_k 168
-// budget: prompt_hopper_half_q8_0 168
-// budget: prompt_hopper_half_f16 168
 #include "prompt_hopper.cuh"
 
 struct alignas(64) TensorMap {  // as the driver writes it
@@ -34,7 +17,6 @@ struct HopperArgs {
   int slots;    // weight tiles that a warp has room for
   PromptProduct products[MAX_PRODUCTS];
 };
-static_assert(sizeof(HopperArgs) == 384, "as in src/cuda/ops/prompt_matmul/hopper.rs");
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(FORERUN_EMULATION)
 #ifndef FORERUN_EMULATION
@@ -86,18 +68,24 @@ template <int HALVES_, int BN_> struct Rows {
 };
 
 // One format a kernel: with several, ptxas spills.
-#define FORERUN_HOPPER(NAME, FORMAT, HALVES, BN)                                                   \
-  extern "C" __global__ void __launch_bounds__(384, 1) NAME(const __grid_constant__ HopperArgs a) { \
-    hopper_block<FORMAT>(Rows<HALVES, BN>{a});                                                     \
-  }
-#define FORERUN_HOPPER_FORMAT(NAME, FORMAT)                 \
-  FORERUN_HOPPER(prompt_hopper_##NAME##_96, FORMAT, 2, 96)   \
-  FORERUN_HOPPER(prompt_hopper_##NAME##_128, FORMAT, 2, 128) \
-  FORERUN_HOPPER(prompt_hopper_##NAME##_160, FORMAT, 2, 160) \
-  FORERUN_HOPPER(prompt_hopper_half_##NAME, FORMAT, 1, 128)
-FORERUN_HOPPER_FORMAT(q4_k, TILE_Q4_K)
-FORERUN_HOPPER_FORMAT(q5_k, TILE_Q5_K)
-FORERUN_HOPPER_FORMAT(q6_k, TILE_Q6_K)
-FORERUN_HOPPER_FORMAT(q8_0, TILE_Q8_0)
-FORERUN_HOPPER(prompt_hopper_half_f16, TILE_F16, 1, 128)
+#define PROMPT_KERNEL(NAME, REGISTERS, FORMAT, HALVES, BN) \
+  KERNEL(NAME, REGISTERS, HopperArgs, 384, 1) { hopper_block<FORMAT>(Rows<HALVES, BN>{a}); }
+
+PROMPT_KERNEL(prompt_hopper_q4_k_96, 168, TILE_Q4_K, 2, 96)
+PROMPT_KERNEL(prompt_hopper_q4_k_128, 168, TILE_Q4_K, 2, 128)
+PROMPT_KERNEL(prompt_hopper_q4_k_160, 168, TILE_Q4_K, 2, 160)
+PROMPT_KERNEL(prompt_hopper_half_q4_k, 168, TILE_Q4_K, 1, 128)
+PROMPT_KERNEL(prompt_hopper_q5_k_96, 168, TILE_Q5_K, 2, 96)
+PROMPT_KERNEL(prompt_hopper_q5_k_128, 168, TILE_Q5_K, 2, 128)
+PROMPT_KERNEL(prompt_hopper_q5_k_160, 168, TILE_Q5_K, 2, 160)
+PROMPT_KERNEL(prompt_hopper_half_q5_k, 168, TILE_Q5_K, 1, 128)
+PROMPT_KERNEL(prompt_hopper_q6_k_96, 168, TILE_Q6_K, 2, 96)
+PROMPT_KERNEL(prompt_hopper_q6_k_128, 168, TILE_Q6_K, 2, 128)
+PROMPT_KERNEL(prompt_hopper_q6_k_160, 168, TILE_Q6_K, 2, 160)
+PROMPT_KERNEL(prompt_hopper_half_q6_k, 168, TILE_Q6_K, 1, 128)
+PROMPT_KERNEL(prompt_hopper_q8_0_96, 168, TILE_Q8_0, 2, 96)
+PROMPT_KERNEL(prompt_hopper_q8_0_128, 168, TILE_Q8_0, 2, 128)
+PROMPT_KERNEL(prompt_hopper_q8_0_160, 168, TILE_Q8_0, 2, 160)
+PROMPT_KERNEL(prompt_hopper_half_q8_0, 168, TILE_Q8_0, 1, 128)
+PROMPT_KERNEL(prompt_hopper_half_f16, 168, TILE_F16, 1, 128)
 #endif

@@ -3,14 +3,6 @@
 // warps gather x: 16-byte pieces, turned by the row as wgmma reads them.
 //
 // prompt_hopper_experts_FORMAT_BN: grid multiprocessors, block and shared as in prompt_hopper.cuh.
-// budget: prompt_hopper_experts_q4_k_64 168
-// budget: prompt_hopper_experts_q4_k_96 168
-// budget: prompt_hopper_experts_q5_k_64 168
-// budget: prompt_hopper_experts_q5_k_96 168
-// budget: prompt_hopper_experts_q6_k_64 168
-// budget: prompt_hopper_experts_q6_k_96 168
-// budget: prompt_hopper_experts_q8_0_64 168
-// budget: prompt_hopper_experts_q8_0_96 168
 #include "prompt_hopper.cuh"
 
 struct HopperExpertsArgs {
@@ -22,7 +14,6 @@ struct HopperExpertsArgs {
   int slots;          // weight tiles that a warp has room for
   PromptProduct products[MAX_PRODUCTS];
 };
-static_assert(sizeof(HopperExpertsArgs) == 240, "as in src/cuda/ops/prompt_matmul/hopper.rs");
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(FORERUN_EMULATION)
 #ifndef FORERUN_EMULATION
@@ -126,15 +117,15 @@ template <int FORMAT, int BN> __device__ __forceinline__ void experts_block(cons
 }
 
 // One format a kernel: with several, ptxas spills.
-#define FORERUN_HOPPER(NAME, FORMAT, BN)                                                                   \
-  extern "C" __global__ void __launch_bounds__(384, 1) NAME(const __grid_constant__ HopperExpertsArgs a) { \
-    experts_block<FORMAT, BN>(a);                                                                          \
-  }
-#define FORERUN_HOPPER_FORMAT(NAME, FORMAT)                   \
-  FORERUN_HOPPER(prompt_hopper_experts_##NAME##_64, FORMAT, 64) \
-  FORERUN_HOPPER(prompt_hopper_experts_##NAME##_96, FORMAT, 96)
-FORERUN_HOPPER_FORMAT(q4_k, TILE_Q4_K)
-FORERUN_HOPPER_FORMAT(q5_k, TILE_Q5_K)
-FORERUN_HOPPER_FORMAT(q6_k, TILE_Q6_K)
-FORERUN_HOPPER_FORMAT(q8_0, TILE_Q8_0)
+#define EXPERTS_KERNEL(NAME, REGISTERS, FORMAT, BN) \
+  KERNEL(NAME, REGISTERS, HopperExpertsArgs, 384, 1) { experts_block<FORMAT, BN>(a); }
+
+EXPERTS_KERNEL(prompt_hopper_experts_q4_k_64, 168, TILE_Q4_K, 64)
+EXPERTS_KERNEL(prompt_hopper_experts_q4_k_96, 168, TILE_Q4_K, 96)
+EXPERTS_KERNEL(prompt_hopper_experts_q5_k_64, 168, TILE_Q5_K, 64)
+EXPERTS_KERNEL(prompt_hopper_experts_q5_k_96, 168, TILE_Q5_K, 96)
+EXPERTS_KERNEL(prompt_hopper_experts_q6_k_64, 168, TILE_Q6_K, 64)
+EXPERTS_KERNEL(prompt_hopper_experts_q6_k_96, 168, TILE_Q6_K, 96)
+EXPERTS_KERNEL(prompt_hopper_experts_q8_0_64, 168, TILE_Q8_0, 64)
+EXPERTS_KERNEL(prompt_hopper_experts_q8_0_96, 168, TILE_Q8_0, 96)
 #endif

@@ -7,7 +7,7 @@
 //
 // 8 warps, a warp multiplies 32 weight rows by 64 x rows. Grid [ceil(rows / BN), sum over products
 // of ceil(M / BM)], BN = 64 warps_n, BM = 256 / warps_n, warps_n 1 or 2; block 256, shared 4 BN
-// 128. budget: prompt_matmul 255
+// 128.
 #include "prompt_multiply.cuh"
 
 struct PromptArgs {
@@ -16,7 +16,6 @@ struct PromptArgs {
   int warps_n;      // warps side by side along the rows of x, 1 or 2
   PromptProduct products[MAX_PRODUCTS];
 };
-static_assert(sizeof(PromptArgs) == 216, "as in src/cuda/ops/prompt_matmul.rs");
 
 struct PlainRows {
   const __half* first;  // this thread's piece of the first row that it copies
@@ -50,7 +49,7 @@ __device__ __forceinline__ void prompt_block(const PromptArgs& a, int warps_n) {
   }
 }
 
-extern "C" __global__ void __launch_bounds__(256) prompt_matmul(const __grid_constant__ PromptArgs a) {
+KERNEL(prompt_matmul, 255, PromptArgs, 256) {
   if (a.warps_n == 2) prompt_block<8, 4>(a, 2);
   else prompt_block<8, 2>(a, 1);
 }

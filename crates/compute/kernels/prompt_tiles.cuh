@@ -20,8 +20,6 @@ struct PromptProduct {
   int format;        // TileFormat
 };
 
-static_assert(sizeof(PromptProduct) == 24, "as in src/cuda/ops/prompt_matmul.rs");
-
 // The product and its row tile that a block's number along M means.
 template <class Args>
 __device__ __forceinline__ int find_product(const Args& a, int number, int block_rows, int& first_tile) {

@@ -16,7 +16,7 @@
 // Floor: 15 rows of 248320: 15 MB, from L2 about 3 us. Two launches and the chain of barriers limit
 // it. Launch: rank_chunks: grid [chunks, rows], rank_merge: grid [rows]; block 256, no dynamic
 // shared memory; chunks = ceil(vocab / 8192) <= 32. Scratch: best [rows][chunks][ranks] u64, sums
-// [rows][chunks] float2. ranks <= 64. budget: rank_chunks 64 budget: rank_merge 64
+// [rows][chunks] float2. ranks <= 64.
 #include "forerun.cuh"
 
 constexpr int THREADS = 256;
@@ -107,7 +107,7 @@ __device__ __forceinline__ float warp_sum(float v) {
   return v;
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 4) rank_chunks(const __grid_constant__ RankArgs a) {
+KERNEL(rank_chunks, 64, RankArgs, THREADS, 4) {
   __shared__ Shared s;
   launch_dependents();
   const int row = blockIdx.y, first = blockIdx.x * CHUNK;
@@ -162,7 +162,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4) rank_chunks(const __gri
   }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) rank_merge(const __grid_constant__ RankArgs a) {
+KERNEL(rank_merge, 64, RankArgs, THREADS) {
   __shared__ Shared s;
   launch_dependents();
   const int row = blockIdx.x, lane = threadIdx.x & 31, held = a.chunks * a.ranks;

@@ -1,6 +1,6 @@
 // Reads memory and does nothing with it: how fast this device can, which is the floor of whatever
 // reads weights. Launch: grid 16 blocks a multiprocessor, block 256; threads take 16-byte pieces in
-// turn, four at a time. budget: read_memory 40
+// turn, four at a time.
 #include "forerun.cuh"
 
 struct ReadArgs {
@@ -9,7 +9,7 @@ struct ReadArgs {
   u32* out;  // written only if every word is what no memory holds, so that the loads are not left out
 };
 
-extern "C" __global__ void __launch_bounds__(256) read_memory(const ReadArgs a) {
+KERNEL(read_memory, 40, ReadArgs, 256) {
   const u64 stride = (u64)gridDim.x * 256;
   u32 seen = 0;
   u64 i = (u64)blockIdx.x * 256 + threadIdx.x;

@@ -6,12 +6,12 @@
 //   heads][row_bytes]. One warp a head of a row: query heads, then key heads, then value heads. At
 //   16 rows of the 27B: 512 warps, 0.8 MB read and 0.5 MB written; latency of one load and one
 //   reduction: all numbers are asked for at once. Launch: grid ceil(rows (heads + 2 kv heads) / 4),
-//   block 128, no dynamic shared memory. budget: rotate 72
+//   block 128, no dynamic shared memory.
 #include "kv.cuh"
 
 constexpr int MAX_DIM = 256;
 
-extern "C" __global__ void __launch_bounds__(128) rotate(const __grid_constant__ RotateArgs a) {
+KERNEL(rotate, 72, RotateArgs, 128) {
   __shared__ float shared[4][MAX_DIM];
   const int lane = threadIdx.x & 31;
   float* y = shared[threadIdx.x / 32];

@@ -5,11 +5,10 @@
 // Floor: 1024 rows of 256 experts are 1 MB; latency and launches limit it. A warp takes a row;
 // then, in route_order, a warp lists the visits of one expert. Decoding passes choose in experts_up
 // instead. Launch: route: grid [ceil(rows / 8)], block 256, then route_order: grid [ceil(experts /
-// 8)], block 256. No dynamic shared memory. experts <= 512, top_k <= 32. budget: route 56 budget:
-// route_order 40
+// 8)], block 256. No dynamic shared memory. experts <= 512, top_k <= 32.
 #include "route.cuh"
 
-extern "C" __global__ void __launch_bounds__(256) route(const __grid_constant__ RouteArgs a) {
+KERNEL(route, 56, RouteArgs, 256) {
   launch_dependents();
   const int row = blockIdx.x * 8 + (threadIdx.x >> 5), lane = threadIdx.x & 31;
   wait_for_inputs();
@@ -21,7 +20,7 @@ extern "C" __global__ void __launch_bounds__(256) route(const __grid_constant__ 
   if (lane < a.top_k) a.weights[(size_t)row * a.top_k + lane] = weight;
 }
 
-extern "C" __global__ void __launch_bounds__(256) route_order(const __grid_constant__ RouteArgs a) {
+KERNEL(route_order, 40, RouteArgs, 256) {
   launch_dependents();
   const u32 expert = blockIdx.x * 8 + (threadIdx.x >> 5), lane = threadIdx.x & 31;
   const u32 visits = a.rows * a.top_k;

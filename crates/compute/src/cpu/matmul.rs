@@ -7,11 +7,14 @@
 use super::{
     CpuLevel,
     blocks::{Codes, Format, GROUP, Scales, TILE, with_format},
-    lanes::{Avx2, Avx512, Lanes, Scalar},
+    lanes::{Lanes, Scalar},
     pack::Packed,
     q8::Q8Block,
 };
 use formats::BlockType;
+
+#[cfg(x86_lanes)]
+use super::lanes::{Avx2, Avx512};
 
 /// Rows that are handled before the next tile is read.
 pub(crate) const ROW_CHUNK: usize = 64;
@@ -166,18 +169,22 @@ macro_rules! leveled {
             unsafe fn scalar<$($param $(: $bound)?,)* const R: usize>(job: &TileJob) {
                 unsafe { $body::<Scalar, $($param,)* R>(job) }
             }
+            #[cfg(x86_lanes)]
             #[target_feature(enable = "avx2,fma,f16c")]
             unsafe fn avx2<$($param $(: $bound)?,)* const R: usize>(job: &TileJob) {
                 unsafe { $body::<Avx2, $($param,)* R>(job) }
             }
+            #[cfg(x86_lanes)]
             #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx2,fma,f16c")]
             unsafe fn avx512<$($param $(: $bound)?,)* const R: usize>(job: &TileJob) {
                 unsafe { $body::<Avx512, $($param,)* R>(job) }
             }
             match level {
-                CpuLevel::Scalar => scalar::<$($param,)* R>,
+                #[cfg(x86_lanes)]
                 CpuLevel::Avx2 => avx2::<$($param,)* R>,
+                #[cfg(x86_lanes)]
                 CpuLevel::Avx512 => avx512::<$($param,)* R>,
+                _ => scalar::<$($param,)* R>,
             }
         }
     };
@@ -465,14 +472,16 @@ unsafe fn decode_blocks<F: Format>(level: CpuLevel, tile: *const u8, lane: usize
             }
         }
     }
+    #[cfg(x86_lanes)]
     #[target_feature(enable = "avx2,fma,f16c")]
     unsafe fn avx2<F: Format>(tile: *const u8, lane: usize, out: &mut [f32]) {
         unsafe { body::<Avx2, F>(tile, lane, out) }
     }
     unsafe {
         match level {
-            CpuLevel::Scalar => body::<Scalar, F>(tile, lane, out),
-            _ => avx2::<F>(tile, lane, out),
+            #[cfg(x86_lanes)]
+            CpuLevel::Avx2 | CpuLevel::Avx512 => avx2::<F>(tile, lane, out),
+            _ => body::<Scalar, F>(tile, lane, out),
         }
     }
 }

@@ -15,7 +15,7 @@ mod view;
 use crate::{
     Error,
     arena::Arena,
-    backend::{Backend, CommitPath, Matrix, RecurrentCommit},
+    backend::{Backend, KvCommit, Matrix, RecurrentCommit},
     budget::Budget,
     commit::{write_pages, write_tape},
     memory::Memory,
@@ -52,7 +52,14 @@ impl CpuLevel {
         Self::ALL.into_iter().rev().find(|l| l.is_available()).unwrap_or(Self::Scalar)
     }
 
-    /// Whether this processor has the level's instructions.
+    /// Whether this build has the level and this processor its instructions.
+    #[cfg(not(x86_lanes))]
+    pub fn is_available(self) -> bool {
+        self == Self::Scalar
+    }
+
+    /// Whether this build has the level and this processor its instructions.
+    #[cfg(x86_lanes)]
     pub fn is_available(self) -> bool {
         use std::arch::is_x86_feature_detected as has;
         let avx2 = has!("avx2") && has!("fma") && has!("f16c");
@@ -237,28 +244,28 @@ impl Backend for Cpu {
         &mut self,
         arena: &Arena,
         cache: usize,
-        path: CommitPath<'_>,
-        first_page: usize,
-        pages: &mut [&mut Memory],
+        commits: &mut [KvCommit<'_>],
     ) -> Result<(), Error> {
-        write_pages(arena, cache, path, first_page, pages);
+        commits.iter_mut().for_each(|commit| write_pages(arena, cache, commit));
         Ok(())
     }
 
     fn commit_recurrent(
         &mut self,
         arena: &Arena,
-        path: CommitPath<'_>,
-        mut state: RecurrentCommit<'_>,
+        commits: &mut [RecurrentCommit<'_>],
     ) -> Result<(), Error> {
-        let anchors = commit::NewAnchors::new(&mut state.anchors);
-        let (base, tape, level) = (state.base, &*state.tape, self.level);
-        if !state.anchors.is_empty() {
-            self.pool.run(|worker| {
-                commit::fold_anchors(level, worker, arena, path, base, tape, &anchors)
-            });
+        for commit in commits {
+            let anchors = commit::NewAnchors::new(&mut commit.anchors);
+            let (path, base, level) = (commit.path, commit.base, self.level);
+            let tape = &*commit.tape;
+            if !commit.anchors.is_empty() {
+                self.pool.run(|worker| {
+                    commit::fold_anchors(level, worker, arena, path, base, tape, &anchors)
+                });
+            }
+            write_tape(arena, commit);
         }
-        write_tape(arena, path, state.tape);
         Ok(())
     }
 }

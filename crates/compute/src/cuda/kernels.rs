@@ -3,7 +3,8 @@
 //! user's cache folder by their hash.
 
 use super::{
-    driver::{Driver, Function, Module},
+    args::Kernel,
+    driver::{Driver, Function, Module, Shape},
     nvrtc::Nvrtc,
 };
 use crate::Error;
@@ -15,7 +16,7 @@ use std::{
     sync::{Arc, atomic::Ordering},
 };
 
-include!(concat!(env!("OUT_DIR"), "/kernels.rs"));
+include!(concat!(env!("OUT_DIR"), "/images.rs"));
 
 /// Which images to take.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -74,21 +75,32 @@ impl Kernels {
         Ok(Self { modules, functions: RefCell::default(), shared: info.shared })
     }
 
-    /// The kernel of that name.
-    pub(crate) fn get(&self, name: &'static str) -> Result<Function, Error> {
-        if let Some(function) = self.functions.borrow().get(name) {
-            return Ok(*function);
+    /// Launches a kernel with its argument.
+    pub(crate) fn launch<A: Copy>(
+        &self,
+        driver: &Driver,
+        kernel: Kernel<A>,
+        shape: Shape,
+        args: &A,
+    ) -> Result<(), Error> {
+        let missing = || Error::Kernels(format!("these images lack `{}`", kernel.name));
+        driver.launch(&self.get(kernel)?.ok_or_else(missing)?, shape, args)
+    }
+
+    /// Whether the images have a kernel: some are for one architecture alone.
+    pub(crate) fn have<A>(&self, kernel: Kernel<A>) -> bool {
+        self.get(kernel).is_ok_and(|function| function.is_some())
+    }
+
+    fn get<A>(&self, kernel: Kernel<A>) -> Result<Option<Function>, Error> {
+        if let Some(function) = self.functions.borrow().get(kernel.name) {
+            return Ok(Some(*function));
         }
-        // Every file states the budget of each of its kernels.
-        let states = |text: &str| text.contains(&format!("// budget: {name} "));
-        let file = SOURCES.iter().find(|(_, text)| states(text)).map(|(file, _)| file);
-        let function = match file.and_then(|file| self.modules.get(file)) {
-            Some(module) => module.function(name, self.shared)?,
-            None => None,
-        };
-        let function =
-            function.ok_or_else(|| Error::Kernels(format!("no kernel is called `{name}`")))?;
-        self.functions.borrow_mut().insert(name, function);
+        let Some(module) = self.modules.get(kernel.file) else { return Ok(None) };
+        let function = module.function(kernel.name, self.shared)?;
+        if let Some(function) = function {
+            self.functions.borrow_mut().insert(kernel.name, function);
+        }
         Ok(function)
     }
 }

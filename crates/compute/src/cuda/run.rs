@@ -36,14 +36,14 @@ pub(crate) struct Run<'a> {
 impl Run<'_> {
     pub(crate) fn launch<A: Copy>(
         &self,
-        kernel: &'static str,
+        kernel: args::Kernel<A>,
         shape: Shape,
         args: &A,
     ) -> Result<(), Error> {
         if shape.grid.contains(&0) {
             return Ok(());
         }
-        self.driver.launch(&self.kernels.get(kernel)?, shape, args)
+        self.kernels.launch(self.driver, kernel, shape, args)
     }
 
     pub(crate) fn plan(&self) -> &Plan {

@@ -194,8 +194,6 @@ fn code(tap: Tap) -> i32 {
     }
 }
 
-fn put<T: Copy>(host: &mut [u8], at: usize, value: &T) {
-    assert!(at + size_of::<T>() <= host.len());
-    // SAFETY: the structs of `args` are plain numbers without padding, and there is room for one.
-    unsafe { host.as_mut_ptr().add(at).cast::<T>().write_unaligned(*value) };
+fn put<T: bytemuck::Pod>(host: &mut [u8], at: usize, value: &T) {
+    host[at..][..size_of::<T>()].copy_from_slice(bytemuck::bytes_of(value));
 }

@@ -2,6 +2,9 @@
 //! only here, and compute the same bits: multiply-adds are fused everywhere and sums are folded in
 //! halves everywhere.
 //!
+//! The scalar level is there on every processor. The others exist where `build.rs` opens the gate
+//! `x86_lanes`: on x86-64, unless the feature `portable` keeps it closed.
+//!
 //! Kernels do without closures around these methods: a closure is compiled without the level's
 //! instructions unless it is inlined, and each method in it then costs a call.
 //!
@@ -11,11 +14,15 @@
 // The contract of an unsafe kernel covers the block inside it.
 #![allow(clippy::undocumented_unsafe_blocks)]
 
+#[cfg(x86_lanes)]
 mod avx2;
+#[cfg(x86_lanes)]
 mod avx512;
 mod scalar;
 
+#[cfg(x86_lanes)]
 pub(crate) use avx2::Avx2;
+#[cfg(x86_lanes)]
 pub(crate) use avx512::Avx512;
 pub(crate) use scalar::Scalar;
 
@@ -123,9 +130,12 @@ pub(crate) trait Lanes: Copy {
     /// Asks for a cache line before it is needed; any address will do.
     #[inline(always)]
     unsafe fn fetch(address: *const u8) {
+        #[cfg(x86_lanes)]
         unsafe {
             std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T1 }>(address.cast())
         }
+        #[cfg(not(x86_lanes))]
+        let _ = address;
     }
 
     #[inline(always)]
@@ -171,26 +181,38 @@ pub(crate) trait Lanes: Copy {
 
 /// Defines a kernel entry that runs `$body` at the level asked for.
 macro_rules! at_level {
-    ($(#[$doc:meta])* $vis:vis fn $name:ident = $body:ident $(<$($c:ident : $ct:ty),*>)? ($($arg:ident: $ty:ty),* $(,)?)) => {
+    (
+        $(#[$doc:meta])*
+        $vis:vis fn $name:ident = $body:ident $(<$($c:ident : $ct:ty),*>)?
+        ($($arg:ident: $ty:ty),* $(,)?)
+    ) => {
         $(#[$doc])*
         #[allow(clippy::missing_safety_doc)]
-        $vis unsafe fn $name $(<$(const $c: $ct),*>)? (level: $crate::cpu::CpuLevel, $($arg: $ty),*) {
+        $vis unsafe fn $name $(<$(const $c: $ct),*>)? (
+            level: $crate::cpu::CpuLevel,
+            $($arg: $ty),*
+        ) {
+            use $crate::cpu::lanes;
+            #[cfg(x86_lanes)]
             #[target_feature(enable = "avx2,fma,f16c")]
             unsafe fn avx2 $(<$(const $c: $ct),*>)? ($($arg: $ty),*) {
                 // SAFETY: as for the caller.
-                unsafe { $body::<$crate::cpu::lanes::Avx2 $($(, $c)*)?>($($arg),*) }
+                unsafe { $body::<lanes::Avx2 $($(, $c)*)?>($($arg),*) }
             }
+            #[cfg(x86_lanes)]
             #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx2,fma,f16c")]
             unsafe fn avx512 $(<$(const $c: $ct),*>)? ($($arg: $ty),*) {
                 // SAFETY: as for the caller.
-                unsafe { $body::<$crate::cpu::lanes::Avx512 $($(, $c)*)?>($($arg),*) }
+                unsafe { $body::<lanes::Avx512 $($(, $c)*)?>($($arg),*) }
             }
-            // SAFETY: a `CpuLevel` above scalar exists only where its instructions do.
+            // SAFETY: a `CpuLevel` above scalar is in use only where its instructions are.
             unsafe {
                 match level {
-                    $crate::cpu::CpuLevel::Scalar => $body::<$crate::cpu::lanes::Scalar $($(, $c)*)?>($($arg),*),
+                    #[cfg(x86_lanes)]
                     $crate::cpu::CpuLevel::Avx2 => avx2 $(::<$($c),*>)? ($($arg),*),
+                    #[cfg(x86_lanes)]
                     $crate::cpu::CpuLevel::Avx512 => avx512 $(::<$($c),*>)? ($($arg),*),
+                    _ => $body::<lanes::Scalar $($(, $c)*)?>($($arg),*),
                 }
             }
         }
@@ -226,6 +248,7 @@ mod tests {
         }
     }
 
+    #[cfg(x86_lanes)]
     #[target_feature(enable = "avx2,fma,f16c")]
     unsafe fn avx2<const MOST: i32, const R: usize>(
         codes: &[[u8; 64]; 8],
@@ -243,6 +266,7 @@ mod tests {
             unsafe {
                 let expected = dots_of::<Scalar, MOST, 3>(&codes, &x);
                 assert_eq!(expected[0][0], (3 + 32 * MOST * i32::from(positive)) as f32);
+                #[cfg(x86_lanes)]
                 if crate::CpuLevel::detect() >= crate::CpuLevel::Avx2 {
                     assert_eq!(expected, avx2::<MOST, 3>(&codes, &x), "codes of {MOST}");
                 }

@@ -2,7 +2,11 @@
 
 use crate::{
     Error,
-    cuda::{args::Address, driver::Shape, run::Run},
+    cuda::{
+        args::{RotaryArgs, kernel},
+        driver::Shape,
+        run::Run,
+    },
     plan::{Buf, Rotary},
 };
 
@@ -10,16 +14,6 @@ use crate::{
 const MAX_PAIRS: usize = 128;
 
 /// `RotaryArgs` of `kernels/angles.cu`: the frequencies travel with the launch.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct RotaryArgs {
-    positions: Address,
-    out: Address,
-    pairs: i32,
-    magnitude: f32,
-    frequencies: [f32; MAX_PAIRS],
-}
-
 pub(crate) fn launch(run: &Run<'_>, rotary: &Rotary, out: Buf) -> Result<(), Error> {
     let pairs = rotary.inverse_frequencies.len();
     assert!(pairs <= MAX_PAIRS && run.cols(out) == 2 * pairs, "{pairs} pairs");
@@ -33,7 +27,7 @@ pub(crate) fn launch(run: &Run<'_>, rotary: &Rotary, out: Buf) -> Result<(), Err
         frequencies,
     };
     run.launch(
-        "angles",
+        kernel::ANGLES,
         Shape::new([run.rows() as u32, 1, 1], pairs.div_ceil(32) as u32 * 32),
         &args,
     )

@@ -3,7 +3,7 @@
 use crate::{
     Error,
     cuda::{
-        args::{AttentionArgs, DECODE_ROWS},
+        args::{AttentionArgs, DECODE_ROWS, kernel},
         driver::Shape,
         run::Run,
     },
@@ -78,7 +78,7 @@ pub(crate) fn launch(run: &Run<'_>, op: &Op) -> Result<(), Error> {
     if run.is_prompt() {
         assert!(causal, "prompts are causal");
         let blocks = run.rows() / TILE + 2 * run.pass.sequence_count as usize;
-        let kernel = if wide { "prompt_attention_256" } else { "prompt_attention_128" };
+        let kernel = if wide { kernel::PROMPT_ATTENTION_256 } else { kernel::PROMPT_ATTENTION_128 };
         let grid = Shape::new([shape.heads as u32, blocks as u32, 1], THREADS);
         return run.launch(kernel, Shape { shared: bytes((1, 2)) as u32, ..grid }, &args);
     }
@@ -86,8 +86,12 @@ pub(crate) fn launch(run: &Run<'_>, op: &Op) -> Result<(), Error> {
         run.rows() <= DECODE_ROWS && run.pass.sequence_count as usize <= DECODE_ROWS,
         "a pass too large"
     );
-    let kernel = if wide { "attention_chunks_256" } else { "attention_chunks_128" };
+    let kernel = if wide { kernel::ATTENTION_CHUNKS_256 } else { kernel::ATTENTION_CHUNKS_128 };
     let grid = Shape::new([run.limits.multiprocessors, 1, 1], THREADS * cut.0 as u32);
     run.launch(kernel, Shape { shared: bytes(cut) as u32, ..grid }, &args)?;
-    run.launch("attention_join", Shape::new([run.rows() as u32, shape.heads as u32, 1], 256), &args)
+    run.launch(
+        kernel::ATTENTION_JOIN,
+        Shape::new([run.rows() as u32, shape.heads as u32, 1], 256),
+        &args,
+    )
 }

@@ -2,7 +2,11 @@
 
 use crate::{
     Error,
-    cuda::{args::CombineArgs, driver::Shape, run::Run},
+    cuda::{
+        args::{CombineArgs, kernel},
+        driver::Shape,
+        run::Run,
+    },
     plan::{Buf, Routing},
 };
 
@@ -26,5 +30,5 @@ pub(crate) fn launch(
         cols: cols as i32,
         top_k: routing.top_k as i32,
     };
-    run.launch("combine", Shape::new([cols.div_ceil(512) as u32, rows as u32, 1], 128), &args)
+    run.launch(kernel::COMBINE, Shape::new([cols.div_ceil(512) as u32, rows as u32, 1], 128), &args)
 }

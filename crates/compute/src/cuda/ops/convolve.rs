@@ -4,7 +4,7 @@ use super::deltanet;
 use crate::{
     Error,
     cuda::{
-        args::{ConvolveArgs, DECODE_ROWS},
+        args::{ConvolveArgs, DECODE_ROWS, kernel},
         driver::Shape,
         run::Run,
     },
@@ -45,5 +45,5 @@ pub(crate) fn launch(
     };
     let heads = (2 * layout.key_heads + layout.value_heads) as u32;
     let grid = [heads.div_ceil(HEADS), row_blocks(run.rows()), 1];
-    run.launch("convolve", Shape::new(grid, 32 * (HEADS + 1)), &args)
+    run.launch(kernel::CONVOLVE, Shape::new(grid, 32 * (HEADS + 1)), &args)
 }

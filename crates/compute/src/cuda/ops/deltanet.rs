@@ -6,7 +6,7 @@ use super::convolve::row_blocks;
 use crate::{
     Error, RecurrentLayout,
     cuda::{
-        args::{Address, DECODE_ROWS, DeltaNetArgs},
+        args::{DECODE_ROWS, DecodeArgs, DeltaNetArgs, kernel},
         driver::Shape,
         run::Run,
     },
@@ -22,18 +22,6 @@ const SHARED: u32 = 78080;
 const PROMPT_SHARED: u32 = 88448;
 /// Bytes that `deltanet_decode` takes, and those for each row that a sequence has at most.
 const DECODE_SHARED: (u32, u32) = (92352, 656);
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct DecodeArgs {
-    net: DeltaNetArgs,
-    inputs: Address,
-    weight: Address,
-    most_rows: i32,
-}
-
-// As `kernels/deltanet_block.cuh` asserts it.
-const _: () = assert!(size_of::<DecodeArgs>() == 320);
 
 /// Bytes of scratch for states folded in a pass.
 pub(crate) fn state_bytes(layout: &RecurrentLayout, sequences: usize, slots: usize) -> usize {
@@ -98,15 +86,18 @@ pub(crate) fn launch(run: &Run<'_>, op: &Op) -> Result<(), Error> {
             shared: decode_shared(run),
             cluster: slices,
         };
-        return run.launch("deltanet_decode", shape, &args);
+        return run.launch(kernel::DELTANET_DECODE, shape, &args);
     }
     let grid = [layout.key_heads as u32, row_blocks(run.rows()), 1];
-    run.launch("deltanet_products", Shape::new(grid, 128), &args)?;
-    let (kernel, shared) =
-        if run.is_prompt() { ("deltanet_prompt", PROMPT_SHARED) } else { ("deltanet", SHARED) };
+    run.launch(kernel::DELTANET_PRODUCTS, Shape::new(grid, 128), &args)?;
+    let (kernel, shared) = if run.is_prompt() {
+        (kernel::DELTANET_PROMPT, PROMPT_SHARED)
+    } else {
+        (kernel::DELTANET, SHARED)
+    };
     let grid = [slices, heads, sequences];
     run.launch(kernel, Shape { shared, ..Shape::new(grid, 256) }, &args)?;
     // Sixteen lanes have a head, so that the last block of 128 threads may have fewer than eight.
     let grid = [heads.div_ceil(8), run.rows() as u32, 1];
-    run.launch("deltanet_gate", Shape::new(grid, 128), &args)
+    run.launch(kernel::DELTANET_GATE, Shape::new(grid, 128), &args)
 }

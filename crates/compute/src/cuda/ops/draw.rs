@@ -4,22 +4,13 @@ use crate::{
     Error,
     arena::Arena,
     backend::{Draw, Drawn},
-    cuda::{Cuda, DeviceMemory, args::Address, driver::Shape},
+    cuda::{
+        Cuda, DeviceMemory,
+        args::{self, DrawArgs, kernel},
+        driver::Shape,
+    },
     plan::Buf,
 };
-
-/// `DrawArgs` of `kernels/draw.cu`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct DrawArgs {
-    logits: Address,
-    draws: Address,
-    tokens: Address,
-    bad: Address,
-    rows: i32,
-    vocab: i32,
-    split: i32,
-}
 
 /// Blocks that share a row where the device has clusters.
 const SPLIT: u32 = 8;
@@ -38,14 +29,16 @@ pub(crate) fn draw(
     }
     let (rows, vocab) = (draws.len(), arena.plan.cols(logits));
     assert!(vocab <= MAX_VOCAB, "{vocab} tokens");
-    // `Draw` of `kernels/draw.cu`: a seed is two words.
-    let settings: Vec<[u32; 8]> = draws
+    let settings: Vec<args::Draw> = draws
         .iter()
-        .map(|d| {
-            let top_k = d.top_k.min(vocab) as u32;
-            let (low, high) = (d.seed as u32, (d.seed >> 32) as u32);
-            let [temperature, top_p, min_p] = [d.temperature, d.top_p, d.min_p].map(f32::to_bits);
-            [temperature, top_k, top_p, min_p, low, high, d.choice, d.position as u32]
+        .map(|d| args::Draw {
+            temperature: d.temperature,
+            top_k: d.top_k.min(vocab) as i32,
+            top_p: d.top_p,
+            min_p: d.min_p,
+            seed: d.seed,
+            choice: d.choice,
+            position: d.position as u32,
         })
         .collect();
     let split = if cuda.limits.major >= 9 { SPLIT } else { 1 };
@@ -61,7 +54,7 @@ pub(crate) fn draw(
     };
     let shape =
         Shape { grid: [rows as u32 * split, 1, 1], block: THREADS, shared: 0, cluster: split };
-    cuda.driver.launch(&cuda.kernels.get("draw")?, shape, &args)?;
+    cuda.kernels.launch(&cuda.driver, kernel::DRAW, shape, &args)?;
     let mut words = vec![0u32; 2 * rows];
     cuda.driver.download(tokens, bytemuck::cast_slice_mut(&mut words))?;
     let (tokens, bad) = words.split_at(rows);

@@ -2,7 +2,12 @@
 
 use crate::{
     Error,
-    cuda::{args::EmbedArgs, driver::Shape, run::Run, weights::Form},
+    cuda::{
+        args::{EmbedArgs, kernel},
+        driver::Shape,
+        run::Run,
+        weights::Form,
+    },
     plan::{Buf, MatrixId},
 };
 
@@ -21,5 +26,5 @@ pub(crate) fn launch(run: &Run<'_>, table: MatrixId, out: Buf) -> Result<(), Err
         out: run.buffer(out),
     };
     let grid = [run.rows() as u32, table.cols.div_ceil(1024) as u32, 1];
-    run.launch("embed", Shape::new(grid, 256), &args)
+    run.launch(kernel::EMBED, Shape::new(grid, 256), &args)
 }

@@ -9,7 +9,7 @@ use super::prompt_matmul;
 use crate::{
     Error,
     cuda::{
-        args::{Activation, Address},
+        args::{ExpertsDownArgs, ExpertsMatrix, ExpertsRouteArgs, ExpertsUpArgs, kernel},
         driver::Shape,
         pack::TILE_COLS,
         run::Run,
@@ -37,79 +37,6 @@ pub(crate) const VISIT_LIST: usize = 6160;
 const VISITS: usize = VISIT_LIST + 7200;
 const UP_FIXED: usize = 2 * 2 * UP_WARPS * GROUP * RESULT + VISITS + 2 * 16 + 4 * 16;
 const _: () = assert!(UP_FIXED == 33936);
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct MatrixArgs {
-    weight: Address,
-    rows: i32,
-    format: i32,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct RouteArgs {
-    x: Address,
-    add: Address,
-    norm: Address,
-    out: Activation,
-    router: MatrixArgs,
-    shared: MatrixArgs,
-    logits: Address,
-    shared_logits: Address,
-    rows: i32,
-    block_rows: i32,
-    eps: f32,
-    pad: i32,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct UpArgs {
-    x: Activation,
-    logits: Address,
-    ids: Address,
-    weights: Address,
-    list: Address,
-    gate: MatrixArgs,
-    up: MatrixArgs,
-    shared_gate: MatrixArgs,
-    shared_up: MatrixArgs,
-    down: MatrixArgs,
-    act: Activation,
-    shared_act: Activation,
-    rows: i32,
-    experts: i32,
-    top_k: i32,
-    stages: i32,
-    stage_bytes: i32,
-    scale: f32,
-    ahead: i32,
-    pad: i32,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct DownArgs {
-    act: Activation,
-    shared_act: Activation,
-    list: Address,
-    weights: Address,
-    shared_logits: Address,
-    down: MatrixArgs,
-    shared_down: MatrixArgs,
-    x: Address,
-    add: Address,
-    out: Address,
-    rows: i32,
-    top_k: i32,
-    slots: i32,
-    slot_bytes: i32,
-}
-
-// As the kernels assert them.
-const _: () = assert!(size_of::<RouteArgs>() == 120);
-const _: () = assert!(size_of::<UpArgs>() == 240 && size_of::<DownArgs>() == 160);
 
 /// The second half of a block of a mixture.
 struct Block {
@@ -228,7 +155,7 @@ pub(crate) fn launch_block(run: &Run<'_>, ops: &[Op]) -> Result<bool, Error> {
     Ok(true)
 }
 
-fn matrix(run: &Run<'_>, id: MatrixId, experts: usize, [rows, cols]: [usize; 2]) -> MatrixArgs {
+fn matrix(run: &Run<'_>, id: MatrixId, experts: usize, [rows, cols]: [usize; 2]) -> ExpertsMatrix {
     let m = run.weights.matrix(id);
     assert!(
         (m.experts, m.rows, m.cols) == (experts, rows, cols),
@@ -237,7 +164,7 @@ fn matrix(run: &Run<'_>, id: MatrixId, experts: usize, [rows, cols]: [usize; 2])
         m.rows,
         m.cols
     );
-    MatrixArgs { weight: m.address(), rows: rows as i32, format: m.tiles() as i32 }
+    ExpertsMatrix { weight: m.address(), rows: rows as i32, format: m.tiles() as i32 }
 }
 
 fn launch_route(run: &Run<'_>, b: &Block) -> Result<(), Error> {
@@ -246,7 +173,7 @@ fn launch_route(run: &Run<'_>, b: &Block) -> Result<(), Error> {
     // multiprocessor at most.
     let tiles = experts.div_ceil(16) + 1;
     let block_rows = (rows * tiles).div_ceil(2 * run.limits.multiprocessors as usize).min(GROUP);
-    let args = RouteArgs {
+    let args = ExpertsRouteArgs {
         x: run.buffer(b.x),
         add: b.add.map_or(0, |add| run.buffer(add)),
         norm: run.vector(b.norm),
@@ -266,7 +193,7 @@ fn launch_route(run: &Run<'_>, b: &Block) -> Result<(), Error> {
         shared: route_shared(run, &[b.router, b.shared_router], cols) as u32,
         cluster: 1,
     };
-    run.launch("experts_route", shape, &args)
+    run.launch(kernel::EXPERTS_ROUTE, shape, &args)
 }
 
 fn launch_up(run: &Run<'_>, b: &Block) -> Result<(), Error> {
@@ -284,7 +211,7 @@ fn launch_up(run: &Run<'_>, b: &Block) -> Result<(), Error> {
     // itself.
     let down = cols / 16 * (width / TILE_COLS) * tile_bytes(run, &b.experts[2..]);
     let ahead = if pair { AHEAD / down } else { 0 };
-    let args = UpArgs {
+    let args = ExpertsUpArgs {
         x: run.activation(b.normed),
         logits: run.buffer(b.logits),
         ids: run.buffer(ids),
@@ -312,7 +239,7 @@ fn launch_up(run: &Run<'_>, b: &Block) -> Result<(), Error> {
         shared: (stages * stage + UP_FIXED) as u32,
         cluster: 1,
     };
-    run.launch("experts_up", shape, &args)
+    run.launch(kernel::EXPERTS_UP, shape, &args)
 }
 
 fn launch_down(run: &Run<'_>, b: &Block) -> Result<(), Error> {
@@ -326,7 +253,7 @@ fn launch_down(run: &Run<'_>, b: &Block) -> Result<(), Error> {
     // where this kernel begins.
     let warps = if rows > 1 && slots(16) >= 2 { 16 } else { 8 };
     let slots = slots(warps).min(DOWN_SLOTS);
-    let args = DownArgs {
+    let args = ExpertsDownArgs {
         act: run.activation(b.act),
         shared_act: run.activation(b.shared_act),
         list: run.scratch.visits.address(),
@@ -348,7 +275,7 @@ fn launch_down(run: &Run<'_>, b: &Block) -> Result<(), Error> {
         shared: (warps * slots * (slot_bytes + 8) + fixed) as u32,
         cluster: 1,
     };
-    run.launch("experts_down", shape, &args)
+    run.launch(kernel::EXPERTS_DOWN, shape, &args)
 }
 
 /// Launches the products that go to experts or come from them; others are not looked at.

@@ -3,7 +3,7 @@
 use crate::{
     Error,
     cuda::{
-        args::Address,
+        args::{FillTilesArgs, ReadArgs, kernel},
         block::DeviceMemory,
         driver::{Driver, Shape},
         kernels::Kernels,
@@ -11,24 +11,6 @@ use crate::{
     },
 };
 use std::{sync::Arc, time::Instant};
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct FillTilesArgs {
-    out: Address,
-    pieces: u64,
-    seed: u64,
-    format: i32,
-    scale: f32,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct ReadArgs {
-    data: Address,
-    pieces: u64,
-    out: Address,
-}
 
 /// Fills tiles with random weights of standard deviation `scale`.
 pub(crate) fn tiles(
@@ -43,7 +25,7 @@ pub(crate) fn tiles(
     let args = FillTilesArgs { out: memory.address(), pieces, seed, format: format as i32, scale };
     let blocks = 16 * driver.info().multiprocessors;
     driver.enter()?;
-    driver.launch(&kernels.get("fill_tiles")?, Shape::new([blocks, 1, 1], 256), &args)
+    kernels.launch(driver, kernel::FILL_TILES, Shape::new([blocks, 1, 1], 256), &args)
 }
 
 /// Seconds that reading `bytes` takes, the median of a few.
@@ -54,7 +36,6 @@ pub(crate) fn read_seconds(
 ) -> Result<f64, Error> {
     let (memory, out) = (driver.allocate(bytes, "a test")?, driver.allocate(4, "a test")?);
     let args = ReadArgs { data: memory.address(), pieces: bytes as u64 / 16, out: out.address() };
-    let kernel = kernels.get("read_memory")?;
     let shape = Shape::new([16 * driver.info().multiprocessors, 1, 1], 256);
     let mut times = Vec::new();
     for _ in 0..7 {
@@ -62,7 +43,7 @@ pub(crate) fn read_seconds(
         driver.finish()?;
         let begin = Instant::now();
         for _ in 0..8 {
-            driver.launch(&kernel, shape, &args)?;
+            kernels.launch(driver, kernel::READ_MEMORY, shape, &args)?;
         }
         driver.finish()?;
         times.push(begin.elapsed().as_secs_f64() / 8.0);

@@ -2,7 +2,11 @@
 
 use crate::{
     Error,
-    cuda::{args::LoadArgs, driver::Shape, run::Run},
+    cuda::{
+        args::{LoadArgs, kernel},
+        driver::Shape,
+        run::Run,
+    },
     plan::Buf,
 };
 
@@ -10,5 +14,9 @@ pub(crate) fn launch(run: &Run<'_>, x: Buf, out: Buf) -> Result<(), Error> {
     let cols = run.cols(out);
     assert!(cols.is_multiple_of(32) && run.cols(x) == cols, "{cols} columns");
     let args = LoadArgs { x: run.buffer(x), out: run.activation(out), rows: run.rows() as i32 };
-    run.launch("load", Shape::new([cols.div_ceil(1024) as u32, run.rows() as u32, 1], 128), &args)
+    run.launch(
+        kernel::LOAD,
+        Shape::new([cols.div_ceil(1024) as u32, run.rows() as u32, 1], 128),
+        &args,
+    )
 }

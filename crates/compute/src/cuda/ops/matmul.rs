@@ -12,7 +12,7 @@ mod tests;
 use crate::{
     Error,
     cuda::{
-        args::{Activation, Address},
+        args::{Kernel, MatmulArgs, MatmulProduct, kernel},
         block::DeviceMemory,
         driver::{DeviceInfo, Shape},
         pack::{TILE_ROWS, TileFormat},
@@ -39,49 +39,6 @@ const MOST_ROWS: usize = 32;
 const LEAST_HELD: usize = 3;
 /// Blocks of a cluster, at most.
 const MAX_CLUSTER: usize = 8;
-
-#[repr(C)]
-#[derive(Clone, Copy, Default)]
-struct ProductArgs {
-    weight: Address,
-    out: Address,
-    rows: i32,
-    out_stride: i32,
-    format: i32,
-    first_tile: i32,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct MatmulArgs {
-    cuts: Address,
-    product_count: i32,
-    tiles: i32,
-    share_tiles: i32,
-    larger: i32,
-    slices: i32,
-    stages: i32,
-    stage_bytes: i32,
-    rows: i32,
-    x_stride: i32,
-    owned: i32,
-    with_sums: i32,
-    join: i32,
-    first_row: i32,
-    held: i32,
-    products: [ProductArgs; MAX_PRODUCTS],
-    x: Activation,
-    chosen: Address,
-    workspace: Address,
-    parked: Address,
-    most_parked: i32,
-    most_units: i32,
-    units: Address,
-    chains: Address,
-}
-
-// As `kernels/matmul.cuh` asserts it.
-const _: () = assert!(size_of::<MatmulArgs>() == 400);
 
 /// Matrices that share their activations.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -447,22 +404,22 @@ pub(crate) fn launch(run: &Run<'_>, products: &[Product]) -> Result<(), Error> {
 }
 
 /// The kernel for a number of rows and a format, if all matrices have the same.
-fn kernel(rows: usize, format: Option<TileFormat>) -> &'static str {
+fn kernel(rows: usize, format: Option<TileFormat>) -> Kernel<MatmulArgs> {
     match (rows, format) {
-        (..=8, Some(TileFormat::Q4_K)) => "matmul_8_q4_k",
-        (..=8, Some(TileFormat::Q6_K)) => "matmul_8_q6_k",
-        (..=8, Some(TileFormat::Q8_0)) => "matmul_8_q8_0",
-        (..=8, _) => "matmul_8_mixed",
-        (9..=16, Some(TileFormat::Q4_K)) => "matmul_16_q4_k",
-        (9..=16, Some(TileFormat::Q6_K)) => "matmul_16_q6_k",
-        (9..=16, Some(TileFormat::Q8_0)) => "matmul_16_q8_0",
-        (9..=16, _) => "matmul_16_mixed",
-        (17..=24, Some(TileFormat::Q4_K)) => "matmul_24_q4_k",
-        (17..=24, Some(TileFormat::Q6_K)) => "matmul_24_q6_k",
-        (17..=24, _) => "matmul_24_mixed",
-        (_, Some(TileFormat::Q4_K)) => "matmul_32_q4_k",
-        (_, Some(TileFormat::Q6_K)) => "matmul_32_q6_k",
-        _ => "matmul_32_mixed",
+        (..=8, Some(TileFormat::Q4_K)) => kernel::MATMUL_8_Q4_K,
+        (..=8, Some(TileFormat::Q6_K)) => kernel::MATMUL_8_Q6_K,
+        (..=8, Some(TileFormat::Q8_0)) => kernel::MATMUL_8_Q8_0,
+        (..=8, _) => kernel::MATMUL_8_MIXED,
+        (9..=16, Some(TileFormat::Q4_K)) => kernel::MATMUL_16_Q4_K,
+        (9..=16, Some(TileFormat::Q6_K)) => kernel::MATMUL_16_Q6_K,
+        (9..=16, Some(TileFormat::Q8_0)) => kernel::MATMUL_16_Q8_0,
+        (9..=16, _) => kernel::MATMUL_16_MIXED,
+        (17..=24, Some(TileFormat::Q4_K)) => kernel::MATMUL_24_Q4_K,
+        (17..=24, Some(TileFormat::Q6_K)) => kernel::MATMUL_24_Q6_K,
+        (17..=24, _) => kernel::MATMUL_24_MIXED,
+        (_, Some(TileFormat::Q4_K)) => kernel::MATMUL_32_Q4_K,
+        (_, Some(TileFormat::Q6_K)) => kernel::MATMUL_32_Q6_K,
+        _ => kernel::MATMUL_32_MIXED,
     }
 }
 
@@ -474,14 +431,14 @@ fn launch_group(run: &Run<'_>, products: &[Product]) -> Result<(), Error> {
         Rows::Chosen => (run.pass.chosen_rows as usize, run.pass.chosen),
         _ => (run.rows(), 0),
     };
-    let mut list = [ProductArgs::default(); MAX_PRODUCTS];
+    let mut list = [MatmulProduct::default(); MAX_PRODUCTS];
     let mut first_tile = 0;
     for ((to, p), &(tiles, format)) in list.iter_mut().zip(products).zip(&group.matrices) {
         let matrix = run.weights.matrix(p.weight);
         let direct = format.tile_bytes() > g.stage_bytes;
         assert!(matrix.experts == 1 && run.cols(p.out) == matrix.rows, "{p:?}");
         assert!(padded(matrix.cols) == padded(run.cols(p.x)), "{p:?}");
-        *to = ProductArgs {
+        *to = MatmulProduct {
             weight: matrix.address(),
             out: run.buffer(p.out),
             rows: matrix.rows as i32,
@@ -557,7 +514,7 @@ fn launch_group(run: &Run<'_>, products: &[Product]) -> Result<(), Error> {
         run.launch(kernel, shape, &args)?;
         if g.join {
             let blocks = (group.tiles() * 4 * count).div_ceil(256) as u32;
-            run.launch("matmul_join", Shape::new([blocks, 1, 1], 256), &args)?;
+            run.launch(kernel::MATMUL_JOIN, Shape::new([blocks, 1, 1], 256), &args)?;
         }
     }
     Ok(())

@@ -2,7 +2,11 @@
 
 use crate::{
     Error,
-    cuda::{args::NormArgs, driver::Shape, run::Run},
+    cuda::{
+        args::{NormArgs, kernel},
+        driver::Shape,
+        run::Run,
+    },
     plan::Op,
 };
 
@@ -36,7 +40,7 @@ pub(crate) fn launch(run: &Run<'_>, op: &Op) -> Result<(), Error> {
     };
     // A thread has eight columns, whatever the number of rows.
     run.launch(
-        "rms_norm",
+        kernel::RMS_NORM,
         Shape::new([run.rows() as u32, 1, 1], cols.div_ceil(256) as u32 * 32),
         &args,
     )

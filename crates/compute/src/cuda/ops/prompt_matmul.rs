@@ -4,7 +4,7 @@
 use crate::{
     Error,
     cuda::{
-        args::Address,
+        args::{PromptArgs, PromptExpertsArgs, PromptProduct, kernel},
         driver::Shape,
         pack::TileFormat,
         run::{Run, padded},
@@ -15,43 +15,6 @@ use crate::{
 mod hopper;
 
 pub(super) const MAX_PRODUCTS: usize = 8;
-#[repr(C)]
-#[derive(Clone, Copy, Default)]
-pub(super) struct ProductArgs {
-    weight: Address,
-    out: Address,
-    rows: i32,
-    format: i32,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct PromptArgs {
-    x: Address,
-    ld: i32,
-    rows: i32,
-    count: i32,
-    warps_n: i32,
-    products: [ProductArgs; MAX_PRODUCTS],
-}
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct PromptExpertsArgs {
-    x: Address,
-    order: Address,
-    starts: Address,
-    ld: i32,
-    experts: i32,
-    divisor: i32,
-    count: i32,
-    products: [ProductArgs; MAX_PRODUCTS],
-}
-
-// As `kernels/prompt_*.cu` assert them.
-const _: () = assert!(size_of::<ProductArgs>() == 24);
-const _: () = assert!(size_of::<PromptArgs>() == 216 && size_of::<PromptExpertsArgs>() == 232);
-
 /// Products that share activations and rows, in the order of their first.
 pub(super) fn groups(products: impl Iterator<Item = Product>) -> Vec<Vec<Product>> {
     let mut groups: Vec<Vec<Product>> = Vec::new();
@@ -66,13 +29,13 @@ pub(super) fn groups(products: impl Iterator<Item = Product>) -> Vec<Vec<Product
     groups
 }
 
-pub(super) fn list(run: &Run<'_>, products: &[Product]) -> [ProductArgs; MAX_PRODUCTS] {
-    let mut list = [ProductArgs::default(); MAX_PRODUCTS];
+pub(super) fn list(run: &Run<'_>, products: &[Product]) -> [PromptProduct; MAX_PRODUCTS] {
+    let mut list = [PromptProduct::default(); MAX_PRODUCTS];
     for (to, p) in list.iter_mut().zip(products) {
         let matrix = run.weights.matrix(p.weight);
         assert!(run.cols(p.out) == matrix.rows, "{p:?}");
         assert!(padded(matrix.cols) == padded(run.cols(p.x)), "{p:?}");
-        *to = ProductArgs {
+        *to = PromptProduct {
             weight: matrix.address(),
             out: run.buffer(p.out),
             rows: matrix.rows as i32,
@@ -85,7 +48,7 @@ pub(super) fn list(run: &Run<'_>, products: &[Product]) -> [ProductArgs; MAX_PRO
 /// Whether there are kernels for this device's own matrix instructions: images for other
 /// architectures have none.
 fn has_hopper(run: &Run<'_>) -> bool {
-    run.limits.major == 9 && run.kernels.get(hopper::ANY).is_ok()
+    run.limits.major == 9 && run.kernels.have(hopper::ANY)
 }
 
 /// Launches the products of a prompt that run over all rows of the pass; others are not looked at.
@@ -141,7 +104,7 @@ fn launch_group(run: &Run<'_>, products: &[Product]) -> Result<(), Error> {
         warps_n: warps_n as i32,
         products: list(run, products),
     };
-    run.launch("prompt_matmul", shape, &args)
+    run.launch(kernel::PROMPT_MATMUL, shape, &args)
 }
 
 /// Launches products of rows with their experts, all with the same activations and rows.
@@ -189,5 +152,5 @@ fn launch_expert_group(
         shared: (4 * 64 * 128 + 4 * (routing.experts + 1)) as u32,
         cluster: 1,
     };
-    run.launch("prompt_experts", shape, &args)
+    run.launch(kernel::PROMPT_EXPERTS, shape, &args)
 }

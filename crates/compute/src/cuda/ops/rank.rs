@@ -3,7 +3,11 @@
 use crate::{
     Error,
     arena::Arena,
-    cuda::{BOX, Cuda, DeviceMemory, args::Address, driver::Shape},
+    cuda::{
+        BOX, Cuda, DeviceMemory,
+        args::{Kernel, RankArgs, kernel},
+        driver::Shape,
+    },
     plan::Buf,
     rank::Ranked,
 };
@@ -13,22 +17,6 @@ const CHUNK: usize = 8192;
 const MAX_CHUNKS: usize = 32;
 const MAX_RANKS: usize = 64;
 const THREADS: u32 = 256;
-
-/// `RankArgs` of `kernels/rank.cu`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct RankArgs {
-    logits: Address,
-    best: Address,
-    sums: Address,
-    ids: Address,
-    logs: Address,
-    bad: Address,
-    rows: i32,
-    vocab: i32,
-    ranks: i32,
-    chunks: i32,
-}
 
 /// The best `ranks` tokens of each of the first `rows` rows; nothing of a row where a logit is not
 /// a number.
@@ -68,11 +56,11 @@ pub(crate) fn rank(
             ranks: asked as i32,
             chunks: chunks as i32,
         };
-        let launch = |kernel, grid| {
-            cuda.driver.launch(&cuda.kernels.get(kernel)?, Shape::new(grid, THREADS), &args)
+        let launch = |kernel: Kernel<RankArgs>, grid| {
+            cuda.kernels.launch(&cuda.driver, kernel, Shape::new(grid, THREADS), &args)
         };
-        launch("rank_chunks", [chunks as u32, rows as u32, 1])?;
-        launch("rank_merge", [rows as u32, 1, 1])?;
+        launch(kernel::RANK_CHUNKS, [chunks as u32, rows as u32, 1])?;
+        launch(kernel::RANK_MERGE, [rows as u32, 1, 1])?;
         let mut words = vec![0u32; rows * (2 * asked + 1)];
         cuda.driver.download(ids, bytemuck::cast_slice_mut(&mut words))?;
         let (ids, rest) = words.split_at(rows * asked);

@@ -2,7 +2,11 @@
 
 use crate::{
     Error,
-    cuda::{args::RotateArgs, driver::Shape, run::Run},
+    cuda::{
+        args::{RotateArgs, kernel},
+        driver::Shape,
+        run::Run,
+    },
     plan::Op,
 };
 
@@ -36,5 +40,9 @@ pub(crate) fn launch(run: &Run<'_>, op: &Op) -> Result<(), Error> {
         eps,
     };
     let heads = run.rows() * (shape.heads + 2 * shape.kv_heads);
-    run.launch("rotate", Shape::new([heads.div_ceil(WARPS) as u32, 1, 1], 32 * WARPS as u32), &args)
+    run.launch(
+        kernel::ROTATE,
+        Shape::new([heads.div_ceil(WARPS) as u32, 1, 1], 32 * WARPS as u32),
+        &args,
+    )
 }

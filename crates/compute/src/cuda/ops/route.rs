@@ -2,7 +2,11 @@
 
 use crate::{
     Error,
-    cuda::{args::RouteArgs, driver::Shape, run::Run},
+    cuda::{
+        args::{RouteArgs, kernel},
+        driver::Shape,
+        run::Run,
+    },
     plan::{Buf, Routing},
 };
 
@@ -26,6 +30,6 @@ pub(crate) fn launch(
         top_k: top_k as i32,
         scale,
     };
-    run.launch("route", Shape::new([rows.div_ceil(8) as u32, 1, 1], 256), &args)?;
-    run.launch("route_order", Shape::new([experts.div_ceil(8) as u32, 1, 1], 256), &args)
+    run.launch(kernel::ROUTE, Shape::new([rows.div_ceil(8) as u32, 1, 1], 256), &args)?;
+    run.launch(kernel::ROUTE_ORDER, Shape::new([experts.div_ceil(8) as u32, 1, 1], 256), &args)
 }

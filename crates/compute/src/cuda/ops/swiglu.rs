@@ -2,7 +2,11 @@
 
 use crate::{
     Error,
-    cuda::{args::SwiGluArgs, driver::Shape, run::Run},
+    cuda::{
+        args::{SwiGluArgs, kernel},
+        driver::Shape,
+        run::Run,
+    },
     plan::Buf,
 };
 
@@ -16,5 +20,5 @@ pub(crate) fn launch(run: &Run<'_>, gate: Buf, up: Buf, out: Buf) -> Result<(), 
         out: run.activation(out),
         rows: rows as i32,
     };
-    run.launch("swiglu", Shape::new([cols.div_ceil(1024) as u32, rows as u32, 1], 128), &args)
+    run.launch(kernel::SWIGLU, Shape::new([cols.div_ceil(1024) as u32, rows as u32, 1], 128), &args)
 }

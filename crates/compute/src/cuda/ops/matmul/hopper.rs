@@ -1,10 +1,16 @@
 //! Products of 17 to 64 rows on Hopper: what `kernels/matmul_hopper.cu` needs beside the cuts that
 //! it shares with the other kernels. Nothing here changes a bit.
 
-use super::{Geometry, Group, MatmulArgs, Room};
+use super::{Geometry, Group, Room};
 use crate::{
     Error,
-    cuda::{block::DeviceMemory, driver::DeviceInfo, pack::TileFormat, run::Run},
+    cuda::{
+        args::{Kernel, MatmulArgs, kernel},
+        block::DeviceMemory,
+        driver::DeviceInfo,
+        pack::TileFormat,
+        run::Run,
+    },
 };
 
 /// Rows of a launch, at most.
@@ -146,23 +152,26 @@ pub(super) fn parked_bytes(group: &Group, g: &Geometry, limits: &DeviceInfo) -> 
     layout(group, g, limits).map(|layout| layout.parked_bytes(g))
 }
 
-pub(super) fn kernel(rows: usize, format: Option<TileFormat>) -> &'static str {
-    let of = |q4_k, q6_k, mixed| match format {
-        Some(TileFormat::Q4_K) => q4_k,
-        Some(TileFormat::Q6_K) => q6_k,
-        _ => mixed,
-    };
-    match padded_rows(rows) {
-        24 => of("matmul_hopper_24_q4_k", "matmul_hopper_24_q6_k", "matmul_hopper_24_mixed"),
-        32 => of("matmul_hopper_32_q4_k", "matmul_hopper_32_q6_k", "matmul_hopper_32_mixed"),
-        48 => of("matmul_hopper_48_q4_k", "matmul_hopper_48_q6_k", "matmul_hopper_48_mixed"),
-        _ => of("matmul_hopper_64_q4_k", "matmul_hopper_64_q6_k", "matmul_hopper_64_mixed"),
+pub(super) fn kernel(rows: usize, format: Option<TileFormat>) -> Kernel<MatmulArgs> {
+    match (padded_rows(rows), format) {
+        (24, Some(TileFormat::Q4_K)) => kernel::MATMUL_HOPPER_24_Q4_K,
+        (24, Some(TileFormat::Q6_K)) => kernel::MATMUL_HOPPER_24_Q6_K,
+        (24, _) => kernel::MATMUL_HOPPER_24_MIXED,
+        (32, Some(TileFormat::Q4_K)) => kernel::MATMUL_HOPPER_32_Q4_K,
+        (32, Some(TileFormat::Q6_K)) => kernel::MATMUL_HOPPER_32_Q6_K,
+        (32, _) => kernel::MATMUL_HOPPER_32_MIXED,
+        (48, Some(TileFormat::Q4_K)) => kernel::MATMUL_HOPPER_48_Q4_K,
+        (48, Some(TileFormat::Q6_K)) => kernel::MATMUL_HOPPER_48_Q6_K,
+        (48, _) => kernel::MATMUL_HOPPER_48_MIXED,
+        (_, Some(TileFormat::Q4_K)) => kernel::MATMUL_HOPPER_64_Q4_K,
+        (_, Some(TileFormat::Q6_K)) => kernel::MATMUL_HOPPER_64_Q6_K,
+        _ => kernel::MATMUL_HOPPER_64_MIXED,
     }
 }
 
 /// Whether the kernel is there: images that are not for Hopper have none.
 pub(super) fn is_here(run: &Run<'_>) -> bool {
-    run.limits.major == 9 && run.kernels.get("matmul_hopper_64_mixed").is_ok()
+    run.limits.major == 9 && run.kernels.have(kernel::MATMUL_HOPPER_64_MIXED)
 }
 
 impl Hopper {

@@ -1,12 +1,12 @@
 //! Products of a prompt on Hopper: one format a launch, tiles of outputs chosen so that they fill
 //! whole waves.
 
-use super::{MAX_PRODUCTS, ProductArgs, blocks, list};
+use super::{blocks, list};
 use crate::{
     Error,
     cuda::{
-        args::Address,
-        driver::{Shape, TensorMap},
+        args::{HopperArgs, HopperExpertsArgs, Kernel, kernel},
+        driver::Shape,
         pack::TileFormat,
         run::Run,
     },
@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// A kernel that images for this architecture have.
-pub(super) const ANY: &str = "prompt_hopper_half_f16";
+pub(super) const ANY: Kernel<HopperArgs> = kernel::PROMPT_HOPPER_HALF_F16;
 /// Shared memory beside weights: barriers, and stages of x.
 const SHARED: usize = 4096 + 81920;
 /// Tiles of weights a warp keeps ahead, at most.
@@ -26,63 +26,34 @@ const MAX_EXPERTS: usize = 512;
 const TILES: [(usize, usize, usize); 4] =
     [(256, 160, 100), (256, 128, 88), (256, 96, 75), (128, 128, 55)];
 
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct HopperArgs {
-    x: TensorMap,
-    columns: i32,
-    rows: i32,
-    count: i32,
-    slots: i32,
-    products: [ProductArgs; MAX_PRODUCTS],
-}
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct HopperExpertsArgs {
-    x: Address,
-    order: Address,
-    starts: Address,
-    columns: i32,
-    experts: i32,
-    divisor: i32,
-    count: i32,
-    slots: i32,
-    pad: i32,
-    products: [ProductArgs; MAX_PRODUCTS],
-}
-
-// As `kernels/prompt_hopper*.cu` assert them.
-const _: () = assert!(size_of::<HopperArgs>() == 384 && size_of::<HopperExpertsArgs>() == 240);
-
 /// The kernels of a format, by tile as in `TILES`.
-fn kernels(format: TileFormat) -> [Option<&'static str>; 4] {
+fn kernels(format: TileFormat) -> [Option<Kernel<HopperArgs>>; 4] {
     match format {
         TileFormat::Q4_K => [
-            Some("prompt_hopper_q4_k_160"),
-            Some("prompt_hopper_q4_k_128"),
-            Some("prompt_hopper_q4_k_96"),
-            Some("prompt_hopper_half_q4_k"),
+            Some(kernel::PROMPT_HOPPER_Q4_K_160),
+            Some(kernel::PROMPT_HOPPER_Q4_K_128),
+            Some(kernel::PROMPT_HOPPER_Q4_K_96),
+            Some(kernel::PROMPT_HOPPER_HALF_Q4_K),
         ],
         TileFormat::Q5_K => [
-            Some("prompt_hopper_q5_k_160"),
-            Some("prompt_hopper_q5_k_128"),
-            Some("prompt_hopper_q5_k_96"),
-            Some("prompt_hopper_half_q5_k"),
+            Some(kernel::PROMPT_HOPPER_Q5_K_160),
+            Some(kernel::PROMPT_HOPPER_Q5_K_128),
+            Some(kernel::PROMPT_HOPPER_Q5_K_96),
+            Some(kernel::PROMPT_HOPPER_HALF_Q5_K),
         ],
         TileFormat::Q6_K => [
-            Some("prompt_hopper_q6_k_160"),
-            Some("prompt_hopper_q6_k_128"),
-            Some("prompt_hopper_q6_k_96"),
-            Some("prompt_hopper_half_q6_k"),
+            Some(kernel::PROMPT_HOPPER_Q6_K_160),
+            Some(kernel::PROMPT_HOPPER_Q6_K_128),
+            Some(kernel::PROMPT_HOPPER_Q6_K_96),
+            Some(kernel::PROMPT_HOPPER_HALF_Q6_K),
         ],
         TileFormat::Q8_0 => [
-            Some("prompt_hopper_q8_0_160"),
-            Some("prompt_hopper_q8_0_128"),
-            Some("prompt_hopper_q8_0_96"),
-            Some("prompt_hopper_half_q8_0"),
+            Some(kernel::PROMPT_HOPPER_Q8_0_160),
+            Some(kernel::PROMPT_HOPPER_Q8_0_128),
+            Some(kernel::PROMPT_HOPPER_Q8_0_96),
+            Some(kernel::PROMPT_HOPPER_HALF_Q8_0),
         ],
-        TileFormat::F16 => [None, None, None, Some("prompt_hopper_half_f16")],
+        TileFormat::F16 => [None, None, None, Some(kernel::PROMPT_HOPPER_HALF_F16)],
     }
 }
 
@@ -97,7 +68,7 @@ pub(super) fn launch(run: &Run<'_>, products: &[Product], format: TileFormat) ->
     let multiprocessors = run.limits.multiprocessors as usize;
     // Whole waves of tiles: the last leaves the device idle where its tiles end.
     let choice =
-        |((weights, rows, cost), kernel): ((usize, usize, usize), Option<&'static str>)| {
+        |((weights, rows, cost), kernel): ((usize, usize, usize), Option<Kernel<HopperArgs>>)| {
             let tiles = run.rows().div_ceil(rows) * blocks(run, products, weights);
             Some((tiles.div_ceil(multiprocessors) * cost, tiles, rows, kernel?))
         };
@@ -124,13 +95,21 @@ pub(super) fn experts_kernel(
     run: &Run<'_>,
     routing: &Routing,
     format: TileFormat,
-) -> Option<&'static str> {
+) -> Option<Kernel<HopperExpertsArgs>> {
     let wide = run.rows() * routing.top_k > 48 * routing.experts;
     let [narrow_kernel, wide_kernel] = match format {
-        TileFormat::Q4_K => ["prompt_hopper_experts_q4_k_64", "prompt_hopper_experts_q4_k_96"],
-        TileFormat::Q5_K => ["prompt_hopper_experts_q5_k_64", "prompt_hopper_experts_q5_k_96"],
-        TileFormat::Q6_K => ["prompt_hopper_experts_q6_k_64", "prompt_hopper_experts_q6_k_96"],
-        TileFormat::Q8_0 => ["prompt_hopper_experts_q8_0_64", "prompt_hopper_experts_q8_0_96"],
+        TileFormat::Q4_K => {
+            [kernel::PROMPT_HOPPER_EXPERTS_Q4_K_64, kernel::PROMPT_HOPPER_EXPERTS_Q4_K_96]
+        }
+        TileFormat::Q5_K => {
+            [kernel::PROMPT_HOPPER_EXPERTS_Q5_K_64, kernel::PROMPT_HOPPER_EXPERTS_Q5_K_96]
+        }
+        TileFormat::Q6_K => {
+            [kernel::PROMPT_HOPPER_EXPERTS_Q6_K_64, kernel::PROMPT_HOPPER_EXPERTS_Q6_K_96]
+        }
+        TileFormat::Q8_0 => {
+            [kernel::PROMPT_HOPPER_EXPERTS_Q8_0_64, kernel::PROMPT_HOPPER_EXPERTS_Q8_0_96]
+        }
         TileFormat::F16 => return None,
     };
     (routing.experts <= MAX_EXPERTS).then_some(if wide { wide_kernel } else { narrow_kernel })
@@ -142,7 +121,7 @@ pub(super) fn launch_experts(
     routing: &Routing,
     divisor: usize,
     format: TileFormat,
-    kernel: &'static str,
+    kernel: Kernel<HopperExpertsArgs>,
 ) -> Result<(), Error> {
     let (slots, shared) = slots(run, format);
     let x = run.activation(products[0].x);
@@ -155,7 +134,6 @@ pub(super) fn launch_experts(
         divisor: divisor as i32,
         count: products.len() as i32,
         slots: slots as i32,
-        pad: 0,
         products: list(run, products),
     };
     let shape = Shape { grid: [run.limits.multiprocessors, 1, 1], block: 384, shared, cluster: 1 };
