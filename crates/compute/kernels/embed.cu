@@ -5,11 +5,12 @@
 // memory latency. A thread decodes 4 columns, which share their scales. Launch: grid [rows,
 // ceil(cols / 1024)], block 256, no shared memory. cols is a multiple of 32.
 #include "forerun.cuh"
+#include "iq3.cuh"
 
 enum TableType {
   TABLE_F32 = 0, TABLE_F16 = 1, TABLE_Q4_0 = 2, TABLE_Q4_1 = 3, TABLE_Q5_0 = 6, TABLE_Q5_1 = 7, TABLE_Q8_0 = 8,
   TABLE_Q2_K = 10, TABLE_Q3_K = 11, TABLE_Q4_K = 12, TABLE_Q5_K = 13, TABLE_Q6_K = 14, TABLE_IQ4_NL = 20,
-  TABLE_IQ4_XS = 23, TABLE_BF16 = 30,
+  TABLE_IQ3_S = 21, TABLE_IQ4_XS = 23, TABLE_BF16 = 30,
 };
 
 __constant__ signed char IQ4_VALUES[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
@@ -103,6 +104,18 @@ __device__ __forceinline__ void decode4(int type, const u8* row, int col, float 
         const int low = b[64 * half + (at & 63) + j] >> (4 * (at >> 6)) & 15;
         const int top = b[128 + 32 * half + i + j] >> (2 * (at >> 5)) & 3;
         y[j] = d * ((low | top << 4) - 32);
+      }
+      break;
+    }
+    case TABLE_IQ3_S: {
+      const u8* b = row + (col >> 8) * 110;
+      const int four = e >> 2;  // of which the block has 64
+      const float d = half_at(b) * (2 * (b[106 + (sub >> 1)] >> (4 * (sub & 1)) & 15) + 1);
+      const int entry = IQ3_GRID[b[2 + four] | (b[66 + sub] >> (four & 7) & 1) << 8];
+      const int signs = b[74 + (e >> 3)] >> (e & 4);
+      for (int j = 0; j < 4; j++) {
+        const int magnitude = 2 * (entry >> (9 - 3 * j) & 7) + 1;
+        y[j] = d * (signs >> j & 1 ? -magnitude : magnitude);
       }
       break;
     }
