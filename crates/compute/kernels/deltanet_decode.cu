@@ -128,8 +128,8 @@ __device__ __forceinline__ void expect_group(DecodeShared& shared, const Group& 
   }
 }
 
-// What a warp has of a group: two rows, a column a lane; and, the last warp, the gates of all, a row
-// a lane.
+// What a warp has of a group: two rows, a column a lane; and, the last warp, the gates of all, a
+// row a lane.
 struct OwnRows {
   float value[2][TAPS], gate[2];
   float alpha, beta, dt_bias, gate_factor;

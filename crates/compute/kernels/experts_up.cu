@@ -30,7 +30,8 @@ struct ExpertsUpArgs {
   VisitList* list;
   ExpertsMatrix gate, up, shared_gate, shared_up;
   ExpertsMatrix down;          // of experts_down
-  Activation act, shared_act;  // x; their numbers are used for sums: [visits][cols / 256] of 64 bytes, see Operand
+  // x; their numbers are used for sums: [visits][cols / 256] of 64 bytes, see Operand.
+  Activation act, shared_act;
   int rows, experts, top_k;
   int stages, stage_bytes;  // a stage has a row of tiles of gate and one of up
   float scale;
@@ -44,7 +45,8 @@ struct Divisor {
   __device__ __forceinline__ u32 of(u32 n) const { return by == 1 ? n : __umulhi(n, factor); }
 };
 
-constexpr int UP_PARTS = BUFFERS * 2 * UP_WARPS * PART * 4;  // bytes: [BUFFERS][gate, up][UP_WARPS][PART]
+// Bytes: [BUFFERS][gate, up][UP_WARPS][PART].
+constexpr int UP_PARTS = BUFFERS * 2 * UP_WARPS * PART * 4;
 constexpr int MAX_STAGES = 4;
 constexpr int UP_FIXED = UP_PARTS + sizeof(Visits) + BUFFERS * 16 + MAX_STAGES * 16;
 static_assert(UP_FIXED == 33936, "as in src/cuda/ops/experts.rs");
@@ -80,12 +82,14 @@ struct Item {
 
 // Memory has nothing more to do for this block, and experts_down has not begun to ask: of each
 // group it begins with, this block's share of the tiles, a group a lane.
-__device__ __forceinline__ void fetch_ahead(const ExpertsUpArgs& a, const VisitList& visits, int lane) {
+__device__ __forceinline__ void fetch_ahead(const ExpertsUpArgs& a, const VisitList& visits,
+                                            int lane) {
 #if __CUDA_ARCH__ >= 900
   const int tiles = a.down.rows / 16 * (a.act.ld / 256), bytes = tile_bytes(a.down.format);
   for (int i = lane; i < min(a.ahead, (int)visits.count); i += 32) {
     const u8* from = a.down.weight + (size_t)group_expert(visits.groups[i]) * tiles * bytes;
-    for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x) prefetch(from + (size_t)tile * bytes, bytes);
+    for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x)
+      prefetch(from + (size_t)tile * bytes, bytes);
   }
 #endif
 }
@@ -240,7 +244,8 @@ struct UpBlock {
       v[i] = clamp_half(sums[0][i] * (1.f / (1.f + expf(-sums[0][i]))) * sums[1][i]);
     }
     const uint2 words = make_uint2(pair(v[0], v[1]), pair(v[2], v[3]));
-    float of_16 = low_float(words.x) + high_float(words.x) + low_float(words.y) + high_float(words.y);
+    float of_16 =
+        low_float(words.x) + high_float(words.x) + low_float(words.y) + high_float(words.y);
     of_16 += __shfl_xor_sync(~0u, of_16, 1);
     of_16 += __shfl_xor_sync(~0u, of_16, 2);
     write(index, n, q, words, of_16);
