@@ -118,7 +118,8 @@ fn bodies() -> Result<Vec<Value>> {
             let prompt = line["prompt"].as_str().ok_or("a suite without prompts")?;
             let temperature = if i % 2 == 0 { 0 } else { 1 };
             let room = [24, 96, 200][i % 3];
-            bodies.push(json!({"messages": [{"role": "user", "content": prompt}], "temperature": temperature, "seed": i,
+            bodies.push(json!({"messages": [{"role": "user", "content": prompt}],
+                "temperature": temperature, "seed": i,
                 "max_tokens": room, "stream": true, "stream_options": {"include_usage": true}}));
         }
     }

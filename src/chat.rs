@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use text::{Prompt, Reasoning, Specials};
 
-const HELP: &str = "/new starts over, /quit (or Ctrl-D) leaves, Ctrl-C ends an answer; a line that ends in \\ goes on; a message that \
-     begins with / is written with two of them";
+const HELP: &str = "/new starts over, /quit (or Ctrl-D) leaves, Ctrl-C ends an answer; a line that \
+                    ends in \\ goes on; a message that begins with / is written with two of them";
 
 /// Earlier states kept for the next prompt to start from.
 const SNAPSHOTS: usize = 4;
@@ -45,7 +45,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let mut running = args.model.load()?;
     if let Err(why) = &running.text.template {
         bail!(
-            "{why}; `forerun run --raw` continues plain text, `--chat-template FILE` gives another template"
+            "{why}; `forerun run --raw` continues plain text, `--chat-template FILE` gives another \
+             template"
         );
     }
     let sampling = args.sampling.over(&running.text.sampling, running.vocab())?;

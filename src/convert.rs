@@ -75,7 +75,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     println!("{}: {} tensors, {from} to {to}, {}", shown(&args.out), summary.tensors, args.mix);
     if summary.requantised > 0 {
         eprintln!(
-            "warning: {} tensors were quantised already and lost precision twice; convert from the original",
+            "warning: {} tensors were quantised already and lost precision twice; convert from the \
+             original",
             summary.requantised
         );
     }

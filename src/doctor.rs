@@ -34,7 +34,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(16..))]
     length: Option<u32>,
     /// How many texts of each kind are looked at
-    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(4..=1024))]
+    #[arg(long, value_name = "N", default_value_t = 8)]
+    #[arg(value_parser = clap::value_parser!(u16).range(4..=1024))]
     texts: u16,
     /// Check every op of the GPU that `--device` names against the reference, twice, and the model
     /// in every mode

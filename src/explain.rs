@@ -11,8 +11,8 @@ pub(crate) fn round_line(out: &mut impl Write, number: usize, round: &Round) -> 
     let Round { drafted, accepted, drafter, draft_s, verify_s, judge_s, commit_s, .. } = round;
     writeln!(
         out,
-        "round {number:>4}  {drafter:<6} drafted {drafted:>2}  accepted {accepted:>2}  rows {:>2}  draft {:>6.2} ms  verify {:>6.2} \
-         ms  judge {:>5.2} ms  commit {:>5.2} ms",
+        "round {number:>4}  {drafter:<6} drafted {drafted:>2}  accepted {accepted:>2}  rows {:>2}  draft \
+         {:>6.2} ms  verify {:>6.2} ms  judge {:>5.2} ms  commit {:>5.2} ms",
         drafted + 1,
         ms(*draft_s),
         ms(*verify_s),

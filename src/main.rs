@@ -1,5 +1,6 @@
 //! The command line: one file a verb. Messages go to stderr once, here; the exit code is 0 when
-//! done, 1 when something failed, 2 when the command was not understood.
+//! done, 1 when something failed, 2 when the command was not understood, 75 when a server has lost
+//! its device.
 #![forbid(unsafe_code)]
 
 mod chat;
@@ -17,6 +18,10 @@ mod serve;
 use clap::{CommandFactory, Parser, Subcommand};
 use std::path::PathBuf;
 use std::process::ExitCode;
+
+/// The exit code of a server without a device: what sysexits.h calls a temporary failure, so that
+/// whoever watches it knows that starting it again may help.
+const DEVICE_LOST: u8 = 75;
 
 /// Exact speculative decoding of Qwen3.5/3.6/3.8 models with DFlash drafters.
 #[derive(Parser)]
@@ -36,6 +41,7 @@ enum Verb {
     /// Talk with the model
     Chat(chat::Args),
     /// Serve the model over OpenAI's and Anthropic's APIs
+    #[command(after_help = serve::EXIT_CODES)]
     Serve(serve::Args),
     /// Measure modes side by side, the cost of a shape, or whether all modes write the same text
     Bench(Box<bench::Args>),
@@ -55,7 +61,10 @@ fn main() -> ExitCode {
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("forerun: {error:#}");
-            ExitCode::FAILURE
+            match error.downcast_ref() {
+                Some(server::ServeError::DeviceLost(_)) => ExitCode::from(DEVICE_LOST),
+                _ => ExitCode::FAILURE,
+            }
         }
     }
 }

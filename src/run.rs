@@ -31,7 +31,8 @@ pub(crate) struct Args {
     #[arg(long, conflicts_with_all = ["system", "no_think"])]
     raw: bool,
     /// Continue these tokens: `1,2,3`
-    #[arg(long, value_name = "IDS", value_delimiter = ',', conflicts_with_all = ["prompt", "raw", "system", "no_think"])]
+    #[arg(long, value_name = "IDS", value_delimiter = ',')]
+    #[arg(conflicts_with_all = ["prompt", "raw", "system", "no_think"])]
     prompt_ids: Option<Vec<u32>>,
     /// Print one JSON object at the end instead of the text
     #[arg(long)]
@@ -205,7 +206,8 @@ fn describe(
             "rounds": lengths.len(),
             "accepted": count(|r| r.accepted),
             "drafted": count(|r| r.drafted),
-            "mean_accept_length": lengths.iter().sum::<usize>() as f64 / lengths.len().max(1) as f64,
+            "mean_accept_length":
+                lengths.iter().sum::<usize>() as f64 / lengths.len().max(1) as f64,
             "accept_lengths": lengths,
             "fallback": given.fallback,
             "exact": !relaxed,

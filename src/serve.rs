@@ -4,6 +4,7 @@ use crate::facts::facts;
 use crate::logging::LogFlags;
 use crate::notify::notify;
 use anyhow::{Context, Result, bail};
+use compute::Faults;
 use launch::{ModelFlags, Running};
 use server::{HeaderValue, Keys, MAX_SLOTS, Options, Served, Tls};
 use std::io::Write;
@@ -17,10 +18,14 @@ const CONNECTION_THREADS: usize = 2;
 
 /// Connections that may wait to be taken in; with fewer, a crowd's have to knock again a second
 /// later.
-const KNOCKING: u32 = 4096;
+const LISTEN_BACKLOG: u32 = 4096;
 
 /// MiB of the host's memory for states that a device has no room for.
 const DEFAULT_HOST_CACHE: usize = 4096;
+
+/// What `--help` says last.
+pub(crate) const EXIT_CODES: &str = "Exit codes: 0 when told to end, 1 when something failed, \
+    75 when the device was lost and could not be used again: start the server anew";
 
 /// Arguments of `forerun serve`.
 #[derive(clap::Args)]
@@ -78,6 +83,10 @@ pub(crate) struct Args {
     /// them
     #[arg(long, value_name = "NAME")]
     served_model_name: Vec<String>,
+    /// For tests of those who watch the server: passes after which the device is lost, of the first
+    /// engine, of the one that is built anew, and so on
+    #[arg(long, value_name = "N,...", value_delimiter = ',', hide = true)]
+    lose_device: Vec<usize>,
     #[command(flatten)]
     log: LogFlags,
     #[command(flatten)]
@@ -99,12 +108,17 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let collector = args.log.collector()?;
     args.log.start()?;
     let start = Instant::now();
-    let Running { name, mut engine, mode, text, context, weights } = args.model.load()?;
+    let mut losses = args.lose_device.clone().into_iter();
+    let running = load(&args.model, args.state_memory, losses.next())?;
+    let Running { name, mut engine, mode, text, context, weights } = running;
     let load_s = start.elapsed().as_secs_f64();
-    if let Some(mib) = args.state_memory {
-        let budget = engine.backend().budget();
-        budget.set_limit(budget.limit().min((mib as usize).saturating_mul(1 << 20)));
-    }
+    // What was promised to clients holds with another engine too.
+    let (mut model, state_memory) = (args.model.clone(), args.state_memory);
+    model.ctx = Some(context);
+    let reload = move || {
+        let running = load(&model, state_memory, losses.next());
+        running.map(|running| running.engine).map_err(|error| format!("{error:#}"))
+    };
     let spills = engine.backend().has_own_memory();
     let facts = facts(engine.model().config(), weights, spills);
     let host_cache = args.prefix_cache_host.unwrap_or(if spills { DEFAULT_HOST_CACHE } else { 0 });
@@ -115,6 +129,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             args.served_model_name.clone()
         },
         engine,
+        reload: Box::new(reload),
         mode: mode.name(),
         tokenizer: text.tokenizer,
         template: text.template,
@@ -162,6 +177,25 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     result
 }
 
+/// Loads the model, with so many MiB for the state of texts. Its device is lost after so many
+/// passes, where that is asked for.
+fn load(model: &ModelFlags, state_memory: Option<u64>, loss: Option<usize>) -> Result<Running> {
+    let mut running = match loss {
+        None => model.load()?,
+        Some(passes) => {
+            let faults = Faults::default();
+            let running = model.load_faulty(faults.clone())?;
+            faults.lose_after(passes);
+            running
+        }
+    };
+    if let Some(mib) = state_memory {
+        let budget = running.engine.backend().budget();
+        budget.set_limit(budget.limit().min((mib as usize).saturating_mul(1 << 20)));
+    }
+    Ok(running)
+}
+
 fn listen(host: IpAddr, port: u16) -> std::io::Result<TcpListener> {
     let socket = if host.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
     // A port whose old connections linger can be had again; elsewhere than on Unix the word means
@@ -170,7 +204,7 @@ fn listen(host: IpAddr, port: u16) -> std::io::Result<TcpListener> {
         socket.set_reuseaddr(true)?;
     }
     socket.bind(SocketAddr::new(host, port))?;
-    socket.listen(KNOCKING)
+    socket.listen(LISTEN_BACKLOG)
 }
 
 fn read_keys(path: &Path) -> Result<Keys> {

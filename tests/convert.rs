@@ -1,13 +1,14 @@
 //! `forerun convert`, through the program.
 
+#[allow(dead_code)]
+#[path = "support/program.rs"]
+mod program;
+
+use program::{command, forerun};
 use std::process::{Command, Output};
 
 const TARGET: &str = "models/dense/target-Q4_K_M.gguf";
 const DRAFT: &str = "models/dense/draft-Q8_0.gguf";
-
-fn forerun(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_forerun")).args(args).output().expect("the program starts")
-}
 
 fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
@@ -88,7 +89,8 @@ fn a_missing_theta_stops_the_conversion() {
     let args = ["convert", folder, "--out", out.to_str().unwrap(), "--type", "f16"];
     let output = forerun(&args);
     assert_eq!(output.status.code(), Some(1));
-    let sentence = "nothing in the file says its rope theta: give `--draft-rope-theta` (10000000 for Qwen3.5 and later)";
+    let sentence = "nothing in the file says its rope theta: give `--draft-rope-theta` (10000000 \
+                    for Qwen3.5 and later)";
     assert_eq!(stderr(&output), format!("forerun: {folder}: {sentence}\n"));
     assert!(!out.exists());
     let output = forerun(&[&args[..], &["--draft-rope-theta", "1e7"]].concat());
@@ -104,8 +106,7 @@ fn an_interrupt_leaves_nothing_behind() {
     std::fs::create_dir(&results).unwrap();
     // Two gigabytes of zeros that are not on disk: seconds of work.
     sparse_drafter(&source, 8192, r#""rope_theta": 1e7"#);
-    let mut child = Command::new(env!("CARGO_BIN_EXE_forerun"))
-        .args(["convert", source.to_str().unwrap(), "--type", "q4_k_m", "--out"])
+    let mut child = command(&["convert", source.to_str().unwrap(), "--type", "q4_k_m", "--out"])
         .arg(results.join("out.gguf"))
         .stderr(std::process::Stdio::piped())
         .spawn()

@@ -1,12 +1,12 @@
 //! `--device` through the binary: without a driver there is a sentence and no panic; with one the
 //! device writes what the processor writes.
 
-use std::io::Write;
-use std::process::{Command, Output};
+#[allow(dead_code)]
+#[path = "support/program.rs"]
+mod program;
 
-fn forerun(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_forerun")).args(args).output().expect("the binary runs")
-}
+use program::forerun;
+use std::io::Write;
 
 /// Whether there is a device; says on standard error that `test` goes without one.
 fn has_device(test: &str) -> bool {

@@ -1,28 +1,25 @@
 //! `forerun doctor`, through the program: faults that are planted in a drafter's file or flags are
 //! found by name.
 
+#[allow(dead_code)]
+#[path = "support/program.rs"]
+mod program;
+
 use formats::gguf::{Entries, Gguf, Header, Overwrite, Writer};
+use program::{parsed, refused, stdout};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 const DENSE: [&str; 2] = ["models/dense/target-Q4_K_M.gguf", "models/dense/draft-Q8_0.gguf"];
 const MOE: [&str; 2] =
     ["tests/fixtures/moe/target-Q4_K_M.gguf", "tests/fixtures/moe/draft-Q8_0.gguf"];
 
 fn doctor(args: &[&str]) -> String {
-    let program = env!("CARGO_BIN_EXE_forerun");
-    let output = Command::new(program)
-        .args(["doctor", "--threads", "1"])
-        .args(args)
-        .output()
-        .expect("it starts");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).expect("text")
+    stdout(&[&["doctor", "--threads", "1"], args].concat())
 }
 
 fn seen(args: &[&str]) -> Value {
-    serde_json::from_str(&doctor(&[&["--json"], args].concat())).expect("one JSON object")
+    parsed(&[&["doctor", "--threads", "1", "--json"], args].concat())
 }
 
 /// The one fault that was found, and the advice.
@@ -184,11 +181,7 @@ fn a_file_that_holds_no_prompts_is_named_with_the_line() {
     let path = path.to_str().unwrap();
     let said = |text: &str| {
         std::fs::write(path, text).unwrap();
-        let program = env!("CARGO_BIN_EXE_forerun");
-        let output =
-            Command::new(program).args(["doctor", "--prompts", path]).output().expect("it starts");
-        assert_eq!(output.status.code(), Some(1));
-        String::from_utf8(output.stderr).expect("text")
+        refused(&["doctor", "--prompts", path])
     };
     for (text, line, reason) in [
         ("# A page\n", 1, "no JSON object: expected value"),

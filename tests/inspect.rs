@@ -1,24 +1,18 @@
 //! `forerun inspect`, through the program.
 
-use serde_json::Value;
-use std::process::{Command, Output};
+#[allow(dead_code)]
+#[path = "support/program.rs"]
+mod program;
 
-fn forerun(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_forerun")).args(args).output().expect("the program starts")
-}
-
-fn json(args: &[&str]) -> Value {
-    let output = forerun(args);
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    serde_json::from_slice(&output.stdout).expect("one JSON object")
-}
+use program::{forerun, parsed};
+use std::process::Command;
 
 const TARGET: &str = "models/dense/target-Q4_K_M.gguf";
 const DRAFT: &str = "models/dense/draft-Q8_0.gguf";
 
 #[test]
 fn a_drafter_is_described() {
-    let found = json(&["inspect", DRAFT, "--target", TARGET, "--json"]);
+    let found = parsed(&["inspect", DRAFT, "--target", TARGET, "--json"]);
     assert_eq!(found["kind"], "drafter");
     assert_eq!(found["dialect"], "upstream GGUF (`dflash`)");
     assert_eq!(found["layers"], "sliding 3 of 4, window 128, not causal");
@@ -48,14 +42,14 @@ fn a_drafter_is_described() {
 
 #[test]
 fn a_target_is_described() {
-    let found = json(&["inspect", TARGET, "--json"]);
+    let found = parsed(&["inspect", TARGET, "--json"]);
     assert_eq!(found["kind"], "target");
     assert_eq!(found["layers"], "2 attention, 6 Gated DeltaNet, MTP block");
     assert_eq!(
         found["config"]["gdn"],
         serde_json::json!({"key_heads": 2, "value_heads": 6, "head_dim": 128, "conv_kernel": 4})
     );
-    let moe = json(&["inspect", "tests/fixtures/moe/target-Q4_K_M.gguf", "--json"]);
+    let moe = parsed(&["inspect", "tests/fixtures/moe/target-Q4_K_M.gguf", "--json"]);
     assert_eq!(moe["config"]["ffn"]["moe"]["experts"], 16);
 }
 
@@ -75,7 +69,7 @@ fn flags_change_what_is_resolved() {
         "--draft-rope-theta",
         "1e6",
     ];
-    let found = json(&[&["inspect", DRAFT, "--json"][..], &flags].concat());
+    let found = parsed(&[&["inspect", DRAFT, "--json"][..], &flags].concat());
     let config = &found["config"];
     assert_eq!(found["layers"], "sliding 3 of 4, window 64, causal");
     assert_eq!((&config["block"], &config["mask_token"]), (&Value::from(8), &Value::from(7)));
@@ -101,8 +95,8 @@ fn errors_are_one_line_and_have_their_exit_code() {
         (
             &["inspect", DRAFT, "--draft-mask-token", "5000", "--target", TARGET],
             1,
-            "forerun: models/dense/draft-Q8_0.gguf: mask token is 5000 by `--draft-mask-token`; a row of the target's embedding, \
-             below 4096, expected\n",
+            "forerun: models/dense/draft-Q8_0.gguf: mask token is 5000 by `--draft-mask-token`; a \
+             row of the target's embedding, below 4096, expected\n",
         ),
         (
             &["inspect", DRAFT, "--target", DRAFT],

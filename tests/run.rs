@@ -1,25 +1,18 @@
 //! `forerun run` and `forerun chat`, through the program, with the embedded pair.
 
+#[allow(dead_code)]
+#[path = "support/program.rs"]
+mod program;
+
+use program::{command, forerun, parsed};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, Command, Output, Stdio};
 
 const QUICKSORT: &str = "Write Python quicksort";
 
-fn command(args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_forerun"));
-    command.args(args).stdin(Stdio::null());
-    command
-}
-
-fn forerun(args: &[&str]) -> Output {
-    command(args).output().expect("the program starts")
-}
-
 fn json(args: &[&str]) -> Value {
-    let output = forerun(&[&["run", "--json"], args].concat());
-    assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
-    serde_json::from_slice(&output.stdout).expect("one JSON object")
+    parsed(&[&["run", "--json"], args].concat())
 }
 
 fn with_input(args: &[&str], input: &str) -> Output {

@@ -6,10 +6,9 @@ mod http;
 
 use http::Server;
 use serde_json::{Value, json};
-use std::collections::HashMap;
-use std::path::Path;
 use std::thread;
 use std::time::Duration;
+use testing::Tensors;
 
 const CHAT: &str = "/v1/chat/completions";
 const TEXT: &str = "/v1/completions";
@@ -27,56 +26,29 @@ fn numbers(value: &Value) -> Vec<f64> {
     value.as_array().unwrap().iter().filter_map(Value::as_f64).collect()
 }
 
-/// The float32 results that are kept for the embedded target: tensors by name, with their width.
-struct Golden(HashMap<String, (usize, Vec<u8>)>);
-
-impl Golden {
-    fn open() -> Self {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/goldens/dense-q4.safetensors");
-        let bytes = std::fs::read(path).expect("the goldens");
-        let (length, rest) = bytes.split_first_chunk::<8>().expect("a length");
-        let (header, data) = rest.split_at(u64::from_le_bytes(*length) as usize);
-        let header: HashMap<String, Value> = serde_json::from_slice(header).expect("a header");
-        let tensor = |(name, tensor): (String, Value)| {
-            let part = |i: usize| tensor["data_offsets"][i].as_u64().map(|at| at as usize);
-            let bytes = data[part(0)?..part(1)?].to_vec();
-            let width = tensor["shape"].as_array()?.last()?.as_u64()? as usize;
-            Some((name, (width, bytes)))
-        };
-        Self(header.into_iter().filter_map(tensor).collect())
-    }
-
-    fn words(&self, name: &str) -> Vec<u32> {
-        self.0[name].1.as_chunks().0.iter().map(|word| u32::from_le_bytes(*word)).collect()
-    }
-
-    /// The tokens of a prompt, and for its last ones how likely they are by the float32 logits
-    /// before them.
-    fn scores(&self, prompt: &str) -> (Vec<u32>, Vec<f64>) {
-        let ids = self.words(&format!("{prompt}.ids"));
-        let name = format!("{prompt}.logits");
-        let logits: Vec<f64> =
-            self.words(&name).into_iter().map(|x| f64::from(f32::from_bits(x))).collect();
-        let rows = logits.chunks_exact(self.0[&name].0);
-        let scored = &ids[ids.len() + 1 - rows.len()..];
-        let scores = rows.zip(scored).map(|(row, id)| {
-            let total: f64 = row.iter().map(|logit| logit.exp()).sum();
-            row[*id as usize] - total.ln()
-        });
-        let scores = scores.collect();
-        (ids, scores)
-    }
+/// The tokens of a golden prompt, and for its last ones how likely they are by the float32 logits
+/// before them.
+fn golden_scores(golden: &Tensors, prompt: &str) -> (Vec<u32>, Vec<f64>) {
+    let ids = golden.ids(&format!("{prompt}.ids")).expect("ids");
+    let rows = golden.rows(&format!("{prompt}.logits")).expect("logits");
+    let scored = &ids[ids.len() + 1 - rows.len()..];
+    let scores = rows.iter().zip(scored).map(|(row, id)| {
+        let total: f64 = row.iter().map(|logit| f64::from(*logit).exp()).sum();
+        f64::from(row[*id as usize]) - total.ln()
+    });
+    let scores = scores.collect();
+    (ids, scores)
 }
 
 #[test]
 fn scores_are_those_of_float32() {
-    let golden = Golden::open();
+    let golden = Tensors::open(&testing::goldens(), "dense-q4");
     // (flags, how far a token may be off, how far all of a prompt on the average)
     for (flags, each, mean) in [(&["--activations", "f32"][..], 1e-2, 1e-3), (&[][..], 0.25, 2e-2)]
     {
         let server = Server::start(flags);
         for prompt in ["p0", "p1", "plong700"] {
-            let (ids, expected) = golden.scores(prompt);
+            let (ids, expected) = golden_scores(&golden, prompt);
             let answer = server.ask(TEXT, &scored(&json!(ids), 1));
             let told = numbers(&answer["choices"][0]["logprobs"]["token_logprobs"]);
             assert_eq!(told.len() + 1, ids.len());

@@ -17,7 +17,7 @@ const ARCHITECTURES: [&str; 9] =
 /// Structs that kernels are given, as CUDA declares them.
 const GIVEN: [&str; 1] = ["TensorMap"];
 /// Structs that kernels find in memory.
-const ARRAYS: [&str; 3] = ["Sequence", "Step", "Draw"];
+const ARRAYS: [&str; 6] = ["Sequence", "Step", "Draw", "KvText", "RecurrentText", "KeptRow"];
 
 fn main() {
     for variable in ["NVRTC_LIB", "FORERUN_CUDA_ARCHITECTURES"] {

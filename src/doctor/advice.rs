@@ -11,9 +11,9 @@ pub(crate) fn advise(seen: &Examination) -> String {
     let length = seen.mended.accept_length;
     if seen.mended.first_log_likelihood < seen.by_counting {
         return format!(
-            "This drafter was trained for another target, or its weights are damaged: with the best settings found it \
-             gives the target's next token a log-likelihood of {:.2}, and counting the tokens before gives it {:.2}; \
-             use the drafter made for this target.",
+            "This drafter was trained for another target, or its weights are damaged: with the \
+             best settings found it gives the target's next token a log-likelihood of {:.2}, and \
+             counting the tokens before gives it {:.2}; use the drafter made for this target.",
             seen.mended.first_log_likelihood, seen.by_counting
         );
     }
@@ -30,7 +30,8 @@ pub(crate) fn advise(seen: &Examination) -> String {
     }
     if let Some(gain) = seen.source.filter(|g| g.is_real() && g.mean > LOSS) {
         return format!(
-            "Use a finer type for the drafter: its quantisation takes {:.2} off the log-likelihood of the target's tokens.",
+            "Use a finer type for the drafter: its quantisation takes {:.2} off the log-likelihood \
+             of the target's tokens.",
             gain.mean
         );
     }
@@ -38,18 +39,19 @@ pub(crate) fn advise(seen: &Examination) -> String {
         let (with, without) = (with.accept_length, without.accept_length);
         if without > APART * with {
             return format!(
-                "Leave the settings as they are, and give `--no-think` where you can: a round emits {without:.2} tokens \
-                 without thinking and {with:.2} with it."
+                "Leave the settings as they are, and give `--no-think` where you can: a round \
+                 emits {without:.2} tokens without thinking and {with:.2} with it."
             );
         }
         if with > APART * without {
             return format!(
-                "Leave the settings as they are, and let the model think where you can: a round emits {with:.2} tokens \
-                 with thinking and {without:.2} without it."
+                "Leave the settings as they are, and let the model think where you can: a round \
+                 emits {with:.2} tokens with thinking and {without:.2} without it."
             );
         }
     }
     format!(
-        "Leave everything as it is: no other setting fits better, and a round emits {length:.2} tokens."
+        "Leave everything as it is: no other setting fits better, and a round emits {length:.2} \
+         tokens."
     )
 }

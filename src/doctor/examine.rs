@@ -8,10 +8,10 @@ use super::trial::{self, Acceptance, Gain, Trial, by_counting};
 use super::{Args, advice, section};
 use anyhow::{Context, Result, bail};
 use bench::{Progress, table};
-use checkpoint::{DrafterConfig, TargetConfig};
+use checkpoint::{Drafter, DrafterConfig, TargetConfig};
 use engine::draft::dflash::Dflash;
 use engine::draft::probe::{Contexts, Probe, Reading};
-use launch::Loaded;
+use launch::{Loaded, TextSide};
 use serde::Serialize;
 use std::io::Write;
 use text::Tokenizer;
@@ -81,37 +81,17 @@ pub(crate) fn examine(args: &Args) -> Result<Option<Examination>> {
     let config = &drafter.config;
     let context =
         args.model.ctx.unwrap_or(target.config.context_length).min(target.config.context_length);
-    let prompts = Prompts::gather(args, &text)?;
     let layers = alternatives::layers(config, &target.config);
     let backend = args.model.device.backend()?;
     let mut probe =
         Probe::load(backend, (&target.config, &target.weights), layers, args.model.device.kv())?;
     let loaded = probe.drafter(config, &drafter.weights)?;
 
-    let progress = Progress::new(prompts.thinking.len() * 2 + usize::from(args.texts), "reading");
-    let mut read = |turns: &[Vec<u32>]| -> Result<Reading> {
-        let reading = probe.read(turns, TOKENS, text.tokenizer.ends())?;
-        progress.step("reading");
-        Ok(reading)
-    };
-    let mut single = |prompts: &[Vec<u32>]| -> Result<Vec<Reading>> {
-        prompts.iter().map(|prompt| read(std::slice::from_ref(prompt))).collect()
-    };
-    let (thinking, not_thinking) = (single(&prompts.thinking)?, single(&prompts.not_thinking)?);
-    let answered: Vec<&[u32]> = thinking
-        .iter()
-        .zip(&not_thinking)
-        .flat_map(|(a, b)| [&a.tokens[..], &b.tokens[..]])
-        .collect();
-    let long = texts::long(args, config, context, &prompts, &answered)?;
-    let long = long.iter().map(|turns| read(turns)).collect::<Result<Vec<Reading>>>()?;
-    drop(progress);
-    if long.iter().flat_map(|r| &r.answers).filter(|a| a.len() > 1).count() < 3 {
-        bail!("the target ends almost every long text at once: there is nothing to look at");
-    }
+    let readings = Readings::gather(&mut probe, args, config, &text, context)?;
+    let Readings { thinking, not_thinking, long } = &readings;
     let long: Vec<&Reading> = long.iter().collect();
     let all: Vec<&Reading> =
-        thinking.iter().chain(&not_thinking).chain(long.iter().copied()).collect();
+        thinking.iter().chain(not_thinking).chain(long.iter().copied()).collect();
 
     let not_numbers = "the drafter's logits are not numbers";
     let kept = trial::contexts(&mut probe, &loaded, config, &long)?;
@@ -131,15 +111,7 @@ pub(crate) fn examine(args: &Args) -> Result<Option<Examination>> {
     let source = match &args.draft_source {
         Some(path) => {
             let source = args.model.open_drafter(path, &target.config)?;
-            let weights = search.probe.drafter(&source.config, &source.weights)?;
-            let contexts = trial::contexts(&mut search.probe, &weights, &mended, &search.long)?;
-            let tried =
-                trial::trial(&mut search.probe, &weights, &mended, &search.long, &contexts)?;
-            Some(
-                tried
-                    .context("the unquantised drafter's logits are not numbers")?
-                    .gain(&mended_trial),
-            )
+            Some(search.gain_of(&source, &mended, &mended_trial)?)
         }
         None => None,
     };
@@ -148,7 +120,7 @@ pub(crate) fn examine(args: &Args) -> Result<Option<Examination>> {
         let tried = if readings.is_empty() { None } else { search.try_on(&mended, &readings)? };
         Ok(tried.map(|t| t.acceptance()))
     };
-    let (with, without) = (chats(&thinking)?, chats(&not_thinking)?);
+    let (with, without) = (chats(thinking)?, chats(not_thinking)?);
     let mut examination = Examination {
         model: name,
         settings: settings(config),
@@ -169,6 +141,45 @@ pub(crate) fn examine(args: &Args) -> Result<Option<Examination>> {
     };
     examination.advice = advice::advise(&examination);
     Ok(Some(examination))
+}
+
+/// The target's own answers: to chats with thinking and without, and to long conversations.
+struct Readings {
+    thinking: Vec<Reading>,
+    not_thinking: Vec<Reading>,
+    long: Vec<Reading>,
+}
+
+impl Readings {
+    fn gather(
+        probe: &mut Probe,
+        args: &Args,
+        config: &DrafterConfig,
+        text: &TextSide,
+        context: usize,
+    ) -> Result<Self> {
+        let prompts = Prompts::gather(args, text)?;
+        let steps = prompts.thinking.len() * 2 + usize::from(args.texts);
+        let progress = Progress::new(steps, "reading");
+        let mut read = |turns: &[Vec<u32>]| -> Result<Reading> {
+            let reading = probe.read(turns, TOKENS, text.tokenizer.ends())?;
+            progress.step("reading");
+            Ok(reading)
+        };
+        let mut single = |prompts: &[Vec<u32>]| -> Result<Vec<Reading>> {
+            prompts.iter().map(|prompt| read(std::slice::from_ref(prompt))).collect()
+        };
+        let (thinking, not_thinking) = (single(&prompts.thinking)?, single(&prompts.not_thinking)?);
+        let both = thinking.iter().zip(&not_thinking);
+        let answered: Vec<&[u32]> =
+            both.flat_map(|(a, b)| [&a.tokens[..], &b.tokens[..]]).collect();
+        let long = texts::long(args, config, context, &prompts, &answered)?;
+        let long = long.iter().map(|turns| read(turns)).collect::<Result<Vec<Reading>>>()?;
+        if long.iter().flat_map(|r| &r.answers).filter(|a| a.len() > 1).count() < 3 {
+            bail!("the target ends almost every long text at once: there is nothing to look at");
+        }
+        Ok(Self { thinking, not_thinking, long })
+    }
 }
 
 /// What the search works with.
@@ -198,6 +209,14 @@ impl Search<'_> {
             true => Ok(trial::trial(&mut self.probe, &self.drafter, config, &long, &self.kept.1)?),
             false => self.try_on(config, &long),
         }
+    }
+
+    /// What another drafter's weights gain over `base`, all under one configuration.
+    fn gain_of(&mut self, source: &Drafter, config: &DrafterConfig, base: &Trial) -> Result<Gain> {
+        let weights = self.probe.drafter(&source.config, &source.weights)?;
+        let contexts = trial::contexts(&mut self.probe, &weights, config, &self.long)?;
+        let tried = trial::trial(&mut self.probe, &weights, config, &self.long, &contexts)?;
+        Ok(tried.context("the unquantised drafter's logits are not numbers")?.gain(base))
     }
 
     /// Tokens of the longest text.

@@ -85,8 +85,8 @@ pub(crate) fn survey(args: &Args) -> Result<()> {
             let fault = fault.name();
             writeln!(
                 out,
-                "{name:<6} {fault:<10} {calls:>5} faults: {ended:>4} ended their text, {retried:>4} cost a \
-                 round, {unharmed:>4} only speed"
+                "{name:<6} {fault:<10} {calls:>5} faults: {ended:>4} ended their text, \
+                 {retried:>4} cost a round, {unharmed:>4} only speed"
             )?;
         }
     }

@@ -88,16 +88,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         synthetic::NAMES.iter().try_for_each(|name| writeln!(out, "{name}"))?;
         return Ok(());
     }
-    let Some(config) = synthetic::named(&args.synthetic) else {
-        bail!("unknown shape `{}`: {} expected", args.synthetic, synthetic::NAMES.join(", "));
-    };
-    if !(args.assume_accept.is_finite() && args.assume_accept >= 1.0) {
-        bail!("`--assume-accept {}`: a round keeps at least one token", args.assume_accept);
-    }
-    let config = TargetConfig { mtp: config.mtp.filter(|_| !args.mtp.is_empty()), ..config };
-    if config.mtp.is_none() && !args.mtp.is_empty() {
-        bail!("`--mtp`: `{}` has no next-token block", args.synthetic);
-    }
+    let config = shape(args)?;
     let drafter = synthetic::drafter_for(&args.synthetic);
     let weights = synthetic::Weights::new(&config, mix(args.quant), 1).with_distinct_tokens();
     let drafter = drafter.map(|d| {
@@ -142,20 +133,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         prompt_rows: bench.engine.model().options().max_rows,
         bandwidth,
     };
-    for &tokens in &args.prompt {
-        bench.prompt(tokens, floor.prompt(tokens))?;
-    }
-    let mut experts = None;
-    for &context in &args.context {
-        bench.plain(context, 1, &floor)?;
-        let counted = bench.verifies(context, &floor)?;
-        experts = experts.or(counted);
-        bench.rounds(context, 1, &floor)?;
-        for texts in args.texts.iter().map(|&texts| usize::from(texts)) {
-            bench.plain(context, texts, &floor)?;
-            bench.rounds(context, texts, &floor)?;
-        }
-    }
+    let experts_of_16_rows = bench.everything(&floor)?;
     let figures = Figures {
         device,
         shape: args.synthetic.clone(),
@@ -168,7 +146,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         draft_bytes,
         bandwidth_gb_s: bandwidth / 1e9,
         assumed_accept_length: args.assume_accept,
-        experts_of_16_rows: experts,
+        experts_of_16_rows,
         figures: bench.figures,
         launches: bench.launches,
     };
@@ -177,6 +155,21 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         figures.named().write(path)?;
     }
     Ok(())
+}
+
+/// The shape that is asked for, with the next-token block where its rounds are.
+fn shape(args: &Args) -> Result<TargetConfig> {
+    let Some(config) = synthetic::named(&args.synthetic) else {
+        bail!("unknown shape `{}`: {} expected", args.synthetic, synthetic::NAMES.join(", "));
+    };
+    if !(args.assume_accept.is_finite() && args.assume_accept >= 1.0) {
+        bail!("`--assume-accept {}`: a round keeps at least one token", args.assume_accept);
+    }
+    let config = TargetConfig { mtp: config.mtp.filter(|_| !args.mtp.is_empty()), ..config };
+    if config.mtp.is_none() && !args.mtp.is_empty() {
+        bail!("`--mtp`: `{}` has no next-token block", args.synthetic);
+    }
+    Ok(config)
 }
 
 struct Bench<'a> {
@@ -194,6 +187,27 @@ struct Bench<'a> {
 const TIMED_RUNS: usize = 5;
 
 impl Bench<'_> {
+    /// Measures all that was asked for; returns how many experts 16 rows visit, where there are
+    /// any.
+    fn everything(&mut self, floor: &Floor<'_>) -> Result<Option<f64>> {
+        let args = self.args;
+        for &tokens in &args.prompt {
+            self.prompt(tokens, floor.prompt(tokens))?;
+        }
+        let mut experts = None;
+        for &context in &args.context {
+            self.plain(context, 1, floor)?;
+            let counted = self.verifies(context, floor)?;
+            experts = experts.or(counted);
+            self.rounds(context, 1, floor)?;
+            for texts in args.texts.iter().map(|&texts| usize::from(texts)) {
+                self.plain(context, texts, floor)?;
+                self.rounds(context, texts, floor)?;
+            }
+        }
+        Ok(experts)
+    }
+
     fn tokens(&self, count: usize) -> Vec<u32> {
         (0..count).map(|i| ((100 + i * 7919) % self.vocab.min(200_000)) as u32).collect()
     }

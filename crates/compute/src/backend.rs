@@ -55,8 +55,20 @@ pub struct CommitPath<'a> {
     pub position: usize,
 }
 
+/// The pages of a sequence that the keys and values of a path are written to.
+pub struct KvCommit<'a> {
+    /// What is written.
+    pub path: CommitPath<'a>,
+    /// Number of `pages[0]`.
+    pub first_page: usize,
+    /// As far as the path reaches, or further.
+    pub pages: Vec<&'a mut Memory>,
+}
+
 /// The recurrent state of a sequence that a commit reads and writes.
 pub struct RecurrentCommit<'a> {
+    /// What is written.
+    pub path: CommitPath<'a>,
     /// State after `path.position / 32 * 32` tokens; none when that is 0.
     pub base: Option<&'a Memory>,
     /// New anchors to write, with their positions: the newest one or two multiples of 32 the path
@@ -64,6 +76,16 @@ pub struct RecurrentCommit<'a> {
     pub anchors: Vec<(usize, &'a mut Memory)>,
     /// Keys, deltas, gates and convolution inputs.
     pub tape: &'a mut Memory,
+}
+
+/// Rows of a buffer that are kept when the next pass overwrites it.
+pub struct RowsKept<'a> {
+    /// Rows of the buffer.
+    pub rows: &'a [u32],
+    /// Where they go, one after the other.
+    pub to: &'a mut Memory,
+    /// Row of `to` that the first becomes.
+    pub at: usize,
 }
 
 /// How to draw a token from a row of logits that nothing else changes (no penalty, no bias, no
@@ -155,38 +177,36 @@ pub trait Backend: Send {
     /// Runs the arena's plan over a pass. Reads state, writes only the arena.
     fn run(&mut self, arena: &mut Arena, pass: &Pass<'_>) -> Result<(), Error>;
 
-    /// Writes the keys and values of a path to the pages of cache `cache`, of which `pages[0]` is
-    /// number `first_page`.
+    /// Writes the keys and values of several sequences to the pages of cache `cache`. Like the two
+    /// calls below, one that failed may be made again, for all or for some of them: what it reads
+    /// is overwritten by its last step at the earliest.
     fn commit_kv(
         &mut self,
         arena: &Arena,
         cache: usize,
-        path: CommitPath<'_>,
-        first_page: usize,
-        pages: &mut [&mut Memory],
+        commits: &mut [KvCommit<'_>],
     ) -> Result<(), Error>;
 
-    /// Writes the recurrent rows of a path to the tape and folds new anchors.
+    /// Writes the recurrent rows of several sequences to their tapes and folds new anchors.
     fn commit_recurrent(
         &mut self,
         arena: &Arena,
-        path: CommitPath<'_>,
-        state: RecurrentCommit<'_>,
+        commits: &mut [RecurrentCommit<'_>],
     ) -> Result<(), Error>;
 
-    /// Copies rows of a buffer of numbers to rows of `to` from row `at` on.
+    /// Copies rows of a buffer of numbers to where several sequences keep them.
     fn keep_rows(
         &mut self,
         arena: &Arena,
         buf: Buf,
-        rows: &[u32],
-        to: &mut Memory,
-        at: usize,
+        kept: &mut [RowsKept<'_>],
     ) -> Result<(), Error> {
         let cols = arena.plan.cols(buf);
-        let to = to.slice_mut::<f32>();
-        for (i, row) in rows.iter().enumerate() {
-            to[(at + i) * cols..][..cols].copy_from_slice(arena.host_row(buf, *row as usize));
+        for RowsKept { rows, to, at } in kept {
+            let to = &mut to.slice_mut::<f32>()[*at * cols..][..rows.len() * cols];
+            for (row, to) in rows.iter().zip(to.chunks_exact_mut(cols)) {
+                to.copy_from_slice(arena.host_row(buf, *row as usize));
+            }
         }
         Ok(())
     }

@@ -1,17 +1,15 @@
 //! The parts of a commit that only move rows, for backends whose arena lies in host memory.
 
 use crate::{
-    arena::Arena, backend::CommitPath, kv::PAGE_TOKENS, memory::Memory, recurrent::TAPE_TOKENS,
+    arena::Arena,
+    backend::{KvCommit, RecurrentCommit},
+    kv::PAGE_TOKENS,
+    recurrent::TAPE_TOKENS,
 };
 
 /// Copies the encoded rows of a path to their places in the pages.
-pub(crate) fn write_pages(
-    arena: &Arena,
-    cache: usize,
-    path: CommitPath<'_>,
-    first_page: usize,
-    pages: &mut [&mut Memory],
-) {
+pub(crate) fn write_pages(arena: &Arena, cache: usize, commit: &mut KvCommit<'_>) {
+    let KvCommit { path, first_page, pages } = commit;
     let cache = &arena.plan.caches[cache];
     let layout = &cache.layout;
     let (row_bytes, token_bytes) = (layout.row_bytes(), layout.token_bytes());
@@ -19,7 +17,7 @@ pub(crate) fn write_pages(
         let rows = arena.bytes_of(*rows);
         for (i, row) in path.rows.iter().enumerate() {
             let position = path.position + i;
-            let page = pages[position / PAGE_TOKENS - first_page].slice_mut::<u8>();
+            let page = pages[position / PAGE_TOKENS - *first_page].slice_mut::<u8>();
             let from = &rows[*row as usize * token_bytes..][..token_bytes];
             for (j, bytes) in from.chunks_exact(row_bytes).enumerate() {
                 let at = layout.offset(layer, j / layout.heads, j % layout.heads);
@@ -30,8 +28,8 @@ pub(crate) fn write_pages(
 }
 
 /// Copies the rows of a path that the tape remembers.
-pub(crate) fn write_tape(arena: &Arena, path: CommitPath<'_>, tape: &mut Memory) {
-    let tape = tape.slice_mut::<f32>();
+pub(crate) fn write_tape(arena: &Arena, commit: &mut RecurrentCommit<'_>) {
+    let (path, tape) = (commit.path, commit.tape.slice_mut::<f32>());
     for layer in 0..arena.plan.recurrent_layer(0).0.layers {
         let (layout, kept) = arena.plan.recurrent_layer(layer);
         let mut put =

@@ -4,7 +4,7 @@
 use crate::{
     Error,
     arena::Arena,
-    backend::{Backend, CommitPath, Draw, Drawn, Matrix, RandomMatrix, RecurrentCommit},
+    backend::{Backend, Draw, Drawn, KvCommit, Matrix, RandomMatrix, RecurrentCommit, RowsKept},
     budget::Budget,
     memory::Memory,
     pass::Pass,
@@ -56,12 +56,19 @@ pub struct Faults(Arc<Mutex<Calls>>);
 struct Calls {
     counts: [usize; Fault::ALL.len()],
     armed: Option<(Fault, usize)>,
+    /// Launches after which the device is lost.
+    lost_after: Option<usize>,
 }
 
 impl Faults {
     /// Counts from 0 again; the `n`th call of a kind from now on fails, the first being number 0.
     pub fn arm(&self, fault: Option<(Fault, usize)>) {
         *self.calls() = Calls { armed: fault, ..Calls::default() };
+    }
+
+    /// Counts from 0 again; after so many launches the device is lost, and every call fails.
+    pub fn lose_after(&self, launches: usize) {
+        *self.calls() = Calls { lost_after: Some(launches), ..Calls::default() };
     }
 
     /// Calls of a kind since then.
@@ -78,6 +85,11 @@ impl Faults {
         let mut calls = self.calls();
         let number = calls.counts[fault as usize];
         calls.counts[fault as usize] += 1;
+        let launches = calls.counts[Fault::Launch as usize];
+        if calls.lost_after.is_some_and(|most| launches > most) {
+            let reason = "on purpose".to_owned();
+            return Err(Error::Lost { call: fault.name(), reason });
+        }
         match (calls.armed == Some((fault, number)), fault) {
             (false, _) => Ok(()),
             (true, Fault::Allocation) => {
@@ -164,34 +176,29 @@ impl Backend for Faulty {
         &mut self,
         arena: &Arena,
         cache: usize,
-        path: CommitPath<'_>,
-        first_page: usize,
-        pages: &mut [&mut Memory],
+        commits: &mut [KvCommit<'_>],
     ) -> Result<(), Error> {
         self.faults.pass(Fault::Commit)?;
-        self.inner.commit_kv(arena, cache, path, first_page, pages)
+        self.inner.commit_kv(arena, cache, commits)
     }
 
     fn commit_recurrent(
         &mut self,
         arena: &Arena,
-        path: CommitPath<'_>,
-        state: RecurrentCommit<'_>,
+        commits: &mut [RecurrentCommit<'_>],
     ) -> Result<(), Error> {
         self.faults.pass(Fault::Commit)?;
-        self.inner.commit_recurrent(arena, path, state)
+        self.inner.commit_recurrent(arena, commits)
     }
 
     fn keep_rows(
         &mut self,
         arena: &Arena,
         buf: Buf,
-        rows: &[u32],
-        to: &mut Memory,
-        at: usize,
+        kept: &mut [RowsKept<'_>],
     ) -> Result<(), Error> {
         self.faults.pass(Fault::Write)?;
-        self.inner.keep_rows(arena, buf, rows, to, at)
+        self.inner.keep_rows(arena, buf, kept)
     }
 
     fn load_rows(

@@ -40,7 +40,9 @@ pub mod reference;
 pub mod selftest;
 
 pub use arena::Arena;
-pub use backend::{Backend, CommitPath, Draw, Drawn, Matrix, RandomMatrix, RecurrentCommit};
+pub use backend::{
+    Backend, CommitPath, Draw, Drawn, KvCommit, Matrix, RandomMatrix, RecurrentCommit, RowsKept,
+};
 pub use budget::{Budget, Share};
 pub use cpu::{Activations, Cpu, CpuLevel};
 pub use error::Error;

@@ -41,5 +41,6 @@ fn only_the_groups_that_are_asked_for_run() {
         attention.iter().all(|name| name.starts_with("attention F16 6 x 96, 30 before, ")),
         "{attention:?}"
     );
+    assert!(names("several texts").len() >= 8);
     assert!(names("no such op").is_empty());
 }

@@ -178,8 +178,8 @@ fn attention() {
             let arena = run(&mut reference, &plan.into(), &inputs, &pass);
             let rows: Vec<u32> = (0..committed as u32).collect();
             let path = CommitPath { rows: &rows, position: 0 };
-            let mut pages: Vec<&mut Memory> = pages.iter_mut().collect();
-            reference.commit_kv(&arena, 0, path, 0, &mut pages).expect("a commit");
+            let commit = KvCommit { path, first_page: 0, pages: pages.iter_mut().collect() };
+            reference.commit_kv(&arena, 0, &mut [commit]).expect("a commit");
         }
         let table = PageTable { first_page: 0, pages: pages.iter().collect() };
         let first = SequenceView { committed, caches: vec![table], ..Default::default() };
@@ -245,9 +245,9 @@ fn deltanet() {
             if newest > ANCHOR_TOKENS {
                 anchors.push((newest - ANCHOR_TOKENS, &mut older));
             }
-            let state = RecurrentCommit { base: None, anchors, tape: &mut tape };
             let path = CommitPath { rows: &rows, position: 0 };
-            reference.commit_recurrent(&arena, path, state).expect("a commit");
+            let commit = RecurrentCommit { path, base: None, anchors, tape: &mut tape };
+            reference.commit_recurrent(&arena, &mut [commit]).expect("a commit");
         }
         let newest = committed / ANCHOR_TOKENS * ANCHOR_TOKENS;
         let view = SequenceView {

@@ -5,7 +5,7 @@ use crate::choose::Proposer;
 use crate::draft::{Drafter, dflash::Dflash, mtp::Mtp};
 use crate::generation::Generation;
 use crate::judge::token_of;
-use crate::model::{Model, Options, WeightSource};
+use crate::model::{Accepted, Model, Options, WeightSource};
 use crate::propose::{Failure, Learned, Slot, Spec};
 use crate::sampling::{Constraint, History, Likelihood, Sampler, Sampling};
 use crate::size::{Costs, Curve};
@@ -245,8 +245,37 @@ impl Engine {
         Ok(())
     }
 
-    /// Makes rows of the last pass part of the sequence: keys and values, recurrent state, the
-    /// drafter's features, the next-token block's rows.
+    /// Makes rows of the last pass part of sequences: keys and values, recurrent state, and what
+    /// drafters read of them. A text's failure is its own.
+    pub(crate) fn commit_all(
+        &mut self,
+        rows: &[Row],
+        mut texts: Vec<Accepted<'_>>,
+    ) -> Vec<Result<(), Error>> {
+        let same = texts.iter_mut().map(|text| text.reborrow()).collect();
+        let mut done = self.model.commit_all(&mut *self.backend, same);
+        for (i, slot) in self.drafters.iter().enumerate() {
+            let (mut results, mut states) = (Vec::new(), Vec::new());
+            for (done, text) in done.iter_mut().zip(&mut texts).filter(|(done, _)| done.is_ok()) {
+                if let Some(state) = text.sequence.draft_mut(i) {
+                    results.push(done);
+                    states.push((state, text.path));
+                }
+            }
+            let kept = states.iter_mut().map(|(state, path)| (&mut state.pending, *path)).collect();
+            let kept = self.model.keep(&mut *self.backend, slot.drafter.reads(), kept);
+            for ((done, (state, path)), kept) in results.into_iter().zip(states).zip(kept) {
+                if kept.is_ok() {
+                    let tokens = path.iter().map(|row| rows[*row as usize].token);
+                    state.follow_all(path.len(), tokens);
+                }
+                *done = kept;
+            }
+        }
+        done
+    }
+
+    /// The same for one sequence.
     pub(crate) fn commit(
         &mut self,
         index: usize,
@@ -254,15 +283,6 @@ impl Engine {
         rows: &[Row],
         path: &[u32],
     ) -> Result<(), Error> {
-        self.model.commit(&mut *self.backend, index, sequence, path)?;
-        for (slot, state) in self.drafters.iter().zip(&mut sequence.drafts) {
-            if let Some(state) = state {
-                let tokens = path.iter().map(|row| rows[*row as usize].token);
-                let reads = slot.drafter.reads();
-                self.model.keep(&mut *self.backend, reads, path, &mut state.pending)?;
-                state.follow_all(path.len(), tokens);
-            }
-        }
-        Ok(())
+        self.commit_all(rows, vec![Accepted { index, sequence, path }]).into_iter().collect()
     }
 }

@@ -47,7 +47,7 @@ pub use compute::{PAGE_TOKENS, Row};
 pub use engine::Engine;
 pub use error::Error;
 pub use generation::Generation;
-pub use model::{Model, Options, Random, Requantised, Tensor, WeightSource};
+pub use model::{Accepted, Model, Options, Random, Requantised, Tensor, WeightSource};
 pub use propose::Spec;
 pub use rehearse::Rehearsed;
 pub use round::Round;

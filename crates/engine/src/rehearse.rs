@@ -3,7 +3,8 @@
 //! stand.
 
 use crate::draft::Draft;
-use crate::model::append;
+use crate::model::{Accepted, append};
+use crate::propose::Proposal;
 use crate::{Engine, Generation};
 use crate::{Error, Row, Sequence};
 use std::time::Instant;
@@ -68,11 +69,16 @@ impl Engine {
         self.model.forward(&mut *self.backend, &rows, &all, &sequences)?;
         self.draw_rows(&company, &rows)?;
         lap(self)?;
-        for (i, ((text, _), proposal)) in company.iter_mut().zip(&proposals).enumerate() {
-            let path: Vec<u32> =
-                deepest(&proposal.draft, length).iter().map(|row| row + firsts[i]).collect();
-            self.commit(i, &mut text.sequence, &rows, &path)?;
-        }
+        let path = |(proposal, first): (&Proposal, &u32)| -> Vec<u32> {
+            deepest(&proposal.draft, length).iter().map(|row| row + first).collect()
+        };
+        let paths: Vec<Vec<u32>> = proposals.iter().zip(&firsts).map(path).collect();
+        let accepted = company
+            .iter_mut()
+            .zip(&paths)
+            .enumerate()
+            .map(|(index, (text, path))| Accepted { index, sequence: &mut text.0.sequence, path });
+        self.commit_all(&rows, accepted.collect()).into_iter().collect::<Result<(), _>>()?;
         lap(self)?;
         self.backend.finish()?;
         let seconds = |i: usize| (laps[i + 1] - laps[i]).as_secs_f64();

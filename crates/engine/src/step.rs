@@ -3,7 +3,7 @@
 use crate::engine::Engine;
 use crate::generation::Generation;
 use crate::judge::{RowSeen, Verdict};
-use crate::model::append;
+use crate::model::{Accepted, append};
 use crate::propose::Proposal;
 use crate::round::{Laps, Round};
 use crate::sampling::Likelihood;
@@ -50,9 +50,9 @@ impl Engine {
         let proposals = self.propose(texts)?;
         let pass = self.verify(texts, &proposals)?;
         // All are judged before any is committed.
-        let judged = self.judge_all(texts, &proposals, &pass);
-        let committed = self.commit_judged(texts, &pass, judged);
-        Ok(self.emit(texts, &proposals, &pass, committed))
+        let mut judged = self.judge_all(texts, &proposals, &pass);
+        let commit_s = self.commit_judged(texts, &pass, &mut judged);
+        Ok(self.emit(texts, &proposals, &pass, judged, commit_s))
     }
 
     /// Runs the target over the newest token and the draft of every text.
@@ -128,26 +128,36 @@ impl Engine {
             .collect()
     }
 
-    /// Makes what was accepted part of the texts; each comes with the seconds of its commit.
+    /// Makes what was accepted part of the texts, all in one go; the seconds of each one's part.
     fn commit_judged(
         &mut self,
         texts: Texts<'_, '_>,
         pass: &Verified,
-        judged: Vec<Result<Judged, Error>>,
-    ) -> Vec<Result<(Judged, f64), Error>> {
+        judged: &mut [Result<Judged, Error>],
+    ) -> f64 {
         let mut laps = Laps::start();
-        let mut commit = |i: usize, judged: Result<Judged, Error>| {
-            let (judged, sequence) = (judged?, &mut texts[i].0.sequence);
+        let (mut accepted, mut tokens, mut folds) = (Vec::with_capacity(texts.len()), 0, false);
+        for (index, ((text, _), judged)) in texts.iter_mut().zip(&*judged).enumerate() {
+            let Ok(Judged { path, .. }) = judged else { continue };
+            let sequence = &mut text.sequence;
             let before = sequence.committed();
-            self.commit(i, sequence, &pass.rows, &judged.path)?;
-            let seconds = laps.lap();
-            // Every 32nd token folds a state, which says nothing of whose round it fell in.
-            if before / ANCHOR_TOKENS == sequence.committed() / ANCHOR_TOKENS {
-                self.commit_costs.add(judged.kept, seconds / self.costs.drift, NEW);
+            folds |= before / ANCHOR_TOKENS != (before + path.len()) / ANCHOR_TOKENS;
+            tokens += path.len();
+            accepted.push(Accepted { index, sequence, path });
+        }
+        let committed = self.commit_all(&pass.rows, accepted);
+        let still = judged.iter_mut().filter(|judged| judged.is_ok());
+        for (judged, committed) in still.zip(committed) {
+            if let Err(error) = committed {
+                *judged = Err(error);
             }
-            Ok((judged, seconds))
-        };
-        judged.into_iter().enumerate().map(|(i, judged)| commit(i, judged)).collect()
+        }
+        let seconds = laps.lap();
+        // Every 32nd token of a text folds a state, which says nothing of whose round it fell in.
+        if !folds {
+            self.commit_costs.add(tokens, seconds / self.costs.drift, NEW);
+        }
+        seconds / texts.len().max(1) as f64
     }
 
     /// Learns from the round what it cost whom, and tells what came of it.
@@ -156,17 +166,19 @@ impl Engine {
         texts: Texts<'_, '_>,
         proposals: &[Proposal],
         pass: &Verified,
-        committed: Vec<Result<(Judged, f64), Error>>,
+        judged: Vec<Result<Judged, Error>>,
+        commit_s: f64,
     ) -> Vec<Result<Round, Error>> {
         let nodes: Vec<usize> = proposals.iter().map(|p| p.draft.nodes.len()).collect();
         let shares = self.costs.shares(&nodes, pass.seconds);
         self.costs.add(pass.rows.len(), texts.len(), pass.seconds);
         let drift = self.costs.drift;
-        let mut emit = |i: usize, (judged, commit_s): (Judged, f64)| {
+        let kept = judged.iter().flatten().map(|judged| judged.kept).sum();
+        let commit = self.commit_costs.get(kept).unwrap_or(0.0) / texts.len().max(1) as f64;
+        let mut emit = |i: usize, judged: Judged| {
             let Proposal { who, draft, seconds: draft_s, caught_up } = &proposals[i];
             let Judged { verdict, kept, likelihoods, seconds: judge_s, .. } = judged;
-            let seconds = (draft_s - caught_up + shares[i] + judge_s) / drift;
-            let seconds = seconds + self.commit_costs.get(kept).unwrap_or(0.0);
+            let seconds = (draft_s - caught_up + shares[i] + judge_s) / drift + commit;
             let text = &mut texts[i].0;
             for learned in [&mut text.learned, &mut self.learned] {
                 learned.add(*who, draft, &verdict.path, seconds);
@@ -185,7 +197,7 @@ impl Engine {
                 commit_s,
             }
         };
-        let rounds = committed.into_iter().enumerate();
-        rounds.map(|(i, committed)| committed.map(|done| emit(i, done))).collect()
+        let judged = judged.into_iter().enumerate();
+        judged.map(|(i, judged)| judged.map(|judged| emit(i, judged))).collect()
     }
 }

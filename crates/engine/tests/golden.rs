@@ -103,7 +103,8 @@ fn outputs(model: &mut Model, backend: &mut dyn Backend, ids: &[u32], last: usiz
             out.taps.push(model.taps(*row as usize).expect("a row").to_vec());
         }
         let path: Vec<u32> = (0..chunk.len() as u32).collect();
-        model.keep(backend, Reads::Hidden, &path, &mut out.kept).expect("room");
+        let kept = model.keep(backend, Reads::Hidden, vec![(&mut out.kept, &path)]);
+        kept.into_iter().collect::<Result<(), _>>().expect("room");
         model.commit(backend, 0, &mut sequence, &path).expect("a commit");
     }
     out
@@ -129,8 +130,8 @@ fn mtp_logits(
         mtp.forward(backend, &rows(chunk), &hidden, &chosen, &[&state]).expect("a pass");
         let row = |i| mtp.logits(i).expect("a block").to_vec();
         logits.extend((0..chosen.len()).map(row));
-        let path: Vec<u32> = (0..chunk.len() as u32).collect();
-        mtp.commit(backend, &mut state, &path).expect("a commit");
+        let path = (0..chunk.len() as u32).collect();
+        mtp.commit(backend, vec![(&mut state, path)]).expect("a commit");
     }
     logits
 }

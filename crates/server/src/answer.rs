@@ -1,9 +1,10 @@
-//! One answer on its way: first a prompt that is read chunk by chunk, then tokens that become text.
+//! One answer while it is written: tokens become text that is told.
 
 use crate::job::{
-    Event, Finish, News, Origin, Outcome, Progress, Report, Said, SpecReport, Ticket, Timing,
+    Delta, Event, EventKind, Finish, Origin, Outcome, Report, SpecReport, Ticket, Timing,
 };
-use crate::speech::Speech;
+use crate::output::OutputParser;
+use crate::reading::Reading;
 use crate::thought::Thought;
 use engine::sampling::Likelihood;
 use engine::{Engine, Generation, Round, Sequence, Stowed};
@@ -11,109 +12,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use text::{Stream, Tokenizer};
 
-/// A state is kept each time so many tokens of a prompt have been read.
-const KEEP_EVERY: usize = 4096;
-
 /// Text is told this often at most: a faster model would wake its readers for every token, and they
 /// share its processors.
 const PACE: Duration = Duration::from_millis(5);
-
-/// A prompt being read.
-pub(crate) struct Reading {
-    pub(crate) ticket: Arc<Ticket>,
-    /// Which of the ticket's choices.
-    pub(crate) choice: usize,
-    pub(crate) sequence: Sequence,
-    cached: usize,
-    /// How likely the tokens read so far were, where that is wanted.
-    pub(crate) scores: Vec<Likelihood>,
-    /// Numbers of tokens after which the state is worth keeping, ascending.
-    marks: Vec<usize>,
-    began: Instant,
-}
-
-impl Reading {
-    /// `opening` is the token that begins a message.
-    pub(crate) fn new(
-        ticket: Arc<Ticket>,
-        choice: usize,
-        sequence: Sequence,
-        cached: usize,
-        opening: Option<u32>,
-    ) -> Self {
-        let job = &ticket.job;
-        let mut marks = marks(&job.prompt, opening);
-        // Whoever goes on from here draws from the last token's row, which says nothing about the
-        // prompt.
-        if job.choices.len() > 1 || job.scores.is_some() || job.room == 0 {
-            marks.push(job.prompt.len() - 1);
-            marks.dedup();
-        }
-        let (scores, began) = (Vec::new(), Instant::now());
-        Self { ticket, choice, sequence, cached, scores, marks, began }
-    }
-
-    /// Whether all of the prompt but its last token has been read.
-    pub(crate) fn is_at_last(&self) -> bool {
-        self.sequence.committed() + 1 >= self.ticket.job.prompt.len()
-    }
-
-    /// Tells every answer to the prompt how likely its tokens were.
-    pub(crate) fn tell_scores(&mut self) {
-        let Ticket { job, events, .. } = &*self.ticket;
-        if self.choice > 0 || self.scores.is_empty() {
-            return;
-        }
-        let scores = std::mem::take(&mut self.scores);
-        for choice in job.first_choice..job.first_choice + job.choices.len() {
-            let said = Said { scores: scores.clone(), ..Said::default() };
-            // Whoever has left does not hear it.
-            let _ = events.send(Event { choice, news: News::Text(said) });
-        }
-    }
-
-    /// Where the next chunk ends: after `limit` tokens, at the next mark or at the end of the
-    /// prompt.
-    pub(crate) fn chunk_end(&self, limit: usize) -> usize {
-        let read = self.sequence.committed();
-        let mark = self.marks.iter().copied().find(|m| *m > read);
-        (read + limit).min(mark.unwrap_or(usize::MAX)).min(self.ticket.job.prompt.len())
-    }
-
-    /// Tells how far it has come, to those who asked to be told.
-    pub(crate) fn tell(&self) {
-        let job = &self.ticket.job;
-        if job.progress {
-            let (read, of, cached) = (self.sequence.committed(), job.prompt.len(), self.cached);
-            let ms = self.began.elapsed().as_millis() as u64;
-            let news = News::Read(Progress { read, of, cached, ms });
-            let _ = self.ticket.events.send(Event { choice: job.first_choice + self.choice, news });
-        }
-    }
-
-    /// Whether the state is one worth keeping.
-    pub(crate) fn at_mark(&self) -> bool {
-        self.marks.contains(&self.sequence.committed())
-    }
-}
-
-/// Places in a prompt that later prompts are likely to share: the end of the first message (a
-/// system prompt with tools), the beginnings of the last two (the next turn, another try at the
-/// last one), and every 4096 tokens. A prompt without messages is kept whole but for its last
-/// token.
-fn marks(prompt: &[u32], opening: Option<u32>) -> Vec<usize> {
-    let last = prompt.len() - 1;
-    let messages: Vec<usize> = (1..prompt.len()).filter(|i| Some(prompt[*i]) == opening).collect();
-    let mut marks: Vec<usize> = (KEEP_EVERY..=last).step_by(KEEP_EVERY).collect();
-    marks.extend(messages.first());
-    marks.extend(&messages[messages.len().saturating_sub(2)..]);
-    if messages.is_empty() && last > 0 {
-        marks.push(last);
-    }
-    marks.sort_unstable();
-    marks.dedup();
-    marks
-}
 
 /// What is known of an answer when its prompt has been read.
 pub(crate) struct Begun {
@@ -162,7 +63,7 @@ pub(crate) struct Answer {
     pub(crate) choice: usize,
     generation: Generation,
     stream: Stream<Arc<Tokenizer>>,
-    listener: Option<Speech>,
+    parser: Option<OutputParser>,
     /// The prompt and everything the engine has emitted.
     tokens: Vec<u32>,
     /// Tokens of the answer.
@@ -173,7 +74,7 @@ pub(crate) struct Answer {
     /// When the last tokens came.
     last_tokens: Instant,
     /// What was written and not told yet, and when something was told last.
-    untold: Said,
+    untold: Delta,
     told: Option<Instant>,
     thought: Option<Thought>,
 }
@@ -187,7 +88,7 @@ impl Answer {
             ticket.job.controls,
             ticket.job.stops.iter().cloned(),
         );
-        let (tokens, listener) = (ticket.job.prompt.clone(), ticket.job.listener.clone());
+        let (tokens, parser) = (ticket.job.prompt.clone(), ticket.job.parser.clone());
         let reasoning = ticket.job.reasoning.clone();
         let thought = reasoning.map(|reasoning| Thought::new(reasoning, tokenizer));
         let (finish, first_token) = (Finish::Length, Instant::now());
@@ -196,14 +97,14 @@ impl Answer {
             choice,
             generation,
             stream,
-            listener,
+            parser,
             tokens,
             written: 0,
             finish,
             report,
             first_token,
             last_tokens: first_token,
-            untold: Said::default(),
+            untold: Delta::default(),
             told: None,
             thought,
         }
@@ -292,8 +193,8 @@ impl Answer {
             let is_told = !is_end || self.ticket.job.include_stop;
             let piece = if is_told { self.stream.push(token) } else { String::new() };
             self.untold.text.push_str(&piece);
-            if let Some(listener) = &mut self.listener {
-                listener.push(&piece);
+            if let Some(parser) = &mut self.parser {
+                parser.push(&piece);
             }
             if self.ticket.job.origins {
                 let proposed = proposed.filter(|_| i == 0);
@@ -315,9 +216,9 @@ impl Answer {
         }
         if ended {
             let rest = self.stream.finish();
-            if let Some(listener) = &mut self.listener {
-                listener.push(&rest);
-                listener.finish();
+            if let Some(parser) = &mut self.parser {
+                parser.push(&rest);
+                parser.finish();
             }
             self.untold.text.push_str(&rest);
             let stop = self.stream.stopped().filter(|_| self.ticket.job.include_stop);
@@ -339,21 +240,21 @@ impl Answer {
 
     /// The stop string that has occurred.
     fn stopped(&self) -> Option<usize> {
-        self.stream.stopped().or_else(|| self.listener.as_ref()?.stopped())
+        self.stream.stopped().or_else(|| self.parser.as_ref()?.stopped())
     }
 
     fn tell_text(&mut self) {
         if !self.untold.is_empty() {
-            let said = std::mem::take(&mut self.untold);
-            self.tell(News::Text(said));
+            let delta = std::mem::take(&mut self.untold);
+            self.tell(EventKind::Delta(delta));
             self.told = Some(Instant::now());
         }
     }
 
     /// Whoever has left does not hear it; the scheduler notices at its next turn.
-    pub(crate) fn tell(&self, news: News) {
+    pub(crate) fn tell(&self, kind: EventKind) {
         let choice = self.ticket.job.first_choice + self.choice;
-        let _ = self.ticket.events.send(Event { choice, news });
+        let _ = self.ticket.events.send(Event { choice, kind });
     }
 
     /// What a whole answer took.
@@ -379,23 +280,5 @@ impl Answer {
         let (mut tokens, sequence) = (self.tokens, self.generation.into_sequence());
         tokens.truncate(sequence.committed());
         (tokens, sequence)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::marks;
-
-    #[test]
-    fn states_are_kept_where_prompts_part() {
-        // Four messages of three tokens, each begun by 9.
-        let chat = [9, 1, 2, 9, 3, 4, 9, 5, 6, 9, 7, 8];
-        assert_eq!(marks(&chat, Some(9)), [3, 6, 9]);
-        assert_eq!(marks(&chat[..6], Some(9)), [3]);
-        assert_eq!(marks(&chat[..3], Some(9)), [2]);
-        assert_eq!(marks(&[5], Some(9)), [0; 0]);
-        assert_eq!(marks(&[5, 6, 7], None), [2]);
-        let long = vec![1; 10_000];
-        assert_eq!(marks(&long, Some(9)), [4096, 8192, 9999]);
     }
 }

@@ -2,12 +2,12 @@
 
 use crate::error::ApiError;
 use crate::fields::Fields;
-use crate::job::{Job, Origin, Outcome, Progress, Said};
+use crate::job::{Delta, Job, Origin, Outcome, Progress};
+use crate::output::{Message, OutputParser, openai_delta};
 pub(crate) use crate::prompt::render;
 use crate::router::{Body, Shared, unix_time};
 use crate::settings::{Settings, random};
 use crate::shape::{self, Tools};
-use crate::speech::{Message, Speech, delta};
 use crate::sse::{self, Chunks, Whole};
 use crate::totals::Totals;
 use crate::{aliases, known, legacy, logprobs};
@@ -22,7 +22,7 @@ use text::Tokenizer;
 pub(crate) struct Chat {
     pub(crate) settings: Settings,
     pub(crate) job: Job,
-    pub(crate) speech: Speech,
+    pub(crate) parser: OutputParser,
     /// What the request asks for and does not get, each by its path: `tools[3]: web_search`. Told
     /// with the answer.
     pub(crate) ignored: Vec<String>,
@@ -33,44 +33,44 @@ pub(crate) async fn complete(
     State(shared): State<Arc<Shared>>,
     body: Body,
 ) -> Result<Response, ApiError> {
-    let Chat { settings, mut job, speech, ignored } = body.read(&shared, read).await?;
+    let Chat { settings, mut job, parser, ignored } = body.read(&shared, read).await?;
     job.ignored.clone_from(&ignored);
     let answers = settings.choices;
     let (prompt_logprobs, first) = (job.scores, job.prompt[0]);
     let id = format!("chatcmpl-{:016x}", random());
     let totals = Totals::new(answers).for_prompts([job.prompt.len()], settings.continuous_usage);
-    let news = shared.handle.submit(vec![job])?;
+    let events = shared.handle.submit(vec![job])?;
     let (created, model) = (unix_time(), shared.about.called(settings.model.as_deref()).to_owned());
     if settings.stream {
-        let speeches = vec![speech; answers];
+        let parsers = vec![parser; answers];
         let include_usage = settings.include_usage;
         let tokenizer = Arc::clone(&shared.tokenizer);
         let legacy = settings.legacy;
         let chunks =
-            ChatChunks { id, created, model, speeches, totals, include_usage, legacy, tokenizer };
-        return Ok(known::tell(sse::stream(news, chunks, answers), &ignored));
+            ChatChunks { id, created, model, parsers, totals, include_usage, legacy, tokenizer };
+        return Ok(known::tell(sse::stream(events, chunks, answers), &ignored));
     }
     let mut totals = totals;
     let mut choices = Vec::with_capacity(answers);
     let mut prompt_told = None;
-    for (index, whole) in sse::collect(news, answers).await?.into_iter().enumerate() {
-        let Whole { said, outcome } = whole;
-        let mut speech = speech.clone();
+    for (index, whole) in sse::collect(events, answers).await?.into_iter().enumerate() {
+        let Whole { delta, outcome } = whole;
+        let mut parser = parser.clone();
         let mut message = Message::default();
-        let parts = speech.push(&said.text);
-        parts.into_iter().chain(speech.finish()).for_each(|part| message.add(part));
-        let mut reason = speech.finish_reason(outcome.finish);
+        let parts = parser.push(&delta.text);
+        parts.into_iter().chain(parser.finish()).for_each(|part| message.add(part));
+        let mut reason = parser.finish_reason(outcome.finish);
         let mut message = message.object();
         if settings.legacy {
             (message, reason) = (legacy::former(message), legacy::former_reason(reason));
         }
         let logprobs =
-            settings.likelihoods.map(|_| logprobs::of_chat(&said.likelihoods, &shared.tokenizer));
+            settings.likelihoods.map(|_| logprobs::of_chat(&delta.likelihoods, &shared.tokenizer));
         choices
             .push(json!({"index": index, "message": message, "logprobs": logprobs, "finish_reason": reason}));
         totals.add(index, outcome);
         if let Some(top) = prompt_logprobs.filter(|_| index == 0) {
-            prompt_told = Some(logprobs::of_prompt(first, &said.scores, top, &shared.tokenizer));
+            prompt_told = Some(logprobs::of_prompt(first, &delta.scores, top, &shared.tokenizer));
         }
     }
     let object = "chat.completion";
@@ -99,27 +99,27 @@ pub(crate) fn read_known(body: &Map<String, Value>, shared: &Shared) -> Result<C
     let settings = Settings::read(&fields, &shared.limits)?;
     let tools = Tools::read(&fields)?;
     let prompt = render(&fields, &tools.offered, shared)?;
-    let mut speech = Speech::new(&prompt.text, &tools.offered, tools.parallel);
+    let mut parser = OutputParser::new(&prompt.text, &tools.offered, tools.parallel);
     if let Some(thinking) = prompt.goes_on {
-        speech.goes_on(thinking);
+        parser.goes_on(thinking);
     }
     let mut job = settings.job(prompt.tokens(shared), "messages", 0, &shared.limits)?;
-    job.reasoning = Some(speech.reasoning());
+    job.reasoning = Some(parser.reasoning());
     job.scores = logprobs::read_prompt_top(&fields, settings.stream)?;
     if let Some(top) = job.scores {
         logprobs::check_size("prompt_logprobs", job.prompt.len() * settings.choices, top)?;
     }
-    job.held = shape::held(&fields, &tools, speech.is_thinking(), &settings, shared)?;
+    job.held = shape::held(&fields, &tools, parser.is_thinking(), &settings, shared)?;
     if job.held.grammar.is_some() && prompt.goes_on == Some(false) {
         let message = "an answer that goes on in the middle cannot be held to a form: leave out \
             `continue_final_message` (or the assistant's last message), or what asks for the form";
         return Err(ApiError::field("continue_final_message", message));
     }
     if !job.stops.is_empty() {
-        speech.stop_at(std::mem::take(&mut job.stops), settings.include_stop);
-        job.listener = Some(speech.clone());
+        parser.stop_at(std::mem::take(&mut job.stops), settings.include_stop);
+        job.parser = Some(parser.clone());
     }
-    Ok(Chat { settings, job, speech, ignored: Vec::new() })
+    Ok(Chat { settings, job, parser, ignored: Vec::new() })
 }
 
 /// Chunks of a streamed chat.
@@ -127,7 +127,7 @@ struct ChatChunks {
     id: String,
     created: u64,
     model: String,
-    speeches: Vec<Speech>,
+    parsers: Vec<OutputParser>,
     totals: Totals,
     include_usage: bool,
     legacy: bool,
@@ -158,9 +158,9 @@ impl ChatChunks {
         let mut chunks = Vec::with_capacity(origins.len());
         let mut start = 0;
         for Origin { bytes, drafted, proposed } in origins {
-            let parts = self.speeches[choice].push(&text[start..start + bytes]);
+            let parts = self.parsers[choice].push(&text[start..start + bytes]);
             start += bytes;
-            let mut deltas: Vec<Value> = parts.into_iter().map(delta).collect();
+            let mut deltas: Vec<Value> = parts.into_iter().map(openai_delta).collect();
             if deltas.is_empty() {
                 deltas.push(json!({}));
             }
@@ -178,7 +178,7 @@ impl ChatChunks {
 impl Chunks for ChatChunks {
     fn open(&mut self) -> Vec<Value> {
         let first = json!({"role": "assistant", "content": ""});
-        (0..self.speeches.len()).map(|index| self.delta(index, first.clone())).collect()
+        (0..self.parsers.len()).map(|index| self.delta(index, first.clone())).collect()
     }
 
     fn read(&mut self, progress: Progress) -> Vec<Value> {
@@ -191,13 +191,13 @@ impl Chunks for ChatChunks {
         vec![chunk]
     }
 
-    fn text(&mut self, choice: usize, said: &Said) -> Vec<Value> {
-        let Said { text, likelihoods, origins, .. } = said;
-        self.totals.count(choice, said);
+    fn text(&mut self, choice: usize, delta: &Delta) -> Vec<Value> {
+        let Delta { text, likelihoods, origins, .. } = delta;
+        self.totals.count(choice, delta);
         let mut chunks = self.told_by_token(choice, text, origins);
         let rest = &text[origins.iter().map(|origin| origin.bytes).sum()..];
-        let parts = self.speeches[choice].push(rest);
-        chunks.extend(parts.into_iter().map(|part| self.delta(choice, delta(part))));
+        let parts = self.parsers[choice].push(rest);
+        chunks.extend(parts.into_iter().map(|part| self.delta(choice, openai_delta(part))));
         if !likelihoods.is_empty() {
             // Tokens whose text is held back are told on their own.
             if chunks.is_empty() {
@@ -209,10 +209,10 @@ impl Chunks for ChatChunks {
     }
 
     fn done(&mut self, choice: usize, outcome: Outcome) -> Vec<Value> {
-        let parts = self.speeches[choice].finish();
+        let parts = self.parsers[choice].finish();
         let mut chunks: Vec<Value> =
-            parts.into_iter().map(|part| self.delta(choice, delta(part))).collect();
-        let reason = self.speeches[choice].finish_reason(outcome.finish);
+            parts.into_iter().map(|part| self.delta(choice, openai_delta(part))).collect();
+        let reason = self.parsers[choice].finish_reason(outcome.finish);
         let reason = if self.legacy { legacy::former_reason(reason) } else { reason };
         let end =
             json!([{"index": choice, "delta": {}, "logprobs": null, "finish_reason": reason}]);

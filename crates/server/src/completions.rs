@@ -2,7 +2,7 @@
 
 use crate::error::ApiError;
 use crate::fields::{Fields, wrong};
-use crate::job::{Finish, Job, Outcome, Said};
+use crate::job::{Delta, Finish, Job, Outcome};
 use crate::router::{Body, Shared, unix_time};
 use crate::settings::{Settings, random};
 use crate::shape::{self, Tools};
@@ -65,16 +65,16 @@ pub(crate) async fn complete(
     let answers = jobs.len() * settings.choices;
     let prompts = jobs.iter().map(|job| job.prompt.len());
     let totals = Totals::new(settings.choices).for_prompts(prompts, settings.continuous_usage);
-    let news = shared.handle.submit(jobs)?;
+    let events = shared.handle.submit(jobs)?;
     let id = format!("cmpl-{:016x}", random());
     let (created, model) = (unix_time(), shared.about.called(settings.model.as_deref()).to_owned());
     if settings.stream {
         let include_usage = settings.include_usage;
         let begun = vec![None; answers];
         let chunks = TextChunks { id, created, model, form, totals, include_usage, begun };
-        return Ok(known::tell(sse::stream(news, chunks, answers), &ignored));
+        return Ok(known::tell(sse::stream(events, chunks, answers), &ignored));
     }
-    let wholes = sse::collect(news, answers).await?;
+    let wholes = sse::collect(events, answers).await?;
     let compose = move || {
         let (choices, totals) = form.choices(wholes, totals);
         let (usage, forerun) = (totals.usage(), totals.forerun());
@@ -93,21 +93,21 @@ impl Form {
     /// The choices of a response that is whole.
     fn choices(&self, wholes: Vec<Whole>, mut totals: Totals) -> (Vec<Value>, Totals) {
         let mut choices = Vec::with_capacity(wholes.len());
-        for (index, Whole { said, outcome }) in wholes.into_iter().enumerate() {
+        for (index, Whole { delta, outcome }) in wholes.into_iter().enumerate() {
             let head = self.head(index);
             let mut choice =
-                choice(index, &format!("{}{}", head.text, said.text), Some(outcome.finish));
+                choice(index, &format!("{}{}", head.text, delta.text), Some(outcome.finish));
             if self.logprobs.is_some() {
                 choice["logprobs"] = match self.echo {
                     true => {
-                        let prompt = logprobs::told_prompt(head.first, &said.scores);
-                        self.logprobs(prompt.chain(logprobs::told(&said.likelihoods)), &mut 0)
+                        let prompt = logprobs::told_prompt(head.first, &delta.scores);
+                        self.logprobs(prompt.chain(logprobs::told(&delta.likelihoods)), &mut 0)
                     }
-                    false => self.logprobs(logprobs::told(&said.likelihoods), &mut 0),
+                    false => self.logprobs(logprobs::told(&delta.likelihoods), &mut 0),
                 };
             }
             if let Some(top) = self.prompt_logprobs {
-                let told = logprobs::of_prompt(head.first, &said.scores, top, &self.tokenizer);
+                let told = logprobs::of_prompt(head.first, &delta.scores, top, &self.tokenizer);
                 choice["prompt_logprobs"] = told;
             }
             choices.push(choice);
@@ -286,15 +286,15 @@ impl Chunks for TextChunks {
         (0..self.begun.len()).map(|index| self.chunk(json!([echo(index)]))).collect()
     }
 
-    fn text(&mut self, index: usize, said: &Said) -> Vec<Value> {
-        self.totals.count(index, said);
-        let mut chunks = self.begin(index, &said.scores);
-        if !said.text.is_empty() || !said.likelihoods.is_empty() {
-            let mut choice = choice(index, &said.text, None);
+    fn text(&mut self, index: usize, delta: &Delta) -> Vec<Value> {
+        self.totals.count(index, delta);
+        let mut chunks = self.begin(index, &delta.scores);
+        if !delta.text.is_empty() || !delta.likelihoods.is_empty() {
+            let mut choice = choice(index, &delta.text, None);
             if let Some(offset) =
-                self.begun[index].as_mut().filter(|_| !said.likelihoods.is_empty())
+                self.begun[index].as_mut().filter(|_| !delta.likelihoods.is_empty())
             {
-                choice["logprobs"] = self.form.logprobs(logprobs::told(&said.likelihoods), offset);
+                choice["logprobs"] = self.form.logprobs(logprobs::told(&delta.likelihoods), offset);
             }
             chunks.push(self.chunk(json!([choice])));
         }

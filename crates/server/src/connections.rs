@@ -30,7 +30,7 @@ const HEAD_PATIENCE: Duration = Duration::from_secs(30);
 const READER_PATIENCE: Duration = Duration::from_secs(60);
 
 /// Where no connection can be taken in (too many files are open), the next try.
-const BREATH: Duration = Duration::from_millis(50);
+const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(50);
 
 /// Serves `app` until `over`, then lets connections finish what they are at.
 pub(crate) async fn serve(
@@ -53,7 +53,7 @@ pub(crate) async fn serve(
                 if !std::mem::replace(&mut crowded, true) {
                     tracing::warn!(cause = %error, "no connection could be taken in");
                 }
-                tokio::time::sleep(BREATH).await;
+                tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
                 continue;
             }
         };

@@ -54,6 +54,9 @@ pub enum ApiError {
     /// Not even alone does the text fit the memory that there is.
     #[error("there is no memory for a text of {tokens} tokens, not even for it alone")]
     NoRoom { tokens: usize },
+    /// The device went away, and all state of answers with it.
+    #[error("the device was lost while the answer was written: try again later")]
+    DeviceLost,
     /// The server is about to end.
     #[error("the server is shutting down")]
     Closing,
@@ -83,7 +86,9 @@ impl ApiError {
             Self::NotFound(_) | Self::Absent(_) => StatusCode::NOT_FOUND,
             Self::Method(_) => StatusCode::METHOD_NOT_ALLOWED,
             Self::Busy { .. } | Self::Crowded(_) => StatusCode::TOO_MANY_REQUESTS,
-            Self::Closing | Self::NoRoom { .. } => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Closing | Self::NoRoom { .. } | Self::DeviceLost => {
+                StatusCode::SERVICE_UNAVAILABLE
+            }
             Self::Deadline { .. } => StatusCode::GATEWAY_TIMEOUT,
             Self::Internal(_) => StatusCode::INTERNAL_SERVER_ERROR,
         }
@@ -105,6 +110,7 @@ impl ApiError {
             Self::Busy { .. } | Self::Crowded(_) => "busy",
             Self::Closing => "closing",
             Self::NoRoom { .. } => "no_room",
+            Self::DeviceLost => "device_lost",
             Self::Deadline { .. } => "deadline",
             Self::Internal(_) => "internal",
         }
@@ -137,6 +143,7 @@ impl ApiError {
             }
             Self::Closing => ("server_error", Some("shutting_down")),
             Self::NoRoom { .. } => ("server_error", Some("out_of_memory")),
+            Self::DeviceLost => ("server_error", Some("device_lost")),
             Self::Deadline { .. } => ("server_error", Some("timeout")),
             Self::Internal(_) => ("server_error", None),
             _ => ("invalid_request_error", None),
@@ -159,7 +166,7 @@ impl ApiError {
         response.extensions_mut().insert(self.clone());
         let headers = response.headers_mut();
         match self {
-            Self::Busy { .. } | Self::Crowded(_) | Self::Closing => {
+            Self::Busy { .. } | Self::Crowded(_) | Self::Closing | Self::DeviceLost => {
                 headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
             }
             Self::Key => {

@@ -5,6 +5,7 @@ use crate::error::ApiError;
 use crate::job::{Event, Job, Ticket};
 use crate::log::{self, Record};
 use crate::metrics::Metrics;
+use crate::rebuild::Health;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Weak};
@@ -23,7 +24,7 @@ pub(crate) struct Handle {
     share: usize,
     timeout: Option<Duration>,
     /// Nobody holds it any more when the engine's thread has ended.
-    life: Weak<()>,
+    health: Weak<Health>,
     closing: AtomicBool,
     abandon: Arc<AtomicBool>,
     metrics: Arc<Metrics>,
@@ -39,12 +40,12 @@ impl Handle {
         timeout: Option<Duration>,
         abandon: Arc<AtomicBool>,
         metrics: Arc<Metrics>,
-        life: Weak<()>,
+        health: Weak<Health>,
     ) -> Self {
         let permits = Arc::new(Semaphore::new(capacity));
         let share = share.clamp(1, capacity);
         let closing = AtomicBool::new(false);
-        Self { jobs, permits, capacity, share, timeout, life, closing, abandon, metrics }
+        Self { jobs, permits, capacity, share, timeout, health, closing, abandon, metrics }
     }
 
     /// Sends the jobs of one request, a share of them at a time where there are many: a request has
@@ -78,9 +79,12 @@ impl Handle {
         Ok(receiver)
     }
 
-    /// Whether the engine's thread runs.
-    pub(crate) fn is_alive(&self) -> bool {
-        self.life.strong_count() > 0
+    /// Why the engine cannot work now, where it cannot.
+    pub(crate) fn trouble(&self) -> Option<String> {
+        match self.health.upgrade() {
+            Some(health) => health.trouble(),
+            None => Some("the engine has ended".to_owned()),
+        }
     }
 
     /// Whether new requests are turned away.

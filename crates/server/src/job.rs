@@ -3,7 +3,7 @@
 use crate::constraint::Held;
 use crate::error::ApiError;
 use crate::log::Record;
-use crate::speech::Speech;
+use crate::output::OutputParser;
 use engine::Round;
 use engine::sampling::{Likelihood, Sampling};
 use serde::Serialize;
@@ -31,8 +31,8 @@ pub(crate) struct Job {
     pub(crate) ends: Vec<u32>,
     /// Whether an answer ends with what ended it.
     pub(crate) include_stop: bool,
-    /// Hears an answer and knows when one of its own stop strings has ended it.
-    pub(crate) listener: Option<Speech>,
+    /// Follows an answer and knows when one of its own stop strings has ended it.
+    pub(crate) parser: Option<OutputParser>,
     /// Likeliest tokens to tell beside each one written, where likelihoods are wanted.
     pub(crate) likelihoods: Option<usize>,
     /// The same beside each token of the prompt.
@@ -71,21 +71,21 @@ pub(crate) struct Ticket {
     pub(crate) _share: Arc<OwnedSemaphorePermit>,
 }
 
-/// News of one answer.
+/// What happened to one answer.
 #[derive(Debug)]
 pub(crate) struct Event {
     /// Which answer of the request.
     pub(crate) choice: usize,
-    pub(crate) news: News,
+    pub(crate) kind: EventKind,
 }
 
-/// What happened.
+/// What it was.
 #[derive(Debug)]
-pub(crate) enum News {
+pub(crate) enum EventKind {
     /// More of the prompt has been read.
-    Read(Progress),
+    Progress(Progress),
     /// More text.
-    Text(Said),
+    Delta(Delta),
     /// The answer is whole.
     Done(Box<Outcome>),
     /// There will be no more of it.
@@ -116,7 +116,7 @@ pub(crate) struct Origin {
 /// Text of an answer and what is told about its tokens, where that is wanted; not all of it is
 /// empty. Text may come later than its tokens.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Said {
+pub(crate) struct Delta {
     pub(crate) text: String,
     pub(crate) likelihoods: Vec<Likelihood>,
     /// How likely the tokens of the prompt were, from its second on: told once, before anything
@@ -128,7 +128,7 @@ pub(crate) struct Said {
     pub(crate) tokens: usize,
 }
 
-impl Said {
+impl Delta {
     pub(crate) fn is_empty(&self) -> bool {
         let Self { text, likelihoods, scores, origins, .. } = self;
         text.is_empty() && likelihoods.is_empty() && scores.is_empty() && origins.is_empty()

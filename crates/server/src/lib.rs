@@ -4,7 +4,7 @@
 //! A request's life: `connections` takes it in, `router` checks its key and reads its body, `chat`
 //! (for `anthropic` and `responses` too) or `completions` makes a job of it, held to a `shape`
 //! where one is asked for, `handle` lets it in, `scheduler` gives it a slot, reads its prompt
-//! (`answer`, `prefix`) and writes its answer round by round, `speech` takes the text apart, `sse`
+//! (`answer`, `prefix`) and writes its answer round by round, `output` takes the text apart, `sse`
 //! sends it.
 //!
 //! ```
@@ -19,13 +19,14 @@ mod aliases;
 mod answer;
 mod anthropic;
 mod arguments;
+mod batches;
 mod budget;
 mod chat;
-mod chunk;
 mod completions;
 mod connections;
 mod constraint;
 mod error;
+mod failure;
 mod fields;
 mod fold;
 mod framing;
@@ -44,12 +45,16 @@ mod models;
 mod ollama;
 mod openapi;
 mod otlp;
+mod output;
 mod page;
 mod parts;
+mod prefill;
 mod prefix;
 mod prompt;
 mod protobuf;
 mod reader;
+mod reading;
+mod rebuild;
 mod responses;
 mod room;
 mod router;
@@ -57,14 +62,13 @@ mod routes;
 mod scheduler;
 mod settings;
 mod shape;
-mod speech;
 mod sse;
+mod start;
 mod structured;
 mod thought;
 mod tls;
 mod tokens;
 mod totals;
-mod turns;
 
 pub use axum::http::HeaderValue;
 pub use error::ApiError;
@@ -73,18 +77,19 @@ pub use log::log_panics;
 pub use ollama::Facts;
 pub use otlp::{Collector, CollectorError};
 pub use reader::Reader;
+pub use rebuild::Reload;
 pub use scheduler::MAX_SLOTS;
 pub use tls::{Tls, TlsError};
 
+use engine::Engine;
 use engine::sampling::Sampling;
-use engine::{Engine, PAGE_TOKENS};
+use start::EngineThread;
 use std::future::Future;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-use std::sync::mpsc;
 use std::time::Duration;
 use text::{ChatTemplate, Tokenizer};
+use thiserror::Error;
 use tokio::net::TcpListener;
 
 /// What is served.
@@ -93,6 +98,8 @@ pub struct Served {
     pub names: Vec<String>,
     /// Runs on a thread of its own from now on.
     pub engine: Engine,
+    /// Builds another one like it when its device is lost. It is gone by then.
+    pub reload: Reload,
     /// Name of the way tokens are proposed.
     pub mode: &'static str,
     /// Text to tokens and back.
@@ -155,110 +162,44 @@ impl Default for Options {
 }
 
 /// After an answer's end its connection has this long to take it.
-const LAST_WORDS: Duration = Duration::from_secs(5);
+const CLOSE_GRACE: Duration = Duration::from_secs(5);
 
-/// Bytes of the engine's stack: it follows grammars that clients send.
-const ENGINE_STACK: usize = 64 << 20;
+/// Why serving ended before it was told to.
+#[derive(Debug, Error)]
+pub enum ServeError {
+    /// The system refused something.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// There is no engine any more. Another process may have more luck with the device.
+    #[error("{0}")]
+    DeviceLost(String),
+}
 
 /// Serves until `stop` is ready, then lets answers under way finish.
 pub async fn serve(
     listener: TcpListener,
     served: Served,
-    options: Options,
+    mut options: Options,
     stop: impl Future<Output = ()> + Send + 'static,
-) -> io::Result<()> {
-    let Served { names, engine, mode, tokenizer, template, sampling, context, load_s, facts } =
-        served;
-    let Options { slots, queue, keys, cache_bytes, host_cache_bytes, timeout, drain, .. } = options;
-    let store =
-        (options.store_bytes > 0).then(|| Arc::new(responses::Store::new(options.store_bytes)));
+) -> Result<(), ServeError> {
     let address = listener.local_addr()?;
-    let slots = slots.clamp(1, MAX_SLOTS);
-    let capacity = slots + queue;
-    let config = engine.model().config();
-    let ends = tokenizer.ends().to_vec();
-    let limits = settings::Limits { sampling, vocab: config.vocab, context, capacity, ends };
-    let about = models::About {
-        names,
-        created: router::unix_time(),
-        context,
-        trained_context: config.context_length,
-        parameters: facts.parameters,
-        vocab: config.vocab,
-        hidden: config.hidden,
-        can: models::Abilities::of(template.as_ref().ok()),
-    };
-    let mut metrics = metrics::Metrics::new(about.called(None), context);
-    metrics.tell_cache(metrics::CacheConfig {
-        block_size: PAGE_TOKENS as u64,
-        num_gpu_blocks: (slots * context.div_ceil(PAGE_TOKENS)) as u64,
-        cache_dtype: format!("{:?}", engine.model().options().kv).to_lowercase(),
-        enable_prefix_caching: (cache_bytes + host_cache_bytes > 0).to_string(),
-        prefix_cache_bytes: cache_bytes as u64,
-        prefix_cache_host_bytes: host_cache_bytes as u64,
-        slots: slots as u64,
-    });
-    let (tokenizer, metrics) = (Arc::new(tokenizer), Arc::new(metrics));
-    let abandon = Arc::new(AtomicBool::new(false));
-    let (sender, jobs) = mpsc::channel();
-    let largest_chunk = engine.model().options().max_rows;
-    let scheduler = scheduler::Scheduler {
-        engine,
-        tokenizer: Arc::clone(&tokenizer),
-        cache: prefix::PrefixCache::new(cache_bytes, host_cache_bytes),
-        metrics: Arc::clone(&metrics),
-        chunk: chunk::Chunk::new(largest_chunk),
-        abandon: Arc::clone(&abandon),
-        slots,
-        context,
-        mode,
-        load_s,
-    };
-    let thread = std::thread::Builder::new().name("engine".to_owned()).stack_size(ENGINE_STACK);
-    let alive = Arc::new(());
-    let life = Arc::downgrade(&alive);
-    let thread = thread.spawn(move || {
-        scheduler.run(&jobs);
-        drop(alive);
-    })?;
-    let handle = handle::Handle::new(
-        sender,
-        capacity,
-        2 * slots,
-        timeout,
-        abandon,
-        Arc::clone(&metrics),
-        life,
-    );
-    let grammars = std::sync::OnceLock::new();
-    tracing::info!(%address, model = about.called(None), context, slots, queue, mode, "listening");
-    let source = template.as_ref().ok().and_then(ChatTemplate::source).unwrap_or_default();
-    let weights = ollama::About::new(facts, source);
-    let shared = router::Shared {
-        handle,
-        about,
-        weights,
-        openapi: std::sync::OnceLock::new(),
-        tokenizer,
-        template,
-        grammars,
-        limits,
-        keys,
-        metrics,
-        store,
-    };
-    let shared = Arc::new(shared);
-
+    let (shared, EngineThread { thread, mut lost }) = start::start(served, &mut options)?;
+    let about = &shared.about;
+    let Options { slots, queue, .. } = options;
+    tracing::info!(%address, model = about.called(None), context = about.context, slots, queue, "listening");
     let (close, closed) = tokio::sync::oneshot::channel::<()>();
     let (traces, sent) = options.collector.map(otlp::Traces::start).transpose()?.unzip();
     let log = log::Log { metrics: Arc::clone(&shared.metrics), traces };
     let app = router::router(Arc::clone(&shared), log, &options.cors, address.ip().is_loopback());
     let ended = async move { closed.await.unwrap_or_default() };
     let server = tokio::spawn(connections::serve(listener, options.tls, app, ended));
-    stop.await;
-    shared.handle.drain(drain).await;
+    let mut reason = tokio::select! {
+        () = stop => None,
+        Ok(reason) = &mut lost => Some(reason),
+    };
+    shared.handle.drain(options.drain).await;
     let _ = close.send(());
-    let finished = tokio::time::timeout(LAST_WORDS, server).await;
+    let finished = tokio::time::timeout(CLOSE_GRACE, server).await;
     drop(shared);
     match finished {
         Ok(Ok(())) => {
@@ -266,12 +207,14 @@ pub async fn serve(
             let _ = tokio::task::spawn_blocking(move || thread.join()).await;
             if let Some(sent) = sent {
                 let sent = tokio::task::spawn_blocking(move || sent.join());
-                let _ = tokio::time::timeout(LAST_WORDS, sent).await;
+                let _ = tokio::time::timeout(CLOSE_GRACE, sent).await;
             }
-            Ok(())
         }
-        Ok(Err(error)) => Err(io::Error::other(error)),
+        Ok(Err(error)) => return Err(io::Error::other(error).into()),
         // Somebody holds a connection open without reading; the process ends without them.
-        Err(_) => Ok(()),
+        Err(_) => {}
     }
+    // It may have been lost while answers under way went on.
+    reason = reason.or_else(|| lost.try_recv().ok());
+    reason.map_or(Ok(()), |reason| Err(ServeError::DeviceLost(reason)))
 }

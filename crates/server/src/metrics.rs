@@ -91,6 +91,8 @@ pub(crate) struct Metrics {
     rounds: Family<Drafter, Counter>,
     ended: Family<Ended, Counter>,
     errors: Family<Kind, Counter>,
+    engine_errors: Family<Kind, Counter>,
+    pub(crate) device_lost: Counter,
 }
 
 /// Registers metrics one by one.
@@ -186,6 +188,11 @@ impl Metrics {
             rounds: b.made("forerun_rounds", "Rounds by who proposed"),
             ended: b.made("vllm:request_success", "Answers that ended"),
             errors: b.made("forerun_request_errors", "Requests that failed, by what went wrong"),
+            engine_errors: b.made(
+                "forerun_engine_errors",
+                "Passes, reads and commits that failed, those tried again too",
+            ),
+            device_lost: b.made("forerun_device_lost", "Times that the device was lost"),
             registry: b.0,
         };
         // What has not happened yet is 0 and not absent.
@@ -194,6 +201,9 @@ impl Metrics {
         }
         metrics.accepted_at.get_or_create(&Position { position: 0 }).inc_by(0);
         metrics.errors.get_or_create(&Kind { kind: "internal" }).inc_by(0);
+        for kind in ["device_lost", "out_of_memory", "panic", "other"] {
+            metrics.engine_errors.get_or_create(&Kind { kind }).inc_by(0);
+        }
         metrics
     }
 
@@ -246,6 +256,11 @@ impl Metrics {
     /// A request failed.
     pub(crate) fn add_error(&self, kind: &'static str) {
         self.errors.get_or_create(&Kind { kind }).inc();
+    }
+
+    /// The engine could not do something.
+    pub(crate) fn add_engine_error(&self, kind: &'static str) {
+        self.engine_errors.get_or_create(&Kind { kind }).inc();
     }
 
     /// The page of `/metrics`, in OpenMetrics' form or in Prometheus' older one, where a counter's

@@ -4,6 +4,7 @@
 
 use crate::answer::Answer;
 use crate::error::ApiError;
+use crate::failure::Failure;
 use crate::scheduler::{Scheduler, Work};
 use engine::Stowed;
 
@@ -55,6 +56,7 @@ impl Scheduler {
             }
             Err(error) => {
                 tracing::warn!(cause = %error, "an answer could not be put away");
+                self.note(&Failure::Engine(error));
                 work.answers.push(answer);
                 false
             }
@@ -70,9 +72,17 @@ impl Scheduler {
                 work.away.push_front(away);
                 return;
             }
-            if away.answer.bring_back(&mut self.engine, &away.state).is_ok() {
-                work.answers.push(away.answer);
-                continue;
+            let failed = match away.answer.bring_back(&mut self.engine, &away.state) {
+                Ok(()) => {
+                    work.answers.push(away.answer);
+                    continue;
+                }
+                Err(error) => Failure::Engine(error),
+            };
+            self.note(&failed);
+            if self.lost.is_some() {
+                work.away.push_front(away);
+                return;
             }
             if busy == 0 && !self.drop_kept() {
                 let tokens = away.answer.held_tokens();

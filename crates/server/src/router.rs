@@ -124,23 +124,23 @@ async fn check_key(State(shared): State<Arc<Shared>>, request: Request, next: Ne
     }
 }
 
-/// Whether the process is any good: one that drains is, one whose engine has ended is not.
+/// Whether the process is any good: one that drains is, one whose engine cannot work is not.
 pub(crate) async fn health(State(shared): State<Arc<Shared>>) -> Response {
-    let handle = &shared.handle;
-    let (code, status) = match (handle.is_alive(), handle.is_closing()) {
-        (false, _) => (StatusCode::INTERNAL_SERVER_ERROR, "the engine has ended"),
-        (true, true) => (StatusCode::OK, "draining"),
-        (true, false) => (StatusCode::OK, "ok"),
+    let (code, status) = match (shared.handle.trouble(), shared.handle.is_closing()) {
+        (Some(trouble), _) => (StatusCode::SERVICE_UNAVAILABLE, trouble),
+        (None, true) => (StatusCode::OK, "draining".to_owned()),
+        (None, false) => (StatusCode::OK, "ok".to_owned()),
     };
     (code, Json(json!({"status": status}))).into_response()
 }
 
 /// Whether the next request should come here.
 pub(crate) async fn ready(State(shared): State<Arc<Shared>>) -> Response {
-    match shared.handle.is_alive() && !shared.handle.is_closing() {
-        true => Json(json!({"status": "ok"})).into_response(),
-        false => {
-            (StatusCode::SERVICE_UNAVAILABLE, Json(json!({"status": "draining"}))).into_response()
+    let closing = shared.handle.is_closing().then(|| "draining".to_owned());
+    match shared.handle.trouble().or(closing) {
+        None => Json(json!({"status": "ok"})).into_response(),
+        Some(status) => {
+            (StatusCode::SERVICE_UNAVAILABLE, Json(json!({"status": status}))).into_response()
         }
     }
 }

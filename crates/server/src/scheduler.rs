@@ -2,18 +2,19 @@
 //! admit who waits, read one chunk of one prompt, run one round of the answers whose turn it is. So
 //! a long prompt stalls nobody, and whoever hangs up has left the pass by the next round.
 
-use crate::answer::{Answer, Begun, Reading};
-use crate::chunk::Chunk;
+use crate::answer::Answer;
+use crate::batches::Batches;
 use crate::error::ApiError;
-use crate::job::{Event, News, Ticket};
+use crate::failure::{Failure, guarded};
+use crate::job::{Event, EventKind, Ticket};
 use crate::metrics::Metrics;
+use crate::prefill::PrefillBudget;
 use crate::prefix::PrefixCache;
+use crate::reading::{Reading, admit_siblings};
+use crate::rebuild::{Health, Reload};
 use crate::room::{self, Away};
-use crate::turns::Turns;
-use engine::sampling::Constraint;
-use engine::{Engine, Generation, Sequence};
+use engine::{Engine, Sequence};
 use std::collections::VecDeque;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, TryRecvError};
@@ -30,7 +31,7 @@ pub(crate) struct Scheduler {
     pub(crate) cache: PrefixCache<Engine>,
     pub(crate) metrics: Arc<Metrics>,
     /// What of a prompt is read between two rounds of other answers.
-    pub(crate) chunk: Chunk,
+    pub(crate) prefill_budget: PrefillBudget,
     /// Set to give up what is under way.
     pub(crate) abandon: Arc<AtomicBool>,
     /// Sequences under way at most.
@@ -40,6 +41,16 @@ pub(crate) struct Scheduler {
     /// Name of the way tokens are proposed.
     pub(crate) mode: &'static str,
     pub(crate) load_s: f64,
+    /// Builds the engine anew.
+    pub(crate) reload: Reload,
+    /// When it was last.
+    pub(crate) rebuilt: Option<Instant>,
+    /// What the cache may take where passes read it, and in the host's memory.
+    pub(crate) cache_bytes: usize,
+    pub(crate) host_cache_bytes: usize,
+    pub(crate) health: Arc<Health>,
+    /// Why the device is lost, where it is.
+    pub(crate) lost: Option<String>,
 }
 
 /// One answer that waits for a slot.
@@ -53,22 +64,22 @@ pub(crate) struct Waiting {
 
 /// What is under way.
 pub(crate) struct Work {
-    waiting: VecDeque<Waiting>,
-    reading: VecDeque<Reading>,
-    pub(crate) answers: Turns<Answer>,
+    pub(crate) waiting: VecDeque<Waiting>,
+    pub(crate) reading: VecDeque<Reading>,
+    pub(crate) answers: Batches<Answer>,
     /// Answers that had to make way, who left first in front.
     pub(crate) away: VecDeque<Away>,
     /// Texts that were under way when there was no room for another; as long as none of them ends
     /// there is none.
-    full: Option<usize>,
+    pub(crate) full: Option<usize>,
     /// Rounds in a row that failed as a whole.
-    failed: usize,
+    pub(crate) failed: usize,
 }
 
 impl Work {
     fn new() -> Self {
         let (waiting, reading, away) = (VecDeque::new(), VecDeque::new(), VecDeque::new());
-        Self { waiting, reading, answers: Turns::new(), away, full: None, failed: 0 }
+        Self { waiting, reading, answers: Batches::new(), away, full: None, failed: 0 }
     }
 
     fn is_empty(&self) -> bool {
@@ -87,8 +98,9 @@ impl Work {
 }
 
 impl Scheduler {
-    /// Works until every sender is gone and nothing is left to do.
-    pub(crate) fn run(mut self, jobs: &Receiver<Arc<Ticket>>) {
+    /// Works until every sender is gone and nothing is left to do, or until there is nothing left
+    /// to work with; then it says why.
+    pub(crate) fn run(mut self, jobs: &Receiver<Arc<Ticket>>) -> Result<(), String> {
         let mut work = Work::new();
         while self.take_jobs(&mut work, jobs) {
             self.let_go(&mut work);
@@ -101,7 +113,11 @@ impl Scheduler {
             self.metrics
                 .kv_usage
                 .set(work.held_tokens() as f64 / (self.slots * self.context) as f64);
+            if let Some(reason) = self.lost.take() {
+                self = self.rebuild(&mut work, jobs, reason)?;
+            }
         }
+        Ok(())
     }
 
     /// Takes what has come; waits where there is nothing to do. Nothing is left when it says no.
@@ -200,232 +216,85 @@ impl Scheduler {
     /// Reads a chunk of a prompt where it is time for one, and lets the next answers go on where a
     /// turn is over.
     fn change_turns(&mut self, work: &mut Work) {
-        if !work.reading.is_empty() && work.answers.let_read() {
+        if !work.reading.is_empty() && work.answers.may_read() {
             let start = Instant::now();
             self.read_chunk(work);
             work.answers.add_chunk(start.elapsed().as_secs_f64());
         }
-        if work.answers.is_over() {
-            work.answers.on().iter_mut().for_each(Answer::end_turn);
-            work.answers.next();
-            work.answers.on().iter_mut().for_each(Answer::begin_turn);
-        }
-    }
-
-    /// Reads a chunk of the prompt that has waited longest for one.
-    fn read_chunk(&mut self, work: &mut Work) {
-        let Some(mut reading) = work.reading.pop_front() else { return };
-        if reading.ticket.job.room == 0 && reading.is_at_last() {
-            self.end_unwritten(&reading);
-            return;
-        }
-        let scores = reading.ticket.job.scores;
-        let largest = self.engine.model().options().max_rows;
-        let is_alone = work.answers.is_empty();
-        let limit = if is_alone { largest } else { self.chunk.tokens() };
-        let limit = if scores.is_some() { limit.min(self.engine.scored_rows()) } else { limit };
-        let end = reading.chunk_end(limit);
-        let ticket = Arc::clone(&reading.ticket);
-        let prompt = &ticket.job.prompt;
-        let choice = reading.choice;
-        let rows = end - reading.sequence.committed();
-        while let Err(error) = self.engine.reserve(&mut reading.sequence, rows) {
-            if !error.is_out_of_memory() || !self.drop_kept() {
-                drop(reading);
-                return self.not_begun(work, ticket, choice, &error);
-            }
-        }
-        self.metrics.prefill_tokens.inc_by((end - reading.sequence.committed()) as u64);
-        if end < prompt.len() {
-            let (from, start) = (reading.sequence.committed(), Instant::now());
-            let read = guarded(|| {
-                match scores {
-                    None => self.engine.read(&mut reading.sequence, &prompt[from..end])?,
-                    Some(top) => {
-                        let (tokens, following) = (&prompt[from..end], &prompt[from + 1..=end]);
-                        let sequence = &mut reading.sequence;
-                        reading
-                            .scores
-                            .extend(self.engine.read_scored(sequence, tokens, following, top)?);
-                    }
-                }
-                // A device may still be at it; who is told of progress is told what has been read
-                // indeed.
-                if is_alone && !ticket.job.progress {
-                    Ok(())
-                } else {
-                    Ok(self.engine.backend().finish()?)
-                }
-            });
-            match read {
-                Ok(()) => {
-                    if !is_alone && scores.is_none() {
-                        self.chunk.add(end - from, start.elapsed().as_secs_f64());
-                    }
-                    reading.tell();
-                    self.keep(&reading);
-                    if reading.is_at_last() {
-                        reading.tell_scores();
-                    }
-                    admit_siblings(&reading, &mut work.waiting);
-                    work.reading.push_back(reading);
-                }
-                Err(error) => fail(&ticket, choice, error),
-            }
-            return;
-        }
-        let begun = Begun::of(&reading, self.mode, self.load_s);
-        let generation = match guarded(|| Ok(self.begin(reading))) {
-            Ok(Err(error)) => return self.not_begun(work, ticket, choice, &error),
-            Ok(Ok(generation)) => Ok(generation),
-            Err(error) => Err(error),
-        };
-        match generation {
-            Ok(mut generation) => {
-                let likelihood = ticket.job.likelihoods.map(|top| {
-                    generation.tell_likelihoods(top);
-                    self.engine.first_likelihood(&generation, top)
-                });
-                let likelihood = match likelihood.transpose() {
-                    Ok(likelihood) => likelihood,
-                    Err(error) => {
-                        return fail(&ticket, choice, ApiError::Internal(error.to_string()));
-                    }
-                };
-                self.metrics.first_token.observe(ticket.arrived.elapsed().as_secs_f64());
-                self.metrics.generation_tokens.inc();
-                let mut answer = Answer::new(begun, generation, Arc::clone(&self.tokenizer));
-                match answer.take_first(likelihood) {
-                    true => self.end(answer),
-                    false => work.answers.push(answer),
-                }
-            }
-            Err(error) => fail(&ticket, choice, error),
-        }
-    }
-
-    /// A prompt that could not be read. For want of room it is read again when others have ended;
-    /// where there are none it does not fit at all.
-    fn not_begun(
-        &mut self,
-        work: &mut Work,
-        ticket: Arc<Ticket>,
-        choice: usize,
-        error: &engine::Error,
-    ) {
-        let others = work.busy_slots();
-        match error.is_out_of_memory() {
-            true if self.drop_kept() || others > 0 || !work.away.is_empty() => {
-                work.full = Some(others);
-                work.waiting.push_front(Waiting { ticket, choice, start: None });
-            }
-            true => fail(&ticket, choice, room::too_large(ticket.job.prompt.len())),
-            false => fail(&ticket, choice, told(&ticket, error)),
-        }
-    }
-
-    /// Ends answers that are to have no tokens, now that their prompt has been read.
-    fn end_unwritten(&mut self, reading: &Reading) {
-        let Ticket { job, events, record, .. } = &*reading.ticket;
-        for choice in job.first_choice..job.first_choice + job.choices.len() {
-            let outcome = Begun::of(reading, self.mode, self.load_s).unwritten();
-            self.metrics.add_answer(&outcome, &reading.ticket);
-            if let Some(record) = record {
-                record.add_answer(&outcome, choice == job.first_choice);
-            }
-            let _ = events.send(Event { choice, news: News::Done(Box::new(outcome)) });
-        }
-    }
-
-    fn begin(&mut self, reading: Reading) -> Result<Generation, engine::Error> {
-        let Reading { ticket, choice, sequence, .. } = reading;
-        let prompt = &ticket.job.prompt;
-        let unread = &prompt[sequence.committed()..];
-        let sampling = ticket.job.choices[choice].clone();
-        let held = Some(ticket.job.held.clone()).filter(|held| !held.is_free());
-        let constraint = held.map(|held| Box::new(held) as Box<dyn Constraint>);
-        let ends = ticket.job.ends.clone();
-        self.engine.begin_within(constraint, sequence, unread, prompt, sampling, ends, |_| ())
-    }
-
-    /// Keeps the state where a prompt has just been read up to a place worth coming back to.
-    fn keep(&mut self, reading: &Reading) {
-        if reading.at_mark() {
-            let sequence = &reading.sequence;
-            let tokens = &reading.ticket.job.prompt[..sequence.committed()];
-            self.cache.insert(&mut self.engine, tokens, sequence.clone());
-            self.note_cache();
+        if work.answers.is_turn_over() {
+            work.answers.batch.iter_mut().for_each(Answer::end_turn);
+            work.answers.next_turn();
+            work.answers.batch.iter_mut().for_each(Answer::begin_turn);
         }
     }
 
     /// One round of every answer whose turn it is, verified in one pass.
     fn run_round(&mut self, work: &mut Work) {
-        let on = work.answers.on();
-        if on.is_empty() {
+        if work.answers.batch.is_empty() {
             return;
         }
         let start = Instant::now();
-        let mut texts: Vec<_> = on.iter_mut().map(Answer::text).collect();
-        let rounds = match guarded(|| Ok(self.engine.step_all(&mut texts))) {
-            Ok(Ok(rounds)) => rounds,
-            Ok(Err(error)) => return self.no_round(work, error),
-            Err(error) => {
-                // A panic: nobody knows where they are.
-                on.drain(..).for_each(|a| a.fail(error.clone()));
-                return;
-            }
+        let mut texts: Vec<_> = work.answers.batch.iter_mut().map(Answer::text).collect();
+        let rounds = match guarded(|| self.engine.step_all(&mut texts)) {
+            Ok(rounds) => rounds,
+            Err(failure) => return self.no_round(work, failure),
         };
         work.failed = 0;
         work.away.iter_mut().for_each(Away::wait);
-        let on = work.answers.on();
-        let answers = std::mem::take(on);
+        let answers = std::mem::take(&mut work.answers.batch);
         let (texts, mut tokens) = (answers.len(), 0);
-        for (mut answer, round) in answers.into_iter().zip(&rounds) {
+        for (mut answer, round) in answers.into_iter().zip(rounds) {
             let round = match round {
                 Ok(round) => round,
                 Err(error) => {
-                    fail(&answer.ticket, answer.choice, told(&answer.ticket, error));
+                    let error = self.told(&answer.ticket, &Failure::Engine(error));
+                    answer.fail(error);
                     continue;
                 }
             };
-            self.metrics.add_round(round, answer.since_last());
+            self.metrics.add_round(&round, answer.since_last());
             tokens += round.emitted.len();
-            match answer.take_round(round) {
+            match answer.take_round(&round) {
                 true => self.end(answer),
-                false => work.answers.on().push(answer),
+                false => work.answers.batch.push(answer),
             }
         }
         work.answers.add_round(texts, tokens, start.elapsed().as_secs_f64());
     }
 
     /// A round that could not be run has changed nothing. Where there was no room for it somebody
-    /// makes way; another failure may have been a passing one, and is tried again once.
-    fn no_round(&mut self, work: &mut Work, error: engine::Error) {
-        if error.is_out_of_memory() && self.make_way(work) {
+    /// makes way; another failure may have been a passing one, and is tried again once. After a
+    /// panic nobody knows where they are.
+    fn no_round(&mut self, work: &mut Work, failure: Failure) {
+        self.note(&failure);
+        if failure.is_out_of_memory() && self.make_way(work) {
             return;
         }
         work.failed += 1;
-        if work.failed < 2 && !error.is_lost() && !error.is_out_of_memory() {
+        if let Failure::Engine(error) = &failure
+            && work.failed < 2
+            && !error.is_lost()
+            && !error.is_out_of_memory()
+        {
             tracing::warn!(cause = %error, "a round failed and is tried again");
             return;
         }
-        tracing::error!(cause = %error, "a round failed");
-        let is_alone = work.busy_slots() == 1;
-        for answer in work.answers.on().drain(..) {
-            let tokens = answer.held_tokens();
-            let too_large = is_alone && error.is_out_of_memory();
-            let error =
-                if too_large { room::too_large(tokens) } else { told(&answer.ticket, &error) };
-            answer.fail(error);
+        tracing::error!(cause = ?failure, "a round failed");
+        let is_too_large = work.busy_slots() == 1 && failure.is_out_of_memory();
+        for answer in work.answers.batch.drain(..) {
+            answer.fail(match is_too_large {
+                true => room::too_large(answer.held_tokens()),
+                false => failure.told(&answer.ticket),
+            });
         }
     }
 
     /// Tells that an answer is whole and keeps the state it left.
-    fn end(&mut self, answer: Answer) {
+    pub(crate) fn end(&mut self, answer: Answer) {
         let outcome = answer.outcome();
         self.metrics.add_answer(&outcome, &answer.ticket);
         answer.record(&outcome);
-        answer.tell(News::Done(Box::new(outcome)));
+        answer.tell(EventKind::Done(Box::new(outcome)));
         let (tokens, sequence) = answer.into_state();
         self.cache.insert(&mut self.engine, &tokens, sequence);
         self.note_cache();
@@ -439,18 +308,6 @@ impl Scheduler {
     }
 }
 
-/// Lets the other answers to a prompt begin once the first has read all of it but the last token.
-fn admit_siblings(reading: &Reading, waiting: &mut VecDeque<Waiting>) {
-    let job = &reading.ticket.job;
-    if reading.choice > 0 || job.room == 0 || !reading.is_at_last() {
-        return;
-    }
-    for choice in (1..job.choices.len()).rev() {
-        let (ticket, start) = (Arc::clone(&reading.ticket), Some(reading.sequence.clone()));
-        waiting.push_front(Waiting { ticket, choice, start });
-    }
-}
-
 impl Answer {
     /// It ends here.
     pub(crate) fn fail(&self, error: ApiError) {
@@ -459,28 +316,10 @@ impl Answer {
 }
 
 /// Tells a client that there is no more; whoever has left does not hear it.
-fn fail(ticket: &Ticket, choice: usize, error: ApiError) {
+pub(crate) fn fail(ticket: &Ticket, choice: usize, error: ApiError) {
     if let Some(record) = ticket.record.as_ref().filter(|_| !ticket.events.is_closed()) {
         record.fail(&error);
     }
     let choice = ticket.job.first_choice + choice;
-    let _ = ticket.events.send(Event { choice, news: News::Failed(error) });
-}
-
-/// What a client is told of an error: one of what the answer is held to is about the request, and
-/// its own.
-fn told(ticket: &Ticket, error: &engine::Error) -> ApiError {
-    match error {
-        engine::Error::Constraint { reason, .. } => ticket.job.held.error(reason),
-        error => ApiError::Internal(error.to_string()),
-    }
-}
-
-/// Runs a part of the engine; a panic becomes an error. Passes only read committed state, and a
-/// commit that was cut short belongs to a sequence that is dropped with the error.
-fn guarded<T>(work: impl FnOnce() -> Result<T, engine::Error>) -> Result<T, ApiError> {
-    match catch_unwind(AssertUnwindSafe(work)) {
-        Ok(result) => result.map_err(|error| ApiError::Internal(error.to_string())),
-        Err(_) => Err(ApiError::Internal("the engine panicked".to_owned())),
-    }
+    let _ = ticket.events.send(Event { choice, kind: EventKind::Failed(error) });
 }

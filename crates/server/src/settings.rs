@@ -234,7 +234,7 @@ impl Settings {
             stops,
             ends: self.ends(limits),
             include_stop: self.include_stop,
-            listener: None,
+            parser: None,
             likelihoods,
             scores: None,
             tells_ends: false,

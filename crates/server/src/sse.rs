@@ -2,7 +2,7 @@
 //! client goes away it is dropped, and with it the answer.
 
 use crate::error::ApiError;
-use crate::job::{Event, News, Outcome, Progress, Said};
+use crate::job::{Delta, Event, EventKind, Outcome, Progress};
 use axum::body::{Body, Bytes};
 use axum::http::header;
 use axum::response::sse::{self, KeepAlive, Sse};
@@ -15,19 +15,19 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use tokio::sync::mpsc::UnboundedReceiver;
 
-/// Turns news into the chunks of one API.
+/// Turns events into the chunks of one API.
 pub(crate) trait Chunks: Send + Unpin + 'static {
     /// Whether events are named after the `type` of their chunk. Streams whose events have no names
     /// end with `[DONE]`.
     const NAMED: bool = false;
-    /// What is sent before any news.
+    /// What is sent before any events.
     fn open(&mut self) -> Vec<Value>;
     /// More of the prompt has been read.
     fn read(&mut self, _progress: Progress) -> Vec<Value> {
         Vec::new()
     }
     /// More text of an answer.
-    fn text(&mut self, choice: usize, said: &Said) -> Vec<Value>;
+    fn text(&mut self, choice: usize, delta: &Delta) -> Vec<Value>;
     /// An answer is whole.
     fn done(&mut self, choice: usize, outcome: Outcome) -> Vec<Value>;
     /// All answers are whole.
@@ -76,7 +76,7 @@ fn line(chunk: &Value) -> String {
 
 /// A stream of chunks.
 struct Events<C, W> {
-    news: UnboundedReceiver<Event>,
+    events: UnboundedReceiver<Event>,
     chunks: C,
     ready: VecDeque<W>,
     /// Answers that are not whole yet.
@@ -86,17 +86,17 @@ struct Events<C, W> {
 
 /// Answers with the chunks of `answers` answers.
 pub(crate) fn stream<C: Chunks>(
-    news: UnboundedReceiver<Event>,
+    events: UnboundedReceiver<Event>,
     chunks: C,
     answers: usize,
 ) -> Response {
-    let events: Events<C, sse::Event> = Events::new(news, chunks, answers);
+    let events: Events<C, sse::Event> = Events::new(events, chunks, answers);
     Sse::new(events).keep_alive(KeepAlive::default()).into_response()
 }
 
 /// Answers with a line for each chunk of one answer.
-pub(crate) fn lines<C: Chunks>(news: UnboundedReceiver<Event>, chunks: C) -> Response {
-    let events: Events<C, Bytes> = Events::new(news, chunks, 1);
+pub(crate) fn lines<C: Chunks>(events: UnboundedReceiver<Event>, chunks: C) -> Response {
+    let events: Events<C, Bytes> = Events::new(events, chunks, 1);
     as_lines(Body::from_stream(events))
 }
 
@@ -110,20 +110,20 @@ fn as_lines(body: Body) -> Response {
 }
 
 impl<C: Chunks, W: Wire> Events<C, W> {
-    fn new(news: UnboundedReceiver<Event>, mut chunks: C, answers: usize) -> Self {
+    fn new(events: UnboundedReceiver<Event>, mut chunks: C, answers: usize) -> Self {
         let ready = chunks.open().iter().map(W::of::<C>).collect();
-        Self { news, chunks, ready, open: answers, over: false }
+        Self { events, chunks, ready, open: answers, over: false }
     }
 
     fn take(&mut self, event: Event) {
-        let mut chunks = match event.news {
-            News::Read(progress) => self.chunks.read(progress),
-            News::Text(said) => self.chunks.text(event.choice, &said),
-            News::Done(outcome) => {
+        let mut chunks = match event.kind {
+            EventKind::Progress(progress) => self.chunks.read(progress),
+            EventKind::Delta(delta) => self.chunks.text(event.choice, &delta),
+            EventKind::Done(outcome) => {
                 self.open -= 1;
                 self.chunks.done(event.choice, *outcome)
             }
-            News::Failed(error) => return self.fail(&error),
+            EventKind::Failed(error) => return self.fail(&error),
         };
         if self.open == 0 {
             chunks.extend(self.chunks.close());
@@ -142,7 +142,7 @@ impl<C: Chunks, W: Wire> Events<C, W> {
     fn end(&mut self) {
         self.ready.extend(W::end::<C>());
         self.over = true;
-        self.news.close();
+        self.events.close();
     }
 }
 
@@ -158,7 +158,7 @@ impl<C: Chunks, W: Wire + Unpin> Stream for Events<C, W> {
             if this.over {
                 return Poll::Ready(None);
             }
-            match ready!(this.news.poll_recv(cx)) {
+            match ready!(this.events.poll_recv(cx)) {
                 Some(event) => this.take(event),
                 None => this.fail(&ApiError::Internal("the answer was lost".to_owned())),
             }
@@ -166,37 +166,37 @@ impl<C: Chunks, W: Wire + Unpin> Stream for Events<C, W> {
     }
 }
 
-/// An answer that is whole.
+/// An answer that is whole: all its deltas as one, and what it took.
 #[derive(Debug)]
 pub(crate) struct Whole {
-    pub(crate) said: Said,
+    pub(crate) delta: Delta,
     pub(crate) outcome: Outcome,
 }
 
 /// Waits for all of `answers` answers, in order of their choices.
 pub(crate) async fn collect(
-    mut news: UnboundedReceiver<Event>,
+    mut events: UnboundedReceiver<Event>,
     answers: usize,
 ) -> Result<Vec<Whole>, ApiError> {
-    let mut parts = vec![Said::default(); answers];
+    let mut parts = vec![Delta::default(); answers];
     let mut outcomes: Vec<Option<Outcome>> = vec![None; answers];
     while outcomes.iter().any(Option::is_none) {
         let lost = || ApiError::Internal("the answer was lost".to_owned());
-        let event = news.recv().await.ok_or_else(lost)?;
-        match event.news {
-            News::Read(_) => {}
-            News::Text(said) => {
+        let event = events.recv().await.ok_or_else(lost)?;
+        match event.kind {
+            EventKind::Progress(_) => {}
+            EventKind::Delta(delta) => {
                 let part = &mut parts[event.choice];
-                part.text += &said.text;
-                part.likelihoods.extend(said.likelihoods);
-                part.scores.extend(said.scores);
-                part.origins.extend(said.origins);
-                part.tokens += said.tokens;
+                part.text += &delta.text;
+                part.likelihoods.extend(delta.likelihoods);
+                part.scores.extend(delta.scores);
+                part.origins.extend(delta.origins);
+                part.tokens += delta.tokens;
             }
-            News::Done(outcome) => outcomes[event.choice] = Some(*outcome),
-            News::Failed(error) => return Err(error),
+            EventKind::Done(outcome) => outcomes[event.choice] = Some(*outcome),
+            EventKind::Failed(error) => return Err(error),
         }
     }
     let parts = parts.into_iter().zip(outcomes.into_iter().flatten());
-    Ok(parts.map(|(said, outcome)| Whole { said, outcome }).collect())
+    Ok(parts.map(|(delta, outcome)| Whole { delta, outcome }).collect())
 }

@@ -1,6 +1,6 @@
 //! `usage` and the `forerun` object of a response, over all of its answers.
 
-use crate::job::{Outcome, Report, Said};
+use crate::job::{Delta, Outcome, Report};
 use serde_json::{Value, json};
 
 /// Sums over answers.
@@ -40,9 +40,9 @@ impl Totals {
     }
 
     /// Counts what was told of an answer.
-    pub(crate) fn count(&mut self, choice: usize, said: &Said) {
+    pub(crate) fn count(&mut self, choice: usize, delta: &Delta) {
         if let Some(written) = self.written(choice) {
-            *written += said.tokens;
+            *written += delta.tokens;
         }
     }
 

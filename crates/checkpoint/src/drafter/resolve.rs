@@ -26,58 +26,7 @@ pub(super) fn resolve(
     let shape = Dimensions::read(tensors)?;
     shape.check(claims, report)?;
     report.warnings.extend(claims.warnings.iter().cloned());
-    let mut needs = Vec::new();
-    let target_layers =
-        target.map(|t| t.layers.len()).or_else(|| claims.target_layers.as_ref().map(|c| c.value));
-
-    let taps = match &overrides.taps {
-        Some(taps) => Some(Claim::new(taps.iter().map(|&t| t as i64).collect(), "`--draft-taps`")),
-        None => claims.taps.clone(),
-    };
-    let taps = taps.or_else(|| {
-        let suggestion = target_layers.map(|layers| {
-            let ids = default_taps(layers, shape.taps)
-                .iter()
-                .map(usize::to_string)
-                .collect::<Vec<_>>()
-                .join(",");
-            format!("`{ids}` for a target of {layers} layers")
-        });
-        needs.push(Need::new("which target layers it reads", "--draft-taps", suggestion));
-        None
-    });
-    let block = over(overrides.block, "--draft-block", &claims.block).or_else(|| {
-        needs.push(Need::new(
-            "its block size",
-            "--draft-block",
-            Some("16 in most drafters".into()),
-        ));
-        None
-    });
-    let mask =
-        over(overrides.mask_token.map(|t| t as usize), "--draft-mask-token", &claims.mask_token);
-    let mask = mask.or_else(|| {
-        let likely = if shape.taps == 8 { 248077 } else { 248070 };
-        let fits = target.is_none_or(|t| likely < t.vocab);
-        let suggestion =
-            fits.then(|| format!("{likely} for Qwen3.5 and 3.6 drafters with {} taps", shape.taps));
-        needs.push(Need::new("its mask token", "--draft-mask-token", suggestion));
-        None
-    });
-    let theta = over(overrides.rope_theta, "--draft-rope-theta", &claims.theta).or_else(|| {
-        let suggestion = match target {
-            Some(target) => format!("{} is the target's", target.attention.rope.theta),
-            None => "10000000 for Qwen3.5 and later".to_owned(),
-        };
-        needs.push(Need::new("its rope theta", "--draft-rope-theta", Some(suggestion)));
-        None
-    });
-    let windows = windows(claims, overrides, &shape, &mut needs)?;
-    let (Some(taps), Some(block), Some(mask), Some(theta), Some(windows)) =
-        (taps, block, mask, theta, windows)
-    else {
-        return Err(Error::NeedsFlags(needs));
-    };
+    let Said { taps, block, mask, theta, windows } = Said::find(claims, overrides, &shape, target)?;
 
     let taps = settle_taps(&taps, &shape, report)?;
     if !BLOCK.contains(&block.value) {
@@ -127,6 +76,86 @@ pub(super) fn resolve(
         context_length,
         explicit_causal,
     })
+}
+
+/// What has to be said by a flag or the file, because no tensor shows it.
+struct Said {
+    taps: Claim<Vec<i64>>,
+    block: Claim<usize>,
+    mask: Claim<usize>,
+    theta: Claim<f32>,
+    /// The window of each layer; nothing where it is full.
+    windows: Claim<Vec<Option<usize>>>,
+}
+
+impl Said {
+    /// Flags, else claims; all that nobody says is asked for in one error.
+    fn find(
+        claims: &Claims,
+        overrides: &Overrides,
+        shape: &Dimensions,
+        target: Option<&TargetConfig>,
+    ) -> Result<Self, Error> {
+        let mut needs = Vec::new();
+        let target_layers = target
+            .map(|t| t.layers.len())
+            .or_else(|| claims.target_layers.as_ref().map(|c| c.value));
+
+        let taps = match &overrides.taps {
+            Some(taps) => {
+                Some(Claim::new(taps.iter().map(|&t| t as i64).collect(), "`--draft-taps`"))
+            }
+            None => claims.taps.clone(),
+        };
+        let taps = taps.or_else(|| {
+            let suggestion = target_layers.map(|layers| {
+                let ids = default_taps(layers, shape.taps)
+                    .iter()
+                    .map(usize::to_string)
+                    .collect::<Vec<_>>()
+                    .join(",");
+                format!("`{ids}` for a target of {layers} layers")
+            });
+            needs.push(Need::new("which target layers it reads", "--draft-taps", suggestion));
+            None
+        });
+        let block = over(overrides.block, "--draft-block", &claims.block).or_else(|| {
+            needs.push(Need::new(
+                "its block size",
+                "--draft-block",
+                Some("16 in most drafters".into()),
+            ));
+            None
+        });
+        let mask = over(
+            overrides.mask_token.map(|t| t as usize),
+            "--draft-mask-token",
+            &claims.mask_token,
+        );
+        let mask = mask.or_else(|| {
+            let likely = if shape.taps == 8 { 248077 } else { 248070 };
+            let fits = target.is_none_or(|t| likely < t.vocab);
+            let suggestion = fits
+                .then(|| format!("{likely} for Qwen3.5 and 3.6 drafters with {} taps", shape.taps));
+            needs.push(Need::new("its mask token", "--draft-mask-token", suggestion));
+            None
+        });
+        let theta = over(overrides.rope_theta, "--draft-rope-theta", &claims.theta).or_else(|| {
+            let suggestion = match target {
+                Some(target) => format!("{} is the target's", target.attention.rope.theta),
+                None => "10000000 for Qwen3.5 and later".to_owned(),
+            };
+            needs.push(Need::new("its rope theta", "--draft-rope-theta", Some(suggestion)));
+            None
+        });
+        let windows = windows(claims, overrides, shape, &mut needs)?;
+        match (taps, block, mask, theta, windows) {
+            (Some(taps), Some(block), Some(mask), Some(theta), Some(windows)) => {
+                Ok(Self { taps, block, mask, theta, windows })
+            }
+            _ => Err(Error::NeedsFlags(needs)),
+        }
+    }
 }
 
 /// The layers a drafter of `taps` taps reads in a target of `layers` layers, as the reference

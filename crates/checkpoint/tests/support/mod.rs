@@ -2,6 +2,8 @@
 //! tiny models.
 #![allow(dead_code, unreachable_pub)]
 
+pub mod hf;
+
 use checkpoint::{Drafter, Error, Overrides, Target, TargetConfig};
 use formats::gguf::{Gguf, Header, Overwrite, Writer};
 use serde_json::{Value, json};
@@ -9,28 +11,27 @@ use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
+use testing::Pair;
 
 /// Name and shape of a tensor.
 pub type Listed = (String, Vec<usize>);
 
-pub fn repository() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
-}
+pub use testing::repository;
 
 pub fn dense_target() -> PathBuf {
-    repository().join("models/dense/target-Q4_K_M.gguf")
+    Pair::dense().target
 }
 
 pub fn dense_drafter() -> PathBuf {
-    repository().join("models/dense/draft-Q8_0.gguf")
+    Pair::dense().drafter
 }
 
 pub fn moe_target() -> PathBuf {
-    repository().join("tests/fixtures/moe/target-Q4_K_M.gguf")
+    Pair::moe().target
 }
 
 pub fn moe_drafter() -> PathBuf {
-    repository().join("tests/fixtures/moe/draft-Q8_0.gguf")
+    Pair::moe().drafter
 }
 
 /// A safetensors file with the right header and a hole for data.

@@ -15,7 +15,7 @@ mod view;
 use crate::{
     Error,
     arena::Arena,
-    backend::{Backend, CommitPath, Matrix, RecurrentCommit},
+    backend::{Backend, KvCommit, Matrix, RecurrentCommit},
     budget::Budget,
     commit::{write_pages, write_tape},
     memory::Memory,
@@ -244,28 +244,28 @@ impl Backend for Cpu {
         &mut self,
         arena: &Arena,
         cache: usize,
-        path: CommitPath<'_>,
-        first_page: usize,
-        pages: &mut [&mut Memory],
+        commits: &mut [KvCommit<'_>],
     ) -> Result<(), Error> {
-        write_pages(arena, cache, path, first_page, pages);
+        commits.iter_mut().for_each(|commit| write_pages(arena, cache, commit));
         Ok(())
     }
 
     fn commit_recurrent(
         &mut self,
         arena: &Arena,
-        path: CommitPath<'_>,
-        mut state: RecurrentCommit<'_>,
+        commits: &mut [RecurrentCommit<'_>],
     ) -> Result<(), Error> {
-        let anchors = commit::NewAnchors::new(&mut state.anchors);
-        let (base, tape, level) = (state.base, &*state.tape, self.level);
-        if !state.anchors.is_empty() {
-            self.pool.run(|worker| {
-                commit::fold_anchors(level, worker, arena, path, base, tape, &anchors)
-            });
+        for commit in commits {
+            let anchors = commit::NewAnchors::new(&mut commit.anchors);
+            let (path, base, level) = (commit.path, commit.base, self.level);
+            let tape = &*commit.tape;
+            if !commit.anchors.is_empty() {
+                self.pool.run(|worker| {
+                    commit::fold_anchors(level, worker, arena, path, base, tape, &anchors)
+                });
+            }
+            write_tape(arena, commit);
         }
-        write_tape(arena, path, state.tape);
         Ok(())
     }
 }

@@ -5,7 +5,7 @@ use super::{ops, pack, run};
 use crate::{
     Error,
     arena::Arena,
-    backend::{Backend, CommitPath, Matrix, RandomMatrix, RecurrentCommit},
+    backend::{Backend, KvCommit, Matrix, RandomMatrix, RecurrentCommit},
     budget::Budget,
     memory::Memory,
     pass::Pass,
@@ -120,23 +120,11 @@ impl Backend for Ledger {
         "a count of device memory".into()
     }
 
-    fn commit_kv(
-        &mut self,
-        _: &Arena,
-        _: usize,
-        _: CommitPath<'_>,
-        _: usize,
-        _: &mut [&mut Memory],
-    ) -> Result<(), Error> {
+    fn commit_kv(&mut self, _: &Arena, _: usize, _: &mut [KvCommit<'_>]) -> Result<(), Error> {
         Ok(())
     }
 
-    fn commit_recurrent(
-        &mut self,
-        _: &Arena,
-        _: CommitPath<'_>,
-        _: RecurrentCommit<'_>,
-    ) -> Result<(), Error> {
+    fn commit_recurrent(&mut self, _: &Arena, _: &mut [RecurrentCommit<'_>]) -> Result<(), Error> {
         Ok(())
     }
 }

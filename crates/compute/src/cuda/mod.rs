@@ -22,7 +22,7 @@ mod weights;
 use crate::{
     Error,
     arena::Arena,
-    backend::{Backend, CommitPath, Draw, Drawn, Matrix, RandomMatrix, RecurrentCommit},
+    backend::{Backend, Draw, Drawn, KvCommit, Matrix, RandomMatrix, RecurrentCommit, RowsKept},
     budget::Budget,
     memory::Memory,
     pass::{Pass, Role},
@@ -303,47 +303,26 @@ impl Backend for Cuda {
         &mut self,
         arena: &Arena,
         cache: usize,
-        path: CommitPath<'_>,
-        first_page: usize,
-        pages: &mut [&mut Memory],
+        commits: &mut [KvCommit<'_>],
     ) -> Result<(), Error> {
-        let tables = &Captured::of(arena).commit;
-        ops::commit::kv(self, arena, tables, cache, path, first_page, pages)
+        ops::commit::kv(self, arena, cache, commits)
     }
 
     fn commit_recurrent(
         &mut self,
         arena: &Arena,
-        path: CommitPath<'_>,
-        state: RecurrentCommit<'_>,
+        commits: &mut [RecurrentCommit<'_>],
     ) -> Result<(), Error> {
-        let tables = &Captured::of(arena).commit;
-        ops::commit::recurrent(self, arena, tables, path, state)
+        ops::commit::recurrent(self, arena, commits)
     }
 
     fn keep_rows(
         &mut self,
         arena: &Arena,
         buf: Buf,
-        rows: &[u32],
-        to: &mut Memory,
-        at: usize,
+        kept: &mut [RowsKept<'_>],
     ) -> Result<(), Error> {
-        let bytes = 4 * arena.plan.cols(buf);
-        let from = DeviceMemory::of(&arena.data[buf.0 as usize]).address();
-        let to = DeviceMemory::of(to).address();
-        // Rows that follow each other are one copy.
-        let mut i = 0;
-        while i < rows.len() {
-            let mut n = 1;
-            while i + n < rows.len() && rows[i + n] == rows[i] + n as u32 {
-                n += 1;
-            }
-            let (source, target) = (rows[i] as usize * bytes, (at + i) * bytes);
-            self.driver.copy(from + source as u64, to + target as u64, n * bytes)?;
-            i += n;
-        }
-        Ok(())
+        ops::commit::keep_rows(self, arena, buf, kept)
     }
 
     fn load_rows(

@@ -3,7 +3,7 @@
 use super::{Run, dot, rms_norm, sigmoid, silu, softplus};
 use crate::{
     arena::Arena,
-    backend::{CommitPath, RecurrentCommit},
+    backend::RecurrentCommit,
     pass::Tap,
     plan::{Buf, Op, VectorId},
     recurrent::ANCHOR_TOKENS,
@@ -138,7 +138,8 @@ impl Run<'_> {
 }
 
 /// Advances the base state along the path and keeps it at the anchors asked for.
-pub(super) fn fold_anchors(arena: &Arena, path: CommitPath<'_>, commit: &mut RecurrentCommit<'_>) {
+pub(super) fn fold_anchors(arena: &Arena, commit: &mut RecurrentCommit<'_>) {
+    let path = commit.path;
     let Some(newest) = commit.anchors.iter().map(|(at, _)| *at).max() else { return };
     let layout = arena.plan.recurrent_layer(0).0;
     let dim = layout.dim;

@@ -10,7 +10,7 @@ mod rows;
 use crate::{
     Error,
     arena::Arena,
-    backend::{Backend, CommitPath, Matrix, RecurrentCommit},
+    backend::{Backend, KvCommit, Matrix, RecurrentCommit},
     budget::Budget,
     commit::{write_pages, write_tape},
     memory::Memory,
@@ -192,22 +192,21 @@ impl Backend for Reference {
         &mut self,
         arena: &Arena,
         cache: usize,
-        path: CommitPath<'_>,
-        first_page: usize,
-        pages: &mut [&mut Memory],
+        commits: &mut [KvCommit<'_>],
     ) -> Result<(), Error> {
-        write_pages(arena, cache, path, first_page, pages);
+        commits.iter_mut().for_each(|commit| write_pages(arena, cache, commit));
         Ok(())
     }
 
     fn commit_recurrent(
         &mut self,
         arena: &Arena,
-        path: CommitPath<'_>,
-        mut state: RecurrentCommit<'_>,
+        commits: &mut [RecurrentCommit<'_>],
     ) -> Result<(), Error> {
-        deltanet::fold_anchors(arena, path, &mut state);
-        write_tape(arena, path, state.tape);
+        for commit in commits {
+            deltanet::fold_anchors(arena, commit);
+            write_tape(arena, commit);
+        }
         Ok(())
     }
 }

@@ -6,8 +6,8 @@ use super::{
     run_plan, tree_and_chain,
 };
 use crate::{
-    AttentionShape, Backend, CommitPath, Error, KvLayout, KvType, Memory, PAGE_TOKENS, PageTable,
-    Pass, Row, SequenceView,
+    AttentionShape, Backend, CommitPath, Error, KvCommit, KvLayout, KvType, Memory, PAGE_TOKENS,
+    PageTable, Pass, Row, SequenceView,
 };
 
 /// Runs rows from the tip of a state and gives the attended rows; `keep` of them are committed.
@@ -49,9 +49,10 @@ impl Side<'_> {
         if keep > 0 {
             let path: Vec<u32> = (0..keep as u32).collect();
             let first_page = self.committed / PAGE_TOKENS;
-            let mut pages: Vec<&mut Memory> = self.pages.iter_mut().skip(first_page).collect();
-            let commit = CommitPath { rows: &path, position: self.committed };
-            self.backend.commit_kv(&arena, 0, commit, first_page, &mut pages)?;
+            let pages = self.pages.iter_mut().skip(first_page).collect();
+            let path = CommitPath { rows: &path, position: self.committed };
+            let commit = KvCommit { path, first_page, pages };
+            self.backend.commit_kv(&arena, 0, &mut [commit])?;
             self.committed = end;
         }
         Ok(arena.read(out)?.into_owned())

@@ -73,7 +73,7 @@ impl<'a> Side<'a> {
         let path: Vec<u32> = (0..keep as u32).collect();
         let newest = |tokens: usize| tokens / ANCHOR_TOKENS * ANCHOR_TOKENS;
         let (before, after) = (newest(self.committed), newest(self.committed + keep));
-        let commit = CommitPath { rows: &path, position: self.committed };
+        let path = CommitPath { rows: &path, position: self.committed };
         let len = 4 * self.layout.anchor_len();
         if after > before {
             let mut anchor = self.backend.memory(len)?;
@@ -84,13 +84,15 @@ impl<'a> Side<'a> {
             if older_at > before {
                 anchors.push((older_at, &mut older));
             }
-            let state = RecurrentCommit { base: base.as_ref(), anchors, tape: &mut self.tape };
-            self.backend.commit_recurrent(arena, commit, state)?;
+            let tape = &mut self.tape;
+            let commit = RecurrentCommit { path, base: base.as_ref(), anchors, tape };
+            self.backend.commit_recurrent(arena, &mut [commit])?;
             self.older = if older_at > before { Some(older) } else { base };
             self.anchor = Some(anchor);
         } else {
-            let state = RecurrentCommit { base: None, anchors: Vec::new(), tape: &mut self.tape };
-            self.backend.commit_recurrent(arena, commit, state)?;
+            let tape = &mut self.tape;
+            let commit = RecurrentCommit { path, base: None, anchors: Vec::new(), tape };
+            self.backend.commit_recurrent(arena, &mut [commit])?;
         }
         self.committed += keep;
         Ok(())

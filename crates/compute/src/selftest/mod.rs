@@ -3,6 +3,7 @@
 //! device is; it needs no test harness.
 
 mod attention;
+mod commit;
 mod deltanet;
 mod experts;
 pub mod plans;
@@ -51,6 +52,7 @@ pub fn run(
     experts::run(&mut both)?;
     attention::run(&mut both)?;
     deltanet::run(&mut both)?;
+    commit::run(&mut both)?;
     stow(&mut both)?;
     Ok(both.checks)
 }
@@ -70,7 +72,7 @@ fn stow(both: &mut Both<'_>) -> Result<(), Error> {
         drop(block);
         let fetched = both.device.memory_with(&stowed)?;
         let same = *stowed.slice::<u8>() == *bytes && *fetched.read::<u8>(0, len)? == *bytes;
-        both.check(&name, if same { 0.0 } else { f32::NAN }, 0.0);
+        both.check_same(&name, same);
     }
     Ok(())
 }
@@ -155,6 +157,11 @@ impl Both<'_> {
         let check = Check { name: name.into(), worst, tolerance };
         (self.seen)(&check);
         self.checks.push(check);
+    }
+
+    /// A check of bits: they are the same or they are not.
+    fn check_same(&mut self, name: &str, same: bool) {
+        self.check(name, if same { 0.0 } else { f32::NAN }, 0.0);
     }
 }
 

@@ -8,7 +8,7 @@
 use super::{Ask, Drafted, Drafter, Lattice, MAX_NODES, Reads, Shape, ranks_needed};
 use crate::model::{Loader, Model, Shared, WeightSource, append};
 use crate::propose::Spec;
-use crate::state::DraftState;
+use crate::state::{DraftState, commit_pages};
 use crate::{Error, Row};
 use checkpoint::DrafterConfig;
 use compute::{
@@ -235,12 +235,17 @@ impl Drafter for Dflash {
             }
             let views = parts.iter().map(|(state, _)| state.view()).collect();
             backend.run(&mut self.context, &Pass::new(&rows, &[], views))?;
-            for (state, rows) in parts {
-                let path: Vec<u32> = rows.collect();
-                let commit = CommitPath { rows: &path, position: state.committed };
-                for (cache, (pages, _)) in state.caches.iter_mut().enumerate() {
-                    pages.commit(backend, &self.context, cache, commit)?;
-                }
+            let paths: Vec<Vec<u32>> =
+                parts.iter().map(|(_, rows)| rows.clone().collect()).collect();
+            for cache in 0..self.caches.len() {
+                let texts = parts.iter_mut().zip(&paths).map(|((state, _), rows)| {
+                    let path = CommitPath { rows, position: state.committed };
+                    (&mut state.caches[cache].0, path)
+                });
+                let done = commit_pages(backend, &self.context, cache, texts.collect());
+                done.into_iter().collect::<Result<(), _>>()?;
+            }
+            for ((state, _), path) in parts.into_iter().zip(&paths) {
                 state.take_in(path.len());
             }
         }

@@ -7,7 +7,7 @@
 use super::{Ask, Drafted, Drafter, Lattice, Reads, Shape};
 use crate::model::{Loader, Model, Recorder, WeightSource, append, chain, check_pass, record_head};
 use crate::propose::Spec;
-use crate::state::{DraftState, KeptRows};
+use crate::state::{DraftState, KeptRows, commit_pages, keep_rows};
 use crate::{Error, Row};
 use checkpoint::target::Mixer;
 use compute::{Arena, Backend, Buf, CommitPath, KvLayout, Op, PAGE_TOKENS, Pass, Ranked};
@@ -111,16 +111,19 @@ impl Mtp {
         Ok(backend.run(&mut self.arena, &pass)?)
     }
 
-    /// Makes rows of the last pass part of a state.
+    /// Makes rows of the last pass part of states.
     pub fn commit(
         &self,
         backend: &mut dyn Backend,
-        state: &mut DraftState,
-        path: &[u32],
+        texts: Vec<(&mut DraftState, Vec<u32>)>,
     ) -> Result<(), Error> {
-        let commit = CommitPath { rows: path, position: state.committed };
-        state.caches[0].0.commit(backend, &self.arena, 0, commit)?;
-        state.take_in(path.len());
+        let (mut states, paths): (Vec<_>, Vec<_>) = texts.into_iter().unzip();
+        let pages = states.iter_mut().zip(&paths).map(|(state, rows)| {
+            (&mut state.caches[0].0, CommitPath { rows, position: state.committed })
+        });
+        let done = commit_pages(backend, &self.arena, 0, pages.collect());
+        done.into_iter().collect::<Result<(), _>>()?;
+        states.into_iter().zip(&paths).for_each(|(state, path)| state.take_in(path.len()));
         Ok(())
     }
 
@@ -149,11 +152,10 @@ impl Mtp {
         let states: Vec<&DraftState> = asks.iter().map(|ask| &*ask.state).collect();
         let hidden: Vec<_> = states.iter().map(|s| (&s.pending, 0, s.next_tokens.len())).collect();
         self.forward(backend, &rows, &hidden, &newest, &states)?;
-        let mut first = 0;
-        for (ask, newest) in asks.iter_mut().zip(&newest) {
-            self.commit(backend, ask.state, &(first..=*newest).collect::<Vec<_>>())?;
-            first = newest + 1;
-        }
+        let begins = std::iter::once(0).chain(newest.iter().map(|row| row + 1));
+        let paths = begins.zip(&newest).map(|(first, last)| (first..=*last).collect());
+        let texts = asks.iter_mut().map(|ask| &mut *ask.state).zip(paths);
+        self.commit(backend, texts.collect())?;
         Ok(newest)
     }
 
@@ -170,7 +172,7 @@ impl Mtp {
         let mut hidden: Vec<KeptRows> = asks.iter().map(|_| KeptRows::new(self.width)).collect();
         let mut going: Vec<usize> = (0..asks.len()).collect();
         loop {
-            let mut on = Vec::with_capacity(going.len());
+            let (mut on, mut kept_rows) = (Vec::with_capacity(going.len()), Vec::new());
             for ((&i, ranked), row) in going.iter().zip(ranked).zip(newest) {
                 let (Some(lattice), Some(ranked)) = (&mut lattices[i], ranked) else {
                     lattices[i] = None;
@@ -180,7 +182,7 @@ impl Mtp {
                 chains[i].push(ranked[0].0);
                 let most = asks[i].shape.depth.min(asks[i].room);
                 if lattice.len() < most && (asks[i].goes_on)(lattice) {
-                    hidden[i].push(backend, &self.arena, self.hidden, &[row])?;
+                    kept_rows.push(row);
                     on.push(i);
                 }
             }
@@ -188,6 +190,10 @@ impl Mtp {
             if going.is_empty() {
                 return Ok(lattices);
             }
+            let chained = hidden.iter_mut().enumerate().filter(|(i, _)| going.contains(i));
+            let kept = chained.map(|(_, kept)| kept).zip(kept_rows.chunks(1)).collect();
+            let kept = keep_rows(backend, &self.arena, self.hidden, kept);
+            kept.into_iter().collect::<Result<(), _>>()?;
             // A pass takes all drafted rows again, which costs little more than the last.
             let (mut rows, mut chosen) = (Vec::new(), Vec::with_capacity(going.len()));
             for (&i, number) in going.iter().zip(0..) {
@@ -246,7 +252,7 @@ impl Drafter for Mtp {
                 let rows: Vec<Row> = chain(&state.next_tokens[..count], 0).collect();
                 let newest = count as u32 - 1;
                 self.forward(backend, &rows, &[(&state.pending, 0, count)], &[newest], &[state])?;
-                self.commit(backend, state, &(0..=newest).collect::<Vec<_>>())?;
+                self.commit(backend, vec![(&mut **state, (0..=newest).collect())])?;
             }
         }
         Ok(())

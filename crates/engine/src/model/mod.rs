@@ -1,20 +1,21 @@
 //! The target: weights on a backend, one plan for every pass, and the two verbs `forward` and
 //! `commit`.
 
+mod commit;
 mod record;
 mod requantise;
 mod weights;
 
-use crate::draft::Reads;
-use crate::state::KeptRows;
 use crate::{Error, Sequence};
 use checkpoint::{
     TargetConfig,
     target::{Ffn, Mixer},
 };
+pub use commit::Accepted;
+use commit::LastPass;
 use compute::{
-    Arena, Backend, Buf, CommitPath, Cpu, Draw, Drawn, Extent, Kind, KvLayout, KvType, MatrixId,
-    Op, PAGE_TOKENS, Pass, Product, RecurrentLayout, Role, Row, Rows, VectorId,
+    Arena, Backend, Buf, Cpu, Draw, Drawn, Extent, Kind, KvLayout, KvType, MatrixId, Op,
+    PAGE_TOKENS, Pass, Product, RecurrentLayout, Role, Row, Rows, VectorId,
 };
 pub(crate) use record::Recorder;
 pub use requantise::Requantised;
@@ -56,43 +57,6 @@ pub struct Model {
     /// [rows, taps, hidden].
     taps: Buf,
     last: LastPass,
-}
-
-/// What a commit must agree with.
-#[derive(Default)]
-struct LastPass {
-    rows: Vec<Row>,
-    /// Tokens committed, by sequence.
-    committed: Vec<usize>,
-}
-
-impl LastPass {
-    /// Checks that `path` leads from the tip of sequence `index` down the rows of this pass.
-    fn check(&self, index: usize, committed: usize, path: &[u32]) -> Result<(), Error> {
-        match self.committed.get(index) {
-            Some(&at) if at == committed => {}
-            Some(&at) => {
-                let message =
-                    format!("the pass saw {at} tokens of sequence {index}, it now has {committed}");
-                return Err(Error::Commit(message));
-            }
-            None => return Err(Error::Commit(format!("the last pass had no sequence {index}"))),
-        }
-        let mut parent = None;
-        for &row in path {
-            let fits = self
-                .rows
-                .get(row as usize)
-                .is_some_and(|r| r.parent == parent && r.sequence as usize == index);
-            if !fits {
-                return Err(Error::Commit(format!(
-                    "row {row} does not follow {parent:?} in sequence {index}"
-                )));
-            }
-            parent = Some(row);
-        }
-        Ok(())
-    }
 }
 
 impl Model {
@@ -250,27 +214,6 @@ impl Model {
         self.arena.plan().ops.iter().map(ToString::to_string).zip(times).collect()
     }
 
-    /// Makes `path` (rows of the last pass, from the tip of sequence `index` down) part of the
-    /// sequence.
-    pub fn commit(
-        &mut self,
-        backend: &mut dyn Backend,
-        index: usize,
-        sequence: &mut Sequence,
-        path: &[u32],
-    ) -> Result<(), Error> {
-        self.last.check(index, sequence.committed, path)?;
-        let commit = CommitPath { rows: path, position: sequence.committed };
-        if !path.is_empty() {
-            sequence.kv.commit(backend, &self.arena, 0, commit)?;
-            sequence.recurrent.commit(backend, &self.arena, commit)?;
-        }
-        sequence.committed += path.len();
-        // Another commit of the same rows to the same sequence would be a mistake.
-        self.last.committed[index] = usize::MAX;
-        Ok(())
-    }
-
     /// Reads a prompt in chunks and commits it; the logits of its last token are `logits(0)`
     /// afterwards. `progress` is told how many tokens are done.
     pub fn read(
@@ -322,21 +265,6 @@ impl Model {
         draws: &[Draw],
     ) -> Result<Option<Vec<Drawn>>, Error> {
         Ok(backend.draw(&self.arena, self.logits, draws)?)
-    }
-
-    /// Keeps what a drafter reads of rows of the last pass.
-    pub fn keep(
-        &self,
-        backend: &mut dyn Backend,
-        what: Reads,
-        rows: &[u32],
-        to: &mut KeptRows,
-    ) -> Result<(), Error> {
-        let buf = match what {
-            Reads::Taps => self.taps,
-            Reads::Hidden => self.hidden,
-        };
-        to.push(backend, &self.arena, buf, rows)
     }
 }
 

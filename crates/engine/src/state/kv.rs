@@ -1,8 +1,8 @@
 //! Keys and values in pages that grow with the text.
 
-use super::{MapBlock, Spare, writable};
+use super::{MapBlock, Spare, together, writable};
 use crate::Error;
-use compute::{Arena, Backend, CommitPath, KvLayout, Memory, PAGE_TOKENS, PageTable};
+use compute::{Arena, Backend, CommitPath, KvCommit, KvLayout, Memory, PAGE_TOKENS, PageTable};
 use std::sync::Arc;
 
 /// The pages of one cache of one sequence.
@@ -51,14 +51,12 @@ impl KvPages {
         self.pages[shared..].iter_mut().try_for_each(|page| writable(backend, page).map(drop))
     }
 
-    /// Writes the rows of a path; pages shared with a snapshot are copied first.
-    pub(crate) fn commit(
-        &mut self,
-        backend: &mut dyn Backend,
-        arena: &Arena,
-        cache: usize,
-        path: CommitPath<'_>,
-    ) -> Result<(), Error> {
+    /// The pages that a commit of a path writes; those shared with a snapshot are copied first.
+    pub(crate) fn to_commit<'a>(
+        &'a mut self,
+        backend: &dyn Backend,
+        path: CommitPath<'a>,
+    ) -> Result<KvCommit<'a>, Error> {
         let end = path.position + path.rows.len();
         while self.first + self.pages.len() < end.div_ceil(PAGE_TOKENS) {
             self.pages.push(Arc::new(self.spare.take(backend, self.layout.page_bytes())?));
@@ -67,6 +65,17 @@ impl KvPages {
         let pages = self.pages[first_page - self.first..].iter_mut();
         let pages: Result<Vec<&mut Memory>, Error> =
             pages.map(|page| writable(backend, page)).collect();
-        Ok(backend.commit_kv(arena, cache, path, first_page, &mut pages?)?)
+        Ok(KvCommit { path, first_page, pages: pages? })
     }
+}
+
+/// Writes the rows of paths to the pages of several texts, all of the same cache.
+pub(crate) fn commit_pages(
+    backend: &mut dyn Backend,
+    arena: &Arena,
+    cache: usize,
+    texts: Vec<(&mut KvPages, CommitPath<'_>)>,
+) -> Vec<Result<(), Error>> {
+    let prepared = texts.into_iter().map(|(pages, path)| pages.to_commit(backend, path)).collect();
+    together(prepared, |commits| backend.commit_kv(arena, cache, commits))
 }

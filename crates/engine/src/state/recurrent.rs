@@ -1,7 +1,7 @@
 //! The recurrent part of a sequence: the anchors its next rows start from, and the tape of rows
 //! since.
 
-use super::{MapBlock, Spare, writable};
+use super::{MapBlock, Spare, together, writable};
 use crate::Error;
 use compute::{
     ANCHOR_TOKENS, Arena, Backend, CommitPath, Memory, RecurrentCommit, RecurrentLayout, anchor_of,
@@ -58,8 +58,7 @@ impl Recurrent {
         rows: usize,
     ) -> Result<(), Error> {
         self.writable_tape(backend)?;
-        let (before, after) = (newest(position), newest(position + rows));
-        let anchors = (after - before).div_ceil(ANCHOR_TOKENS).min(2);
+        let anchors = ((newest(position + rows) - newest(position)) / ANCHOR_TOKENS).min(2);
         self.spare.reserve(backend, anchors, 4 * self.layout.anchor_len())
     }
 
@@ -71,62 +70,61 @@ impl Recurrent {
         writable(backend, self.tape.as_mut().expect("just made"))
     }
 
-    /// Writes the rows of a path and folds the anchors that its end makes due.
-    pub(crate) fn commit(
-        &mut self,
-        backend: &mut dyn Backend,
-        arena: &Arena,
-        path: CommitPath<'_>,
-    ) -> Result<(), Error> {
-        let end = path.position + path.rows.len();
-        let (before, after) = (newest(path.position), newest(end));
-        if after > before {
-            self.fold(backend, arena, path, before, after)?;
-        } else {
-            let tape = self.writable_tape(backend)?;
-            backend.commit_recurrent(
-                arena,
-                path,
-                RecurrentCommit { base: None, anchors: Vec::new(), tape },
-            )?;
+    /// What a commit of a path reads and writes: the tape, and a spare block for each anchor that
+    /// its end makes due. Nothing of the state changes before `committed`.
+    pub(crate) fn to_commit<'a>(
+        &'a mut self,
+        backend: &dyn Backend,
+        path: CommitPath<'a>,
+    ) -> Result<RecurrentCommit<'a>, Error> {
+        self.reserve(backend, path.position, path.rows.len())?;
+        let Self { anchor, tape, spare, .. } = self;
+        let anchors = due(path).into_iter().zip(spare.next_blocks()).collect();
+        let base = anchor.as_deref();
+        let tape = writable(backend, tape.as_mut().expect("it was reserved"))?;
+        Ok(RecurrentCommit { path, base, anchors, tape })
+    }
+
+    /// The rows of a path and the anchors it made due are written.
+    pub(crate) fn committed(&mut self, path: CommitPath<'_>) {
+        let (before, end) = (newest(path.position), path.position + path.rows.len());
+        let mut fresh = due(path).into_iter().filter_map(|_| self.spare.pop().map(Arc::new));
+        if let Some(anchor) = fresh.next() {
+            let last = self.anchor.replace(anchor);
+            self.older = fresh.next();
+            if newest(end) - before == ANCHOR_TOKENS {
+                self.older = last;
+            }
         }
-        if anchor_of(end) >= after
+        if anchor_of(end) >= newest(end)
             && let Some(older) = self.older.take()
         {
             Arc::try_unwrap(older).into_iter().for_each(|memory| self.spare.give(memory));
         }
-        Ok(())
     }
+}
 
-    /// A commit that moves the newest anchor from position `before` to `after`.
-    fn fold(
-        &mut self,
-        backend: &mut dyn Backend,
-        arena: &Arena,
-        path: CommitPath<'_>,
-        before: usize,
-        after: usize,
-    ) -> Result<(), Error> {
-        let older_at = after - ANCHOR_TOKENS;
-        let bytes = 4 * self.layout.anchor_len();
-        let mut anchor = self.spare.take(backend, bytes)?;
-        let mut older = match older_at > before {
-            true => Some(self.spare.take(backend, bytes)?),
-            false => None,
-        };
-        let base = self.anchor.clone();
-        let mut anchors = vec![(after, &mut anchor)];
-        anchors.extend(older.as_mut().map(|m| (older_at, m)));
-        let tape = self.writable_tape(backend)?;
-        backend.commit_recurrent(
-            arena,
-            path,
-            RecurrentCommit { base: base.as_deref(), anchors, tape },
-        )?;
-        self.anchor = Some(Arc::new(anchor));
-        self.older = if older_at == before { base } else { older.map(Arc::new) };
-        Ok(())
+/// Positions of the anchors that the end of a path makes due, newest first: rows may start from the
+/// one before the newest as well.
+fn due(path: CommitPath<'_>) -> Vec<usize> {
+    let (before, after) = (newest(path.position), newest(path.position + path.rows.len()));
+    [after, after.saturating_sub(ANCHOR_TOKENS)].into_iter().filter(|at| *at > before).collect()
+}
+
+/// Writes the recurrent rows of paths to the states of several texts.
+pub(crate) fn commit_states(
+    backend: &mut dyn Backend,
+    arena: &Arena,
+    mut texts: Vec<(&mut Recurrent, CommitPath<'_>)>,
+) -> Vec<Result<(), Error>> {
+    let prepared = texts.iter_mut().map(|(state, path)| state.to_commit(backend, *path)).collect();
+    let done = together(prepared, |commits| backend.commit_recurrent(arena, commits));
+    for ((state, path), done) in texts.into_iter().zip(&done) {
+        if done.is_ok() {
+            state.committed(path);
+        }
     }
+    done
 }
 
 /// The newest position of an anchor after so many tokens.

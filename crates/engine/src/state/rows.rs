@@ -1,8 +1,8 @@
 //! Rows of numbers that wait in the backend's memory: hidden states on their way to a drafter.
 
-use super::MapBlock;
+use super::{MapBlock, together};
 use crate::Error;
-use compute::{Arena, Backend, Buf, Memory};
+use compute::{Arena, Backend, Buf, Memory, RowsKept};
 use std::sync::Arc;
 
 /// Rows there is room for at first.
@@ -43,20 +43,16 @@ impl KeptRows {
         Ok(Self { width: self.width, first: self.first, len: self.len, memory })
     }
 
-    /// Copies rows of a buffer to the end.
-    pub(crate) fn push(
-        &mut self,
-        backend: &mut dyn Backend,
-        arena: &Arena,
-        buf: Buf,
-        rows: &[u32],
-    ) -> Result<(), Error> {
+    /// Where rows go that are added to the end.
+    fn to_keep<'a>(
+        &'a mut self,
+        backend: &dyn Backend,
+        rows: &'a [u32],
+    ) -> Result<RowsKept<'a>, Error> {
         self.reserve(backend, rows.len())?;
         let at = self.first + self.len;
-        let memory = self.memory.as_mut().and_then(Arc::get_mut).expect("room was made");
-        backend.keep_rows(arena, buf, rows, memory, at)?;
-        self.len += rows.len();
-        Ok(())
+        let to = self.memory.as_mut().and_then(Arc::get_mut).expect("room was made");
+        Ok(RowsKept { rows, to, at })
     }
 
     /// Adds rows of the host's numbers.
@@ -128,6 +124,23 @@ impl KeptRows {
             None => Ok(Vec::new()),
         }
     }
+}
+
+/// Copies rows of a buffer to the ends of what several texts keep.
+pub(crate) fn keep_rows(
+    backend: &mut dyn Backend,
+    arena: &Arena,
+    buf: Buf,
+    mut texts: Vec<(&mut KeptRows, &[u32])>,
+) -> Vec<Result<(), Error>> {
+    let prepared = texts.iter_mut().map(|(kept, rows)| kept.to_keep(backend, rows)).collect();
+    let done = together(prepared, |kept| backend.keep_rows(arena, buf, kept));
+    for ((kept, rows), done) in texts.into_iter().zip(&done) {
+        if done.is_ok() {
+            kept.len += rows.len();
+        }
+    }
+    done
 }
 
 impl PartialEq for KeptRows {

@@ -23,9 +23,19 @@ impl Spare {
         Ok(())
     }
 
+    /// The blocks that `pop` will give, in that order, to be written where they are.
+    pub(crate) fn next_blocks(&mut self) -> impl Iterator<Item = &mut Memory> {
+        self.0.iter_mut().rev()
+    }
+
+    /// A block that was set aside.
+    pub(crate) fn pop(&mut self) -> Option<Memory> {
+        self.0.pop()
+    }
+
     /// A block that was set aside, or a new one.
     pub(crate) fn take(&mut self, backend: &dyn Backend, bytes: usize) -> Result<Memory, Error> {
-        match self.0.pop() {
+        match self.pop() {
             Some(memory) => Ok(memory),
             None => Ok(backend.memory(bytes)?),
         }

@@ -2,8 +2,8 @@
 
 use super::{error_object, reason, usage};
 use crate::error::ApiError;
-use crate::job::{Outcome, Said};
-use crate::speech::{Part, Speech};
+use crate::job::{Delta, Outcome};
+use crate::output::{OutputParser, OutputPart};
 use crate::sse::Chunks;
 use serde_json::{Value, json};
 
@@ -12,7 +12,7 @@ pub(super) struct BlockChunks {
     id: String,
     model: String,
     prompt_tokens: usize,
-    speech: Speech,
+    parser: OutputParser,
     stops: Vec<String>,
     /// The kind of the block that is open.
     open: Option<&'static str>,
@@ -25,10 +25,10 @@ impl BlockChunks {
         id: String,
         model: String,
         prompt_tokens: usize,
-        speech: Speech,
+        parser: OutputParser,
         stops: Vec<String>,
     ) -> Self {
-        Self { id, model, prompt_tokens, speech, stops, open: None, blocks: 0 }
+        Self { id, model, prompt_tokens, parser, stops, open: None, blocks: 0 }
     }
 
     /// Opens a block of this kind, unless it is open and can go on.
@@ -50,22 +50,22 @@ impl BlockChunks {
         }
     }
 
-    fn part(&mut self, part: Part, events: &mut Vec<Value>) {
+    fn part(&mut self, part: OutputPart, events: &mut Vec<Value>) {
         let delta = match part {
-            Part::Reasoning(text) => {
+            OutputPart::Reasoning(text) => {
                 let block = json!({"type": "thinking", "thinking": "", "signature": ""});
                 self.begin("thinking", block, events);
                 json!({"type": "thinking_delta", "thinking": text})
             }
-            Part::Content(text) => {
+            OutputPart::Content(text) => {
                 self.begin("text", json!({"type": "text", "text": ""}), events);
                 json!({"type": "text_delta", "text": text})
             }
-            Part::CallBegins { id, name, .. } => {
+            OutputPart::CallBegins { id, name, .. } => {
                 let block = json!({"type": "tool_use", "id": id, "name": name, "input": {}});
                 return self.begin("tool_use", block, events);
             }
-            Part::CallArguments { text, .. } => {
+            OutputPart::CallArguments { text, .. } => {
                 json!({"type": "input_json_delta", "partial_json": text})
             }
         };
@@ -84,17 +84,17 @@ impl Chunks for BlockChunks {
         vec![json!({"type": "message_start", "message": message})]
     }
 
-    fn text(&mut self, _: usize, said: &Said) -> Vec<Value> {
+    fn text(&mut self, _: usize, delta: &Delta) -> Vec<Value> {
         let mut events = Vec::new();
-        self.speech.push(&said.text).into_iter().for_each(|part| self.part(part, &mut events));
+        self.parser.push(&delta.text).into_iter().for_each(|part| self.part(part, &mut events));
         events
     }
 
     fn done(&mut self, _: usize, outcome: Outcome) -> Vec<Value> {
         let mut events = Vec::new();
-        self.speech.finish().into_iter().for_each(|part| self.part(part, &mut events));
+        self.parser.finish().into_iter().for_each(|part| self.part(part, &mut events));
         self.end(&mut events);
-        let (stop_reason, stop_sequence) = reason(&self.speech, &outcome, &self.stops);
+        let (stop_reason, stop_sequence) = reason(&self.parser, &outcome, &self.stops);
         let delta = json!({"stop_reason": stop_reason, "stop_sequence": stop_sequence});
         events.push(json!({"type": "message_delta", "delta": delta, "usage": usage(&outcome),
             "forerun": outcome.report}));

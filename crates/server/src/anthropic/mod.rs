@@ -10,9 +10,9 @@ use crate::error::ApiError;
 use crate::fields::Fields;
 use crate::job::{Finish, Outcome};
 use crate::known;
+use crate::output::{Message, OutputParser};
 use crate::router::{Body, Shared};
 use crate::settings::random;
-use crate::speech::{Message, Speech};
 use crate::sse::{self, Whole};
 use axum::Json;
 use axum::extract::{Request, State};
@@ -56,24 +56,24 @@ pub(crate) async fn messages(
     State(shared): State<Arc<Shared>>,
     body: Body,
 ) -> Result<Response, ApiError> {
-    let Chat { settings, mut job, mut speech, ignored } = body.read(&shared, read).await?;
+    let Chat { settings, mut job, mut parser, ignored } = body.read(&shared, read).await?;
     job.ignored.clone_from(&ignored);
     let id = format!("msg_{:016x}", random());
     let model = shared.about.called(settings.model.as_deref()).to_owned();
     let prompt_tokens = job.prompt.len();
     let stops = settings.stops;
-    let news = shared.handle.submit(vec![job])?;
+    let events = shared.handle.submit(vec![job])?;
     if settings.stream {
-        let chunks = BlockChunks::new(id, model, prompt_tokens, speech, stops);
-        return Ok(known::tell(sse::stream(news, chunks, 1), &ignored));
+        let chunks = BlockChunks::new(id, model, prompt_tokens, parser, stops);
+        return Ok(known::tell(sse::stream(events, chunks, 1), &ignored));
     }
-    let Some(Whole { said, outcome }) = sse::collect(news, 1).await?.pop() else {
+    let Some(Whole { delta, outcome }) = sse::collect(events, 1).await?.pop() else {
         return Err(ApiError::Internal("the answer was lost".to_owned()));
     };
     let mut message = Message::default();
-    let parts = speech.push(&said.text);
-    parts.into_iter().chain(speech.finish()).for_each(|part| message.add(part));
-    let (stop_reason, stop_sequence) = reason(&speech, &outcome, &stops);
+    let parts = parser.push(&delta.text);
+    parts.into_iter().chain(parser.finish()).for_each(|part| message.add(part));
+    let (stop_reason, stop_sequence) = reason(&parser, &outcome, &stops);
     let answer = Json(json!({"id": id, "type": "message", "role": "assistant", "model": model,
         "content": blocks(&message), "stop_reason": stop_reason, "stop_sequence": stop_sequence,
         "usage": usage(&outcome), "forerun": outcome.report}));
@@ -103,12 +103,12 @@ fn usage(outcome: &Outcome) -> Value {
 }
 
 fn reason<'s>(
-    speech: &Speech,
+    parser: &OutputParser,
     outcome: &Outcome,
     stops: &'s [String],
 ) -> (&'static str, Option<&'s String>) {
     let stop = outcome.stop.and_then(|index| stops.get(index));
-    let reason = match (speech.finish_reason(outcome.finish), outcome.finish) {
+    let reason = match (parser.finish_reason(outcome.finish), outcome.finish) {
         ("tool_calls", _) => "tool_use",
         (_, Finish::Length) => "max_tokens",
         (_, Finish::Stop) if stop.is_some() => "stop_sequence",

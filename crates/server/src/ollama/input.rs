@@ -7,10 +7,10 @@ use crate::completions::encode;
 use crate::error::ApiError;
 use crate::fields::Fields;
 use crate::messages;
+use crate::output::OutputParser;
 use crate::router::Shared;
 use crate::settings::Settings;
 use crate::shape::{self, Tools};
-use crate::speech::Speech;
 use serde_json::{Map, Value, json};
 
 /// A request that was understood.
@@ -106,11 +106,11 @@ pub(super) fn read_generate(body: &Map<String, Value>, shared: &Shared) -> Resul
 fn read_raw(body: &Map<String, Value>, prompt: &str, shared: &Shared) -> Result<Chat, ApiError> {
     let fields = Fields::of(body);
     let settings = Settings::read(&fields, &shared.limits)?;
-    let speech = Speech::new(prompt, &[], true);
+    let parser = OutputParser::new(prompt, &[], true);
     let mut job = settings.job(encode(prompt, shared), "prompt", 0, &shared.limits)?;
-    job.held = shape::held(&fields, &Tools::none(), speech.is_thinking(), &settings, shared)?;
-    job.reasoning = Some(speech.reasoning());
-    Ok(Chat { settings, job, speech, ignored: Vec::new() })
+    job.held = shape::held(&fields, &Tools::none(), parser.is_thinking(), &settings, shared)?;
+    job.reasoning = Some(parser.reasoning());
+    Ok(Chat { settings, job, parser, ignored: Vec::new() })
 }
 
 /// Fields that nobody knows.

@@ -3,9 +3,9 @@
 
 use super::error_object;
 use crate::error::ApiError;
-use crate::job::{Finish, Outcome, Said};
+use crate::job::{Delta, Finish, Outcome};
 use crate::logprobs;
-use crate::speech::{Message, Part, Speech};
+use crate::output::{Message, OutputParser, OutputPart};
 use crate::sse::Chunks;
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
@@ -23,7 +23,7 @@ pub(super) enum Form {
 pub(super) struct Lines {
     form: Form,
     model: String,
-    speech: Speech,
+    parser: OutputParser,
     tokenizer: Arc<Tokenizer>,
     /// Calls are told whole: the one that is being said, how many have begun, and how many were
     /// told.
@@ -37,14 +37,14 @@ impl Lines {
     pub(super) fn new(
         form: Form,
         model: String,
-        speech: Speech,
+        parser: OutputParser,
         tokenizer: Arc<Tokenizer>,
         ignored: Vec<String>,
     ) -> Self {
         Self {
             form,
             model,
-            speech,
+            parser,
             tokenizer,
             call: Message::default(),
             begun: 0,
@@ -54,39 +54,39 @@ impl Lines {
     }
 
     /// The answer to a request that is not streamed.
-    pub(super) fn whole(&mut self, said: &Said, outcome: Outcome) -> Value {
+    pub(super) fn whole(&mut self, delta: &Delta, outcome: Outcome) -> Value {
         let mut message = Message::default();
-        self.speech.push(&said.text).into_iter().for_each(|part| message.add(part));
-        let whole = self.speech.whole_calls();
-        self.speech.finish().into_iter().for_each(|part| message.add(part));
+        self.parser.push(&delta.text).into_iter().for_each(|part| message.add(part));
+        let whole = self.parser.whole_calls();
+        self.parser.finish().into_iter().for_each(|part| message.add(part));
         if outcome.finish == Finish::Length {
             message.calls.truncate(whole);
         }
         let mut line = line(self.form, &self.model, &message, &mut self.calls);
-        self.tell_likelihoods(said, &mut line);
+        self.tell_likelihoods(delta, &mut line);
         self.finish(&outcome, &mut line);
         line
     }
 
     /// A line with a piece of the answer.
-    fn piece(&self, part: Part) -> Value {
+    fn piece(&self, part: OutputPart) -> Value {
         let mut message = Message::default();
         message.add(part);
         line(self.form, &self.model, &message, &mut 0)
     }
 
-    fn take(&mut self, part: Part, lines: &mut Vec<Value>) {
+    fn take(&mut self, part: OutputPart, lines: &mut Vec<Value>) {
         match part {
-            Part::Reasoning(_) | Part::Content(_) => {
+            OutputPart::Reasoning(_) | OutputPart::Content(_) => {
                 self.tell_call(lines);
                 lines.push(self.piece(part));
             }
-            Part::CallBegins { .. } => {
+            OutputPart::CallBegins { .. } => {
                 self.tell_call(lines);
                 self.begun += 1;
                 self.call.add(part);
             }
-            Part::CallArguments { .. } => self.call.add(part),
+            OutputPart::CallArguments { .. } => self.call.add(part),
         }
     }
 
@@ -100,10 +100,10 @@ impl Lines {
         }
     }
 
-    fn tell_likelihoods(&self, said: &Said, line: &mut Value) {
-        if !said.likelihoods.is_empty() {
+    fn tell_likelihoods(&self, delta: &Delta, line: &mut Value) {
+        if !delta.likelihoods.is_empty() {
             line["logprobs"] =
-                logprobs::of_chat(&said.likelihoods, &self.tokenizer)["content"].take();
+                logprobs::of_chat(&delta.likelihoods, &self.tokenizer)["content"].take();
         }
     }
 
@@ -187,23 +187,23 @@ impl Chunks for Lines {
         Vec::new()
     }
 
-    fn text(&mut self, _: usize, said: &Said) -> Vec<Value> {
+    fn text(&mut self, _: usize, delta: &Delta) -> Vec<Value> {
         let mut lines = Vec::new();
-        self.speech.push(&said.text).into_iter().for_each(|part| self.take(part, &mut lines));
-        if !said.likelihoods.is_empty() {
+        self.parser.push(&delta.text).into_iter().for_each(|part| self.take(part, &mut lines));
+        if !delta.likelihoods.is_empty() {
             // Tokens whose text is held back are told on their own.
             if lines.is_empty() {
                 lines.push(line(self.form, &self.model, &Message::default(), &mut 0));
             }
-            self.tell_likelihoods(said, &mut lines[0]);
+            self.tell_likelihoods(delta, &mut lines[0]);
         }
         lines
     }
 
     fn done(&mut self, _: usize, outcome: Outcome) -> Vec<Value> {
         let mut lines = Vec::new();
-        let whole = self.speech.whole_calls();
-        self.speech.finish().into_iter().for_each(|part| self.take(part, &mut lines));
+        let whole = self.parser.whole_calls();
+        self.parser.finish().into_iter().for_each(|part| self.take(part, &mut lines));
         if outcome.finish == Finish::Stop || self.begun <= whole {
             self.tell_call(&mut lines);
         }

@@ -151,18 +151,18 @@ async fn answer(
     };
     ignored.extend(chat.ignored);
     let header = named(&ignored);
-    let Chat { settings, job, speech, .. } = chat;
-    let news = shared.handle.submit(vec![job])?;
+    let Chat { settings, job, parser, .. } = chat;
+    let events = shared.handle.submit(vec![job])?;
     let tokenizer = Arc::clone(&shared.tokenizer);
     let mut lines =
-        Lines::new(form, shared.about.called(None).to_owned(), speech, tokenizer, ignored);
+        Lines::new(form, shared.about.called(None).to_owned(), parser, tokenizer, ignored);
     if settings.stream {
-        return Ok((header, sse::lines(news, lines)).into_response());
+        return Ok((header, sse::lines(events, lines)).into_response());
     }
-    let Some(Whole { said, outcome }) = sse::collect(news, 1).await?.pop() else {
+    let Some(Whole { delta, outcome }) = sse::collect(events, 1).await?.pop() else {
         return Err(ApiError::Internal("the answer was lost".to_owned()).into());
     };
-    Ok((header, Json(lines.whole(&said, outcome))).into_response())
+    Ok((header, Json(lines.whole(&delta, outcome))).into_response())
 }
 
 /// What was asked and not done, as a header; there is none where all was done.

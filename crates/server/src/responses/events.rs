@@ -5,9 +5,9 @@ use super::recall::seal;
 use super::store::Store;
 use super::tools::{Form, Forms, action};
 use crate::error::ApiError;
-use crate::job::{Finish, Outcome, Said};
+use crate::job::{Delta, Finish, Outcome};
+use crate::output::{OutputParser, OutputPart};
 use crate::settings::random;
-use crate::speech::{Part, Speech};
 use crate::sse::Chunks;
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use std::sync::Arc;
 pub(super) struct ItemChunks {
     /// The response so far; whole items are in its `output`.
     response: Value,
-    speech: Speech,
+    parser: OutputParser,
     forms: Forms,
     thinking: Thinking,
     /// Where the response is kept, and the items that it was made from.
@@ -175,12 +175,12 @@ impl Form {
 impl ItemChunks {
     pub(super) fn new(
         response: Value,
-        speech: Speech,
+        parser: OutputParser,
         forms: Forms,
         thinking: Thinking,
         keep: Option<(Arc<Store>, Vec<Value>)>,
     ) -> Self {
-        Self { response, speech, forms, thinking, keep, open: None, sequence: 0 }
+        Self { response, parser, forms, thinking, keep, open: None, sequence: 0 }
     }
 
     fn event(&mut self, kind: &str, mut event: Value) -> Value {
@@ -273,22 +273,22 @@ impl ItemChunks {
         events.push(self.event(&format!("{}.done", form.event_name()), done));
     }
 
-    fn part(&mut self, part: Part, events: &mut Vec<Value>) {
+    fn part(&mut self, part: OutputPart, events: &mut Vec<Value>) {
         let text = match part {
-            Part::Reasoning(text) => {
+            OutputPart::Reasoning(text) => {
                 self.begin(Kind::Reasoning(self.thinking), events);
                 text
             }
-            Part::Content(text) => {
+            OutputPart::Content(text) => {
                 self.begin(Kind::Message, events);
                 text
             }
-            Part::CallBegins { id, name, .. } => {
+            OutputPart::CallBegins { id, name, .. } => {
                 let form = self.forms.get(&name).cloned();
                 let form = form.unwrap_or(Form::Function { name, namespace: None });
                 return self.begin(Kind::Call { call_id: id, form }, events);
             }
-            Part::CallArguments { text, .. } => match &mut self.open {
+            OutputPart::CallArguments { text, .. } => match &mut self.open {
                 Some(Item {
                     kind: Kind::Call { form: Form::Custom { .. }, .. }, plain, ..
                 }) => plain.push(&text),
@@ -336,15 +336,15 @@ impl Chunks for ItemChunks {
         vec![self.about("response.created"), self.about("response.in_progress")]
     }
 
-    fn text(&mut self, _: usize, said: &Said) -> Vec<Value> {
+    fn text(&mut self, _: usize, delta: &Delta) -> Vec<Value> {
         let mut events = Vec::new();
-        self.speech.push(&said.text).into_iter().for_each(|part| self.part(part, &mut events));
+        self.parser.push(&delta.text).into_iter().for_each(|part| self.part(part, &mut events));
         events
     }
 
     fn done(&mut self, _: usize, outcome: Outcome) -> Vec<Value> {
         let mut events = Vec::new();
-        self.speech.finish().into_iter().for_each(|part| self.part(part, &mut events));
+        self.parser.finish().into_iter().for_each(|part| self.part(part, &mut events));
         let cut = outcome.finish == Finish::Length;
         self.end(if cut { "incomplete" } else { "completed" }, &mut events);
         let status = if cut { "incomplete" } else { "completed" };

@@ -47,24 +47,24 @@ pub(crate) async fn respond(
     body: Body,
 ) -> Result<Response, ApiError> {
     let Asked { chat, mut head, forms, thinking, input } = body.read(&shared, read).await?;
-    let Chat { settings, mut job, speech, ignored } = chat;
+    let Chat { settings, mut job, parser, ignored } = chat;
     job.ignored.clone_from(&ignored);
     head["model"] = json!(shared.about.called(settings.model.as_deref()));
     head["temperature"] = json!(settings.sampling.temperature);
     head["top_p"] = json!(settings.sampling.top_p);
     let keep = shared.store.clone().zip(input);
     head["store"] = json!(keep.is_some());
-    let news = shared.handle.submit(vec![job])?;
-    let mut chunks = ItemChunks::new(head, speech, forms, thinking, keep);
+    let events = shared.handle.submit(vec![job])?;
+    let mut chunks = ItemChunks::new(head, parser, forms, thinking, keep);
     if settings.stream {
-        return Ok(known::tell(sse::stream(news, chunks, 1), &ignored));
+        return Ok(known::tell(sse::stream(events, chunks, 1), &ignored));
     }
-    let Some(Whole { said, outcome }) = sse::collect(news, 1).await?.pop() else {
+    let Some(Whole { delta, outcome }) = sse::collect(events, 1).await?.pop() else {
         return Err(ApiError::Internal("the answer was lost".to_owned()));
     };
     // The events of the whole answer at once; the last of them has the response.
     chunks.open();
-    chunks.text(0, &said);
+    chunks.text(0, &delta);
     let last = chunks.done(0, outcome).pop();
     let answer = Json(last.map(|mut event| event["response"].take()));
     Ok(known::tell(answer.into_response(), &ignored))

@@ -81,42 +81,9 @@ impl Tokenizer {
     /// Builds the tokenizer that a GGUF file's metadata describes.
     pub fn from_vocabulary(vocabulary: Vocabulary) -> Result<Self, TokenizerError> {
         use TokenizerError as Error;
-        let Vocabulary {
-            model,
-            pre,
-            tokens,
-            token_types,
-            merges,
-            bos,
-            eos,
-            pad,
-            add_bos,
-            mut ends,
-        } = vocabulary;
-        if model != "gpt2" {
-            return Err(Error::Unsupported { part: "model", found: model, known: "gpt2" });
-        }
-        let Some(split) = Split::named(&pre) else {
-            return Err(Error::Unsupported {
-                part: "split",
-                found: pre,
-                known: split::KNOWN_NAMES,
-            });
-        };
-        if tokens.len() != token_types.len() {
-            return Err(Error::TypeCount { tokens: tokens.len(), types: token_types.len() });
-        }
-        if tokens.len() > MAX_TOKENS {
-            return Err(Error::TooManyTokens { tokens: tokens.len(), limit: MAX_TOKENS });
-        }
-        let named = [("bos", bos), ("eos", eos), ("padding", pad)].into_iter();
-        let named = named.filter_map(|(what, id)| Some((what, id?)));
-        for (what, id) in named.chain(ends.iter().map(|id| ("end of generation", *id))) {
-            if id as usize >= tokens.len() {
-                return Err(Error::OutOfRange { what, id, tokens: tokens.len() });
-            }
-        }
-
+        let split = vocabulary.check()?;
+        let Vocabulary { tokens, token_types, merges, bos, eos, pad, add_bos, mut ends, .. } =
+            vocabulary;
         let bytes_of_chars: HashMap<char, u8> =
             (0..=255).map(|byte| (bpe::byte_char(byte), byte)).collect();
         let mut ids: HashMap<&str, u32> = HashMap::with_capacity(tokens.len());

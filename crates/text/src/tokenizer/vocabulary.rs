@@ -1,5 +1,7 @@
 //! What a tokenizer is built from, however it was stored, and what can be wrong with it.
 
+use super::MAX_TOKENS;
+use super::split::{self, Split};
 use std::path::PathBuf;
 
 /// The tokenizer as a GGUF file states it; a caller fills the fields from the keys named here.
@@ -26,6 +28,36 @@ pub struct Vocabulary {
     /// Further ids that end a generation: `tokenizer.ggml.eot_token_id`, `eos_token_id` of
     /// `generation_config.json`.
     pub ends: Vec<u32>,
+}
+
+impl Vocabulary {
+    /// Checks what can be told without looking at single tokens; returns how text is split.
+    pub(super) fn check(&self) -> Result<Split, TokenizerError> {
+        use TokenizerError as Error;
+        if self.model != "gpt2" {
+            let found = self.model.clone();
+            return Err(Error::Unsupported { part: "model", found, known: "gpt2" });
+        }
+        let Some(split) = Split::named(&self.pre) else {
+            let (found, known) = (self.pre.clone(), split::KNOWN_NAMES);
+            return Err(Error::Unsupported { part: "split", found, known });
+        };
+        let tokens = self.tokens.len();
+        if tokens != self.token_types.len() {
+            return Err(Error::TypeCount { tokens, types: self.token_types.len() });
+        }
+        if tokens > MAX_TOKENS {
+            return Err(Error::TooManyTokens { tokens, limit: MAX_TOKENS });
+        }
+        let named = [("bos", self.bos), ("eos", self.eos), ("padding", self.pad)].into_iter();
+        let named = named.filter_map(|(what, id)| Some((what, id?)));
+        for (what, id) in named.chain(self.ends.iter().map(|id| ("end of generation", *id))) {
+            if id as usize >= tokens {
+                return Err(Error::OutOfRange { what, id, tokens });
+            }
+        }
+        Ok(split)
+    }
 }
 
 /// What a token is for.

@@ -2,11 +2,18 @@
 //! with `<parameter=KEY>` blocks, whose values get the types that the tool's schema gives them, or
 //! a JSON object with `name` and `arguments`. What is neither stays text.
 
+mod pieces;
+#[cfg(test)]
+mod tests;
+mod types;
+
 use std::collections::{HashMap, HashSet};
 
 use serde_json::{Map, Value};
 
 use crate::stops::overlap;
+use pieces::{Scan, Tag, json_call, tag};
+use types::Types;
 
 const OPEN: &str = "<tool_call>";
 const CLOSE: &str = "</tool_call>";
@@ -14,9 +21,6 @@ const FUNCTION: &str = "<function=";
 const FUNCTION_END: &str = "</function>";
 const PARAMETER: &str = "<parameter=";
 const PARAMETER_END: &str = "</parameter>";
-
-/// Bytes of a function's or a parameter's name at most; a longer one is no name.
-const MAX_NAME: usize = 256;
 
 /// What was found. However the text was cut, the events put together are the same: texts and
 /// arguments may come in other pieces.
@@ -87,26 +91,6 @@ struct Parameter {
     ignored: bool,
     /// Bytes among which its end does not begin.
     searched: usize,
-}
-
-/// Where the end of a JSON object is being looked for.
-#[derive(Clone, Copy, Debug, Default)]
-struct Scan {
-    at: usize,
-    depth: usize,
-    in_string: bool,
-    escaped: bool,
-}
-
-/// What a schema lets a value be.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Types {
-    /// Text, whatever it looks like.
-    String,
-    /// JSON of one of these types; text where it is none and text may be.
-    Json(Vec<String>),
-    /// JSON where it is some, else text.
-    Any,
 }
 
 impl ToolCalls {
@@ -199,7 +183,7 @@ impl ToolCalls {
         let begun = self.rest().trim_start();
         let skipped = self.rest().len() - begun.len();
         if begun.starts_with('{') {
-            self.place = Place::Json(Scan { at: skipped, ..Scan::default() });
+            self.place = Place::Json(Scan::from(skipped));
             return true;
         }
         match tag(begun, FUNCTION) {
@@ -380,151 +364,3 @@ fn escaped(text: &str) -> String {
     let quoted = Value::from(text).to_string();
     quoted[1..quoted.len() - 1].to_owned()
 }
-
-enum Tag<'a> {
-    /// Its name and its length.
-    Whole(&'a str, usize),
-    /// More text may make it one.
-    Partial,
-    Other,
-}
-
-/// The tag `<what=NAME>` at the beginning of `text`.
-fn tag<'a>(text: &'a str, start: &str) -> Tag<'a> {
-    let Some(rest) = text.strip_prefix(start) else {
-        return if start.starts_with(text) { Tag::Partial } else { Tag::Other };
-    };
-    // No further than a name reaches.
-    let end = rest.bytes().take(MAX_NAME + 1).position(|byte| matches!(byte, b'>' | b'\n'));
-    match end {
-        Some(end)
-            if rest[end..].starts_with('>')
-                && end <= MAX_NAME
-                && !rest[..end].trim().is_empty() =>
-        {
-            Tag::Whole(rest[..end].trim(), start.len() + end + 1)
-        }
-        None if rest.len() <= MAX_NAME => Tag::Partial,
-        _ => Tag::Other,
-    }
-}
-
-/// Name and arguments of `{"name": ..., "arguments": {...}}`; the arguments may be such an object
-/// in a string.
-fn json_call(text: &str) -> Option<(String, Map<String, Value>)> {
-    let mut call: Map<String, Value> = serde_json::from_str(text).ok()?;
-    let name = call.get("name")?.as_str()?.to_owned();
-    let arguments = match call.remove("arguments").or_else(|| call.remove("parameters")) {
-        None | Some(Value::Null) => Map::new(),
-        Some(Value::Object(object)) => object,
-        Some(Value::String(text)) => serde_json::from_str(&text).ok()?,
-        Some(_) => return None,
-    };
-    Some((name, arguments))
-}
-
-impl Scan {
-    /// The end of the object that begins where the scan began, once it is there.
-    fn find_end(&mut self, bytes: &[u8]) -> Option<usize> {
-        while self.at < bytes.len() {
-            let byte = bytes[self.at];
-            self.at += 1;
-            match byte {
-                _ if self.escaped => self.escaped = false,
-                b'\\' if self.in_string => self.escaped = true,
-                b'"' => self.in_string = !self.in_string,
-                _ if self.in_string => {}
-                b'{' | b'[' => self.depth += 1,
-                b'}' | b']' => {
-                    self.depth = self.depth.saturating_sub(1);
-                    if self.depth == 0 {
-                        return Some(self.at);
-                    }
-                }
-                _ => {}
-            }
-        }
-        None
-    }
-}
-
-impl Types {
-    fn of(schema: &Value) -> Self {
-        let mut types = Vec::new();
-        collect_types(schema, &mut types, 0);
-        match types.as_slice() {
-            [] => Self::Any,
-            all if all.iter().all(|t| t == "string") => Self::String,
-            _ => Self::Json(types),
-        }
-    }
-
-    /// The value that a text stands for; text where it stands for nothing that may be.
-    fn read(&self, text: &str) -> Value {
-        let string = || Value::from(text);
-        let parsed = || serde_json::from_str::<Value>(text.trim()).ok();
-        match self {
-            Self::String => string(),
-            Self::Any => parsed().filter(|value| !value.is_string()).unwrap_or_else(string),
-            Self::Json(types) => {
-                let allowed =
-                    |value: &Value| types.iter().any(|t| t != "string" && is_of_type(value, t));
-                let python = match text.trim() {
-                    "True" => Some(Value::Bool(true)),
-                    "False" => Some(Value::Bool(false)),
-                    "None" => Some(Value::Null),
-                    _ => None,
-                };
-                parsed().filter(allowed).or(python.filter(allowed)).unwrap_or_else(string)
-            }
-        }
-    }
-}
-
-/// The types that a schema allows, through `anyOf` and its like, `const` and `enum`.
-fn collect_types(schema: &Value, types: &mut Vec<String>, depth: usize) {
-    if depth > 8 {
-        return;
-    }
-    match schema.get("type") {
-        Some(Value::String(one)) => types.push(one.clone()),
-        Some(Value::Array(several)) => {
-            types.extend(several.iter().filter_map(Value::as_str).map(str::to_owned))
-        }
-        _ => {
-            for several in ["anyOf", "oneOf", "allOf"] {
-                let inner = schema.get(several).and_then(Value::as_array);
-                inner
-                    .into_iter()
-                    .flatten()
-                    .for_each(|inner| collect_types(inner, types, depth + 1));
-            }
-            let values = schema.get("enum").and_then(Value::as_array).into_iter().flatten();
-            types.extend(values.chain(schema.get("const")).map(|value| type_of(value).to_owned()));
-        }
-    }
-}
-
-fn type_of(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "null",
-        Value::Bool(_) => "boolean",
-        Value::Number(number) if number.is_f64() => "number",
-        Value::Number(_) => "integer",
-        Value::String(_) => "string",
-        Value::Array(_) => "array",
-        Value::Object(_) => "object",
-    }
-}
-
-fn is_of_type(value: &Value, name: &str) -> bool {
-    let found = type_of(value);
-    let whole = || value.as_f64().is_some_and(|x| x.fract() == 0.0);
-    found == name
-        || (name == "number" && found == "integer")
-        || (name == "integer" && found == "number" && whole())
-}
-
-#[cfg(test)]
-#[path = "tool_calls_tests.rs"]
-mod tests;

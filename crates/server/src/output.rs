@@ -10,16 +10,16 @@ use text::{CallEvent, Reasoning, Stops, ToolCalls};
 
 /// A part of an answer, in the order it was said. Texts are never empty.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Part {
+pub(crate) enum OutputPart {
     Reasoning(String),
     Content(String),
     CallBegins { index: usize, id: String, name: String },
     CallArguments { index: usize, text: String },
 }
 
-/// One answer while it is being said.
+/// Takes one answer apart while it is written.
 #[derive(Clone, Debug)]
-pub(crate) struct Speech {
+pub(crate) struct OutputParser {
     reasoning: Reasoning,
     /// Nothing where no tools were on offer: then what looks like a call is text.
     calls: Option<ToolCalls>,
@@ -32,7 +32,7 @@ pub(crate) struct Speech {
     told_stops: Vec<String>,
 }
 
-impl Speech {
+impl OutputParser {
     /// For an answer to `prompt`.
     pub(crate) fn new(prompt: &str, tools: &[Value], parallel: bool) -> Self {
         let calls = (!tools.is_empty()).then(|| ToolCalls::new(tools));
@@ -68,13 +68,13 @@ impl Speech {
     }
 
     /// Takes more text.
-    pub(crate) fn push(&mut self, text: &str) -> Vec<Part> {
+    pub(crate) fn push(&mut self, text: &str) -> Vec<OutputPart> {
         let parts = self.reasoning.push(text);
         self.take(parts, false)
     }
 
     /// The rest, when no more text comes.
-    pub(crate) fn finish(&mut self) -> Vec<Part> {
+    pub(crate) fn finish(&mut self) -> Vec<OutputPart> {
         let parts = self.reasoning.finish();
         self.take(parts, true)
     }
@@ -93,13 +93,13 @@ impl Speech {
         }
     }
 
-    fn take(&mut self, parts: text::Parts, last: bool) -> Vec<Part> {
+    fn take(&mut self, parts: text::Parts, last: bool) -> Vec<OutputPart> {
         let mut taken = Vec::new();
         if self.stopped().is_some() {
             return taken;
         }
         if !parts.reasoning.is_empty() {
-            taken.push(Part::Reasoning(parts.reasoning));
+            taken.push(OutputPart::Reasoning(parts.reasoning));
         }
         let mut events = Vec::new();
         match &mut self.calls {
@@ -117,33 +117,39 @@ impl Speech {
                 // What is said before a call ends there; no stop string goes on behind it.
                 _ => self.stops.finish(),
             };
-            taken.extend((!said.is_empty()).then_some(Part::Content(said)));
+            taken.extend((!said.is_empty()).then_some(OutputPart::Content(said)));
             if let Some(stop) = self.stopped() {
-                taken.extend(self.told_stops.get(stop).map(|stop| Part::Content(stop.clone())));
+                taken.extend(
+                    self.told_stops.get(stop).map(|stop| OutputPart::Content(stop.clone())),
+                );
                 return taken;
             }
             taken.extend(self.part(event));
         }
         if last {
             let said = self.stops.finish();
-            taken.extend((!said.is_empty()).then_some(Part::Content(said)));
+            taken.extend((!said.is_empty()).then_some(OutputPart::Content(said)));
         }
         taken
     }
 
     /// The part of a call.
-    fn part(&mut self, event: CallEvent) -> Option<Part> {
+    fn part(&mut self, event: CallEvent) -> Option<OutputPart> {
         let wanted = |begun: usize| begun == 1 || self.parallel;
         match event {
             CallEvent::Text(_) => None,
             CallEvent::Begin(name) => {
                 self.begun += 1;
                 let id = format!("call_{:016x}", random());
-                wanted(self.begun).then(|| Part::CallBegins { index: self.begun - 1, id, name })
+                wanted(self.begun).then(|| OutputPart::CallBegins {
+                    index: self.begun - 1,
+                    id,
+                    name,
+                })
             }
             CallEvent::Arguments(text) => {
                 let index = self.begun - 1;
-                wanted(self.begun).then_some(Part::CallArguments { index, text })
+                wanted(self.begun).then_some(OutputPart::CallArguments { index, text })
             }
             CallEvent::End => {
                 self.ended += usize::from(wanted(self.begun));
@@ -163,12 +169,12 @@ pub(crate) struct Message {
 }
 
 impl Message {
-    pub(crate) fn add(&mut self, part: Part) {
+    pub(crate) fn add(&mut self, part: OutputPart) {
         match part {
-            Part::Reasoning(text) => self.reasoning += &text,
-            Part::Content(text) => self.content += &text,
-            Part::CallBegins { id, name, .. } => self.calls.push((id, name, String::new())),
-            Part::CallArguments { text, .. } => {
+            OutputPart::Reasoning(text) => self.reasoning += &text,
+            OutputPart::Content(text) => self.content += &text,
+            OutputPart::CallBegins { id, name, .. } => self.calls.push((id, name, String::new())),
+            OutputPart::CallArguments { text, .. } => {
                 if let Some(call) = self.calls.last_mut() {
                     call.2 += &text;
                 }
@@ -193,15 +199,15 @@ impl Message {
 }
 
 /// OpenAI's delta object of a part.
-pub(crate) fn delta(part: Part) -> Value {
+pub(crate) fn openai_delta(part: OutputPart) -> Value {
     match part {
-        Part::Reasoning(text) => json!({"reasoning_content": text}),
-        Part::Content(text) => json!({"content": text}),
-        Part::CallBegins { index, id, name } => {
+        OutputPart::Reasoning(text) => json!({"reasoning_content": text}),
+        OutputPart::Content(text) => json!({"content": text}),
+        OutputPart::CallBegins { index, id, name } => {
             let function = json!({"name": name, "arguments": ""});
             json!({"tool_calls": [{"index": index, "id": id, "type": "function", "function": function}]})
         }
-        Part::CallArguments { index, text } => {
+        OutputPart::CallArguments { index, text } => {
             json!({"tool_calls": [{"index": index, "function": {"arguments": text}}]})
         }
     }
@@ -214,10 +220,10 @@ mod tests {
     const CALLS: &str = "hm\n</think>\n\nLet me see.\n\n<tool_call>\n<function=f>\n<parameter=a>\n1\n</parameter>\n\
         </function>\n</tool_call>\n<tool_call>\n<function=g>\n</function>\n</tool_call>";
 
-    fn say(speech: &mut Speech, text: &str) -> Message {
+    fn say(parser: &mut OutputParser, text: &str) -> Message {
         let mut message = Message::default();
-        let letters = text.chars().flat_map(|c| speech.push(&c.to_string())).collect::<Vec<_>>();
-        letters.into_iter().chain(speech.finish()).for_each(|part| message.add(part));
+        let letters = text.chars().flat_map(|c| parser.push(&c.to_string())).collect::<Vec<_>>();
+        letters.into_iter().chain(parser.finish()).for_each(|part| message.add(part));
         message
     }
 
@@ -226,8 +232,8 @@ mod tests {
         let tools = [
             json!({"function": {"name": "f", "parameters": {"properties": {"a": {"type": "integer"}}}}}),
         ];
-        let mut speech = Speech::new("<think>\n", &tools, true);
-        let message = say(&mut speech, CALLS).object();
+        let mut parser = OutputParser::new("<think>\n", &tools, true);
+        let message = say(&mut parser, CALLS).object();
         assert_eq!(
             (&message["reasoning_content"], &message["content"]),
             (&json!("hm"), &json!("Let me see."))
@@ -238,12 +244,12 @@ mod tests {
         );
         assert_eq!(message["tool_calls"][1]["function"], json!({"name": "g", "arguments": "{}"}));
         assert_ne!(message["tool_calls"][0]["id"], message["tool_calls"][1]["id"]);
-        assert_eq!(speech.finish_reason(Finish::Stop), "tool_calls");
-        assert_eq!(speech.finish_reason(Finish::Length), "length");
+        assert_eq!(parser.finish_reason(Finish::Stop), "tool_calls");
+        assert_eq!(parser.finish_reason(Finish::Length), "length");
 
-        let mut one = Speech::new("<think>\n", &tools, false);
+        let mut one = OutputParser::new("<think>\n", &tools, false);
         assert_eq!(say(&mut one, CALLS).calls.len(), 1);
-        let mut none = Speech::new("<think>\n", &[], true);
+        let mut none = OutputParser::new("<think>\n", &[], true);
         let message = say(&mut none, CALLS);
         assert!(message.calls.is_empty() && message.content.contains("<tool_call>"));
         assert_eq!(none.finish_reason(Finish::Stop), "stop");
@@ -263,16 +269,16 @@ mod tests {
             ("\n\n", &format!("a</think>\n\nc\n\n{call}"), "a", "c", false),
             ("STOP", &format!("a</think>\n\n{call}"), "a", "", false),
         ] {
-            let mut speech = Speech::new("<think>\n", &tools, true);
-            speech.stop_at(vec![stop.to_owned()], false);
-            let mut whole = speech.clone();
-            let message = say(&mut speech, text);
+            let mut parser = OutputParser::new("<think>\n", &tools, true);
+            parser.stop_at(vec![stop.to_owned()], false);
+            let mut whole = parser.clone();
+            let message = say(&mut parser, text);
             assert_eq!(
                 (&*message.reasoning, &*message.content),
                 (reasoning, content),
                 "{stop} {text}"
             );
-            assert_eq!(speech.stopped().is_some(), stopped, "{stop} {text}");
+            assert_eq!(parser.stopped().is_some(), stopped, "{stop} {text}");
             assert_eq!(message.calls.len(), usize::from(text.contains("<tool_call>")));
             let mut at_once = Message::default();
             whole.push(text).into_iter().chain(whole.finish()).for_each(|part| at_once.add(part));
@@ -282,12 +288,12 @@ mod tests {
 
     #[test]
     fn an_answer_goes_on_where_it_broke_off() {
-        let mut speech = Speech::new("<think>\n", &[], true);
-        speech.goes_on(true);
-        let message = say(&mut speech, "\nmore</think>\n\nc");
+        let mut parser = OutputParser::new("<think>\n", &[], true);
+        parser.goes_on(true);
+        let message = say(&mut parser, "\nmore</think>\n\nc");
         assert_eq!((&*message.reasoning, &*message.content), ("\nmore", "c"));
-        let mut speech = Speech::new("assistant\n", &[], true);
-        speech.goes_on(false);
-        assert_eq!(say(&mut speech, "\n and").content, "\n and");
+        let mut parser = OutputParser::new("assistant\n", &[], true);
+        parser.goes_on(false);
+        assert_eq!(say(&mut parser, "\n and").content, "\n and");
     }
 }

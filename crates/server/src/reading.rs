@@ -1,0 +1,299 @@
+//! Prompts on their way to an answer: read chunk by chunk between the rounds of others, and kept
+//! where later prompts are likely to have begun the same way.
+
+use crate::answer::{Answer, Begun};
+use crate::failure::{Failure, guarded};
+use crate::job::{Delta, Event, EventKind, Progress, Ticket};
+use crate::room;
+use crate::scheduler::{Scheduler, Waiting, Work, fail};
+use engine::sampling::{Constraint, Likelihood};
+use engine::{Generation, Sequence};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// A state is kept each time so many tokens of a prompt have been read.
+const KEEP_EVERY: usize = 4096;
+
+/// A prompt being read.
+pub(crate) struct Reading {
+    pub(crate) ticket: Arc<Ticket>,
+    /// Which of the ticket's choices.
+    pub(crate) choice: usize,
+    pub(crate) sequence: Sequence,
+    pub(crate) cached: usize,
+    /// How likely the tokens read so far were, where that is wanted.
+    pub(crate) scores: Vec<Likelihood>,
+    /// Numbers of tokens after which the state is worth keeping, ascending.
+    marks: Vec<usize>,
+    pub(crate) began: Instant,
+}
+
+impl Reading {
+    /// `opening` is the token that begins a message.
+    pub(crate) fn new(
+        ticket: Arc<Ticket>,
+        choice: usize,
+        sequence: Sequence,
+        cached: usize,
+        opening: Option<u32>,
+    ) -> Self {
+        let job = &ticket.job;
+        let mut marks = marks(&job.prompt, opening);
+        // Whoever goes on from here draws from the last token's row, which says nothing about the
+        // prompt.
+        if job.choices.len() > 1 || job.scores.is_some() || job.room == 0 {
+            marks.push(job.prompt.len() - 1);
+            marks.dedup();
+        }
+        let (scores, began) = (Vec::new(), Instant::now());
+        Self { ticket, choice, sequence, cached, scores, marks, began }
+    }
+
+    /// Whether all of the prompt but its last token has been read.
+    pub(crate) fn is_at_last(&self) -> bool {
+        self.sequence.committed() + 1 >= self.ticket.job.prompt.len()
+    }
+
+    /// Tells every answer to the prompt how likely its tokens were.
+    pub(crate) fn tell_scores(&mut self) {
+        let Ticket { job, events, .. } = &*self.ticket;
+        if self.choice > 0 || self.scores.is_empty() {
+            return;
+        }
+        let scores = std::mem::take(&mut self.scores);
+        for choice in job.first_choice..job.first_choice + job.choices.len() {
+            let delta = Delta { scores: scores.clone(), ..Delta::default() };
+            // Whoever has left does not hear it.
+            let _ = events.send(Event { choice, kind: EventKind::Delta(delta) });
+        }
+    }
+
+    /// Where the next chunk ends: after `limit` tokens, at the next mark or at the end of the
+    /// prompt.
+    pub(crate) fn chunk_end(&self, limit: usize) -> usize {
+        let read = self.sequence.committed();
+        let mark = self.marks.iter().copied().find(|m| *m > read);
+        (read + limit).min(mark.unwrap_or(usize::MAX)).min(self.ticket.job.prompt.len())
+    }
+
+    /// Tells how far it has come, to those who asked to be told.
+    pub(crate) fn tell(&self) {
+        let job = &self.ticket.job;
+        if job.progress {
+            let (read, of, cached) = (self.sequence.committed(), job.prompt.len(), self.cached);
+            let ms = self.began.elapsed().as_millis() as u64;
+            let kind = EventKind::Progress(Progress { read, of, cached, ms });
+            let _ = self.ticket.events.send(Event { choice: job.first_choice + self.choice, kind });
+        }
+    }
+
+    /// Whether the state is one worth keeping.
+    pub(crate) fn at_mark(&self) -> bool {
+        self.marks.contains(&self.sequence.committed())
+    }
+}
+
+impl Scheduler {
+    /// Reads a chunk of the prompt that has waited longest for one.
+    pub(crate) fn read_chunk(&mut self, work: &mut Work) {
+        let Some(mut reading) = work.reading.pop_front() else { return };
+        if reading.ticket.job.room == 0 && reading.is_at_last() {
+            return self.end_unwritten(&reading);
+        }
+        let is_alone = work.answers.len() == 0;
+        let end = reading.chunk_end(self.chunk_limit(&reading, is_alone));
+        let rows = end - reading.sequence.committed();
+        while let Err(error) = self.engine.reserve(&mut reading.sequence, rows) {
+            if !error.is_out_of_memory() || !self.drop_kept() {
+                let Reading { ticket, choice, .. } = reading;
+                return self.not_begun(work, ticket, choice, &Failure::Engine(error));
+            }
+        }
+        self.metrics.prefill_tokens.inc_by(rows as u64);
+        if end == reading.ticket.job.prompt.len() {
+            return self.begin_answer(work, reading);
+        }
+        if let Err(failure) = self.read_until(&mut reading, end, is_alone) {
+            let Reading { ticket, choice, .. } = reading;
+            return self.not_begun(work, ticket, choice, &failure);
+        }
+        reading.tell();
+        self.keep(&reading);
+        if reading.is_at_last() {
+            reading.tell_scores();
+        }
+        admit_siblings(&reading, &mut work.waiting);
+        work.reading.push_back(reading);
+    }
+
+    /// Tokens that the next chunk may have: beside running answers as many as these can wait for.
+    fn chunk_limit(&self, reading: &Reading, is_alone: bool) -> usize {
+        let largest = self.engine.model().options().max_rows;
+        let limit = if is_alone { largest } else { self.prefill_budget.tokens() };
+        match reading.ticket.job.scores {
+            Some(_) => limit.min(self.engine.scored_rows()),
+            None => limit,
+        }
+    }
+
+    /// Reads a prompt up to `end`, which is not its end.
+    fn read_until(
+        &mut self,
+        reading: &mut Reading,
+        end: usize,
+        is_alone: bool,
+    ) -> Result<(), Failure> {
+        let Reading { ticket, sequence, scores, .. } = reading;
+        let job = &ticket.job;
+        let (from, start) = (sequence.committed(), Instant::now());
+        let tokens = &job.prompt[from..end];
+        guarded(|| {
+            match job.scores {
+                None => self.engine.read(sequence, tokens)?,
+                Some(top) => {
+                    let following = &job.prompt[from + 1..=end];
+                    scores.extend(self.engine.read_scored(sequence, tokens, following, top)?);
+                }
+            }
+            // A device may still be at it; who is told of progress is told what has been read
+            // indeed.
+            if is_alone && !job.progress {
+                return Ok(());
+            }
+            Ok(self.engine.backend().finish()?)
+        })?;
+        if !is_alone && job.scores.is_none() {
+            self.prefill_budget.add(tokens.len(), start.elapsed().as_secs_f64());
+        }
+        Ok(())
+    }
+
+    /// Reads the rest of a prompt and draws the first token of its answer.
+    fn begin_answer(&mut self, work: &mut Work, reading: Reading) {
+        let (ticket, choice) = (Arc::clone(&reading.ticket), reading.choice);
+        let begun = Begun::of(&reading, self.mode, self.load_s);
+        let begin = || {
+            let mut generation = self.begin(reading)?;
+            let likelihood = ticket.job.likelihoods.map(|top| {
+                generation.tell_likelihoods(top);
+                self.engine.first_likelihood(&generation, top)
+            });
+            Ok((generation, likelihood.transpose()?))
+        };
+        let (generation, likelihood) = match guarded(begin) {
+            Ok(generation) => generation,
+            Err(failure) => return self.not_begun(work, ticket, choice, &failure),
+        };
+        self.metrics.first_token.observe(ticket.arrived.elapsed().as_secs_f64());
+        self.metrics.generation_tokens.inc();
+        let mut answer = Answer::new(begun, generation, Arc::clone(&self.tokenizer));
+        match answer.take_first(likelihood) {
+            true => self.end(answer),
+            false => work.answers.push(answer),
+        }
+    }
+
+    fn begin(&mut self, reading: Reading) -> Result<Generation, engine::Error> {
+        let Reading { ticket, choice, sequence, .. } = reading;
+        let prompt = &ticket.job.prompt;
+        let unread = &prompt[sequence.committed()..];
+        let sampling = ticket.job.choices[choice].clone();
+        let held = Some(ticket.job.held.clone()).filter(|held| !held.is_free());
+        let constraint = held.map(|held| Box::new(held) as Box<dyn Constraint>);
+        let ends = ticket.job.ends.clone();
+        self.engine.begin_within(constraint, sequence, unread, prompt, sampling, ends, |_| ())
+    }
+
+    /// A prompt that could not be read. For want of room it is read again when others have ended;
+    /// where there are none it does not fit at all.
+    fn not_begun(
+        &mut self,
+        work: &mut Work,
+        ticket: Arc<Ticket>,
+        choice: usize,
+        failure: &Failure,
+    ) {
+        let error = self.told(&ticket, failure);
+        let others = work.busy_slots();
+        match failure.is_out_of_memory() {
+            true if self.drop_kept() || others > 0 || !work.away.is_empty() => {
+                work.full = Some(others);
+                work.waiting.push_front(Waiting { ticket, choice, start: None });
+            }
+            true => fail(&ticket, choice, room::too_large(ticket.job.prompt.len())),
+            false => fail(&ticket, choice, error),
+        }
+    }
+
+    /// Ends answers that are to have no tokens, now that their prompt has been read.
+    fn end_unwritten(&mut self, reading: &Reading) {
+        let Ticket { job, events, record, .. } = &*reading.ticket;
+        for choice in job.first_choice..job.first_choice + job.choices.len() {
+            let outcome = Begun::of(reading, self.mode, self.load_s).unwritten();
+            self.metrics.add_answer(&outcome, &reading.ticket);
+            if let Some(record) = record {
+                record.add_answer(&outcome, choice == job.first_choice);
+            }
+            let _ = events.send(Event { choice, kind: EventKind::Done(Box::new(outcome)) });
+        }
+    }
+
+    /// Keeps the state where a prompt has just been read up to a place worth coming back to.
+    fn keep(&mut self, reading: &Reading) {
+        if reading.at_mark() {
+            let sequence = &reading.sequence;
+            let tokens = &reading.ticket.job.prompt[..sequence.committed()];
+            self.cache.insert(&mut self.engine, tokens, sequence.clone());
+            self.note_cache();
+        }
+    }
+}
+
+/// Lets the other answers to a prompt begin once the first has read all of it but the last token.
+pub(crate) fn admit_siblings(reading: &Reading, waiting: &mut VecDeque<Waiting>) {
+    let job = &reading.ticket.job;
+    if reading.choice > 0 || job.room == 0 || !reading.is_at_last() {
+        return;
+    }
+    for choice in (1..job.choices.len()).rev() {
+        let (ticket, start) = (Arc::clone(&reading.ticket), Some(reading.sequence.clone()));
+        waiting.push_front(Waiting { ticket, choice, start });
+    }
+}
+
+/// Places in a prompt that later prompts are likely to share: the end of the first message (a
+/// system prompt with tools), the beginnings of the last two (the next turn, another try at the
+/// last one), and every 4096 tokens. A prompt without messages is kept whole but for its last
+/// token.
+fn marks(prompt: &[u32], opening: Option<u32>) -> Vec<usize> {
+    let last = prompt.len() - 1;
+    let messages: Vec<usize> = (1..prompt.len()).filter(|i| Some(prompt[*i]) == opening).collect();
+    let mut marks: Vec<usize> = (KEEP_EVERY..=last).step_by(KEEP_EVERY).collect();
+    marks.extend(messages.first());
+    marks.extend(&messages[messages.len().saturating_sub(2)..]);
+    if messages.is_empty() && last > 0 {
+        marks.push(last);
+    }
+    marks.sort_unstable();
+    marks.dedup();
+    marks
+}
+
+#[cfg(test)]
+mod tests {
+    use super::marks;
+
+    #[test]
+    fn states_are_kept_where_prompts_part() {
+        // Four messages of three tokens, each begun by 9.
+        let chat = [9, 1, 2, 9, 3, 4, 9, 5, 6, 9, 7, 8];
+        assert_eq!(marks(&chat, Some(9)), [3, 6, 9]);
+        assert_eq!(marks(&chat[..6], Some(9)), [3]);
+        assert_eq!(marks(&chat[..3], Some(9)), [2]);
+        assert_eq!(marks(&[5], Some(9)), [0; 0]);
+        assert_eq!(marks(&[5, 6, 7], None), [2]);
+        let long = vec![1; 10_000];
+        assert_eq!(marks(&long, Some(9)), [4096, 8192, 9999]);
+    }
+}
