@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 """Makes crates/formats/tests/vectors with the `gguf` package (decoding) and files that ggml wrote (encoding).
 
-usage: make-block-vectors.py TARGET_BF16.gguf TARGET_Q8_0.gguf TARGET_Q4_K_M.gguf
+usage: make-block-vectors.py [TARGET_BF16.gguf TARGET_Q8_0.gguf TARGET_Q4_K_M.gguf]
+
+Without the files only decode.txt is made, which is all that a new type needs. `pip install gguf` brings the package.
 """
 import pathlib
 import sys
@@ -12,7 +14,7 @@ from gguf import GGMLQuantizationType as Type
 from gguf.quants import dequantize
 
 OUT = pathlib.Path(__file__).parent.parent / "crates/formats/tests/vectors"
-TYPES = "F32 F16 BF16 Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q2_K Q3_K Q4_K Q5_K Q6_K IQ4_NL IQ4_XS".split()
+TYPES = "F32 F16 BF16 Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q2_K Q3_K Q4_K Q5_K Q6_K IQ3_S IQ4_NL IQ4_XS".split()
 ELEMENTS = 1 << 17  # decoded per type for its hash
 
 
@@ -49,6 +51,8 @@ def main():
         lines.append(f"{name} {digest:016x} {' '.join(spelled)}")
     (OUT / "decode.txt").write_text("\n".join(lines) + "\n")
 
+    if len(sys.argv) == 1:
+        return
     bf16, q8_0, q4_k_m = map(rows, sys.argv[1:4])
     files = {"bf16": b"", "q8_0": b"", "q4_k": b"", "q6_k": b""}
     for kind in ("Q4_K", "Q6_K"):

@@ -60,7 +60,8 @@ fn main() {
     let root = Path::new("../..");
     match nvrtc::Nvrtc::find(env::var_os("NVRTC_LIB").as_deref().map(Path::new), Some(root)) {
         None => println!(
-            "cargo::warning=no NVRTC found: kernels are not in this build (scripts/get-nvrtc installs it)"
+            "cargo::warning=no NVRTC found: kernels are not in this build \
+             (scripts/get-nvrtc installs it)"
         ),
         Some(nvrtc) => {
             let chosen = env::var("FORERUN_CUDA_ARCHITECTURES").ok();

@@ -194,7 +194,7 @@ pub(crate) fn assertions(structs: &[Struct], source: &str) -> String {
             write!(out, " && __INTADDR__(&(({name}*)0)->{field}) == {offset}")
                 .expect("a string grows");
         }
-        write!(out, ", \"{name} as Rust passes it\");\n").expect("a string grows");
+        writeln!(out, ", \"{name} as Rust passes it\");").expect("a string grows");
     }
     out
 }

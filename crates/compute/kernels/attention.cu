@@ -32,8 +32,12 @@ constexpr int TAIL_KEYS = 192;  // at most 126 committed ones and, not causal, 6
 constexpr int JOIN_PARTS = 72;  // parts + 2 at most
 
 // Keys below this are committed before a row at p can be in a pass.
-__device__ __forceinline__ int bound(int p) { return p < DECODE_ROWS ? 0 : (p - DECODE_ROWS + 1) / KEYS * KEYS; }
-__device__ __forceinline__ int lowest(int p, int window) { return window ? max(0, p - window + 1) : 0; }
+__device__ __forceinline__ int bound(int p) {
+  return p < DECODE_ROWS ? 0 : (p - DECODE_ROWS + 1) / KEYS * KEYS;
+}
+__device__ __forceinline__ int lowest(int p, int window) {
+  return window ? max(0, p - window + 1) : 0;
+}
 // Tiles of a chunk.
 __device__ __forceinline__ int chunk_tiles(int p, const AttentionArgs& a) {
   int tiles = bound(p) / KEYS;
@@ -49,8 +53,10 @@ struct Directory {
   u8 sequence[DECODE_ROWS];
   u8 order[DECODE_ROWS];     // rows by stream
   u8 first[2 * DECODE_ROWS], rows[2 * DECODE_ROWS];  // of a stream, in `order`
-  short first_chunk[2 * DECODE_ROWS], chunks[2 * DECODE_ROWS];  // the first that any of its rows sees, and how many
-  short source[TAIL_KEYS];   // keys of a tail: committed ones by their distance from b(p), rows of the pass as -1 - row
+  // The first that any of its rows sees, and how many.
+  short first_chunk[2 * DECODE_ROWS], chunks[2 * DECODE_ROWS];
+  // Keys of a tail: committed ones by their distance from b(p), rows of the pass as -1 - row.
+  short source[TAIL_KEYS];
   int sources;
   int group, rows_per_item, chunk_items;
 };
@@ -69,7 +75,8 @@ __device__ __forceinline__ void survey(Directory& d, const AttentionArgs& a) {
 #pragma unroll 8
     for (int r = 0; r < rows; r++) {
       const bool same = d.sequence[r] == sequence;
-      before += d.sequence[r] < sequence || (same && (d.tiles[r] < tiles || (d.tiles[r] == tiles && r < i)));
+      before += d.sequence[r] < sequence ||
+                (same && (d.tiles[r] < tiles || (d.tiles[r] == tiles && r < i)));
     }
     d.order[before] = i;
   }
@@ -103,14 +110,16 @@ __device__ __forceinline__ void survey(Directory& d, const AttentionArgs& a) {
     d.rows_per_item = (int)blockDim.x / 2 / d.group;
     d.chunk_items = 0;
     for (int s = 0; s < 2 * a.pass.sequence_count; s++)
-      d.chunk_items += d.chunks[s] * a.layout.heads * ((d.rows[s] + d.rows_per_item - 1) / d.rows_per_item);
+      d.chunk_items +=
+          d.chunks[s] * a.layout.heads * ((d.rows[s] + d.rows_per_item - 1) / d.rows_per_item);
   }
   __syncthreads();
 }
 
 // Lists the keys of a tail in order: committed ones by position, then those of the pass, by
 // position along the row's path or, not causal, in order of rows.
-__device__ __forceinline__ void list_tail(Directory& d, const AttentionArgs& a, int row, int committed) {
+__device__ __forceinline__ void list_tail(Directory& d, const AttentionArgs& a, int row,
+                                          int committed) {
   const int p = d.position[row], b = bound(p), start = max(lowest(p, a.window), b);
   if (a.causal) {
     for (int i = threadIdx.x; i < p - start + 1; i += blockDim.x) {
@@ -154,7 +163,8 @@ __device__ __forceinline__ int threads() {
 }
 
 // A tile of f16 keys or values that lie together.
-template <int DIM> __device__ __forceinline__ void load_page(__half* tile, const u8* from, int head_dim) {
+template <int DIM>
+__device__ __forceinline__ void load_page(__half* tile, const u8* from, int head_dim) {
   constexpr int GROUPS = DIM / 8;
   const int group = threadIdx.x % GROUPS, row = threadIdx.x / GROUPS, step = threads() / GROUPS;
   const int bytes = group * 8 < head_dim ? 16 : 0;
@@ -172,8 +182,8 @@ template <int DIM> __device__ __forceinline__ void load_page(__half* tile, const
 // The item's queries, scaled so that scores are in powers of two, 64 a tile and up to the last
 // group of 16 that has any. What comes from L2 comes for several at once.
 template <int DIM>
-__device__ __forceinline__ void load_queries(__half* queries, const AttentionArgs& a, const Directory& d,
-                                             const Item& item) {
+__device__ __forceinline__ void load_queries(__half* queries, const AttentionArgs& a,
+                                             const Directory& d, const Item& item) {
   constexpr int GROUPS = DIM / 8, AHEAD = 4;
   const int used = item.count * d.group, end = (used + 15) / 16 * 16, step = blockDim.x / GROUPS;
   const int group = threadIdx.x % GROUPS;
@@ -186,14 +196,17 @@ __device__ __forceinline__ void load_queries(__half* queries, const AttentionArg
       v[i][0] = v[i][1] = make_float4(0.f, 0.f, 0.f, 0.f);
       if (x >= used || group * 8 >= a.head_dim) continue;
       const int row = d.order[item.list + x / d.group], head = item.head * d.group + x % d.group;
-      const float4* from = (const float4*)(a.q + ((size_t)row * a.heads + head) * a.query_stride + group * 8);
+      const float4* from =
+          (const float4*)(a.q + ((size_t)row * a.heads + head) * a.query_stride + group * 8);
       v[i][0] = from[0];
       v[i][1] = from[1];
     }
 #pragma unroll
     for (int i = 0; i < AHEAD; i++) {
       const int x = first + i * step;
-      if (x < end) place_query(queries + x / QUERIES * QUERIES * DIM, x % QUERIES, group, v[i][0], v[i][1], scale);
+      if (x < end)
+        place_query(queries + x / QUERIES * QUERIES * DIM, x % QUERIES, group, v[i][0], v[i][1],
+                    scale);
     }
   }
   stores_done();
@@ -204,8 +217,9 @@ __device__ __forceinline__ void load_queries(__half* queries, const AttentionArg
 // asked for already. The lane's rows see keys from[h] to to[h]. Warps without queries (of `used`)
 // only load.
 template <int DIM, class Load>
-__device__ __forceinline__ void sweep_ring(Rows<DIM>& rows, int slots, const __half* queries, __half* ring, int used,
-                                           const Sweep& w, const int (&from)[2], const int (&to)[2],
+__device__ __forceinline__ void sweep_ring(Rows<DIM>& rows, int slots, const __half* queries,
+                                           __half* ring, int used, const Sweep& w,
+                                           const int (&from)[2], const int (&to)[2],
                                            const Load& load) {
   __shared__ u64 bad;
 #ifdef WGMMA
@@ -255,7 +269,8 @@ template <int DIM> __device__ __forceinline__ void attend(const AttentionArgs& a
   survey(d, a);  // the pass was there before the first kernel began
 
   bool waited = false;
-  for (int number = blockIdx.x; number < d.chunk_items + a.pass.rows * kv_heads; number += gridDim.x) {
+  for (int number = blockIdx.x; number < d.chunk_items + a.pass.rows * kv_heads;
+       number += gridDim.x) {
     Item next;
     next.tail = number >= d.chunk_items;
     next.chunk = 0;
@@ -285,13 +300,15 @@ template <int DIM> __device__ __forceinline__ void attend(const AttentionArgs& a
     if (next.tail) {
       list_tail(d, a, first_row, committed);
       next.sweep = {0, (d.sources + KEYS - 1) / KEYS, 0, d.sources, true};
-      next.pages += bound(d.position[first_row]) / KEYS - first_page;  // of those, the two from b(p) on are read
+      // Of those, the two from b(p) on are read.
+      next.pages += bound(d.position[first_row]) / KEYS - first_page;
       if (!waited) wait_for_inputs();  // some keys are from this pass
       waited = true;
     } else {
       int first = 0x7fffffff, last = 0;
       next.sweep = {0, 0, 0, 0x7fffffff, false};
-      const int chunk_from = next.chunk * next.tiles * KEYS, chunk_to = chunk_from + next.tiles * KEYS;
+      const int chunk_from = next.chunk * next.tiles * KEYS,
+                chunk_to = chunk_from + next.tiles * KEYS;
       for (int i = 0; i < next.count; i++) {
         const int p = d.position[d.order[next.list + i]];
         const int from = max(lowest(p, a.window), chunk_from), to = min(bound(p), chunk_to);
@@ -347,7 +364,8 @@ template <int DIM> __device__ __forceinline__ void attend(const AttentionArgs& a
     if (!waited) wait_for_inputs();
     waited = true;
 
-    const int group = d.group, used = item.count * group, lane = threadIdx.x & 31, first = threadIdx.x / 32 * 16;
+    const int group = d.group, used = item.count * group, lane = threadIdx.x & 31,
+              first = threadIdx.x / 32 * 16;
     load_queries<DIM>(queries, a, d, item);
     int from[2], to[2];
 #pragma unroll
@@ -368,14 +386,18 @@ template <int DIM> __device__ __forceinline__ void attend(const AttentionArgs& a
     for (int h = 0; h < 2; h++) {
       if (from[h] >= to[h]) continue;
       const int x = first + lane / 4 + 8 * h, row = d.order[item.list + x / d.group];
-      const int part = item.tail ? 0 : 1 + item.chunk - lowest(d.position[row], a.window) / (item.tiles * KEYS);
-      const size_t at = ((size_t)row * a.heads + item.head * d.group + x % d.group) * (a.parts + 2) + part;
+      const int part =
+          item.tail ? 0 : 1 + item.chunk - lowest(d.position[row], a.window) / (item.tiles * KEYS);
+      const size_t at =
+          ((size_t)row * a.heads + item.head * d.group + x % d.group) * (a.parts + 2) + part;
       float* out = a.partial + at * (a.head_dim + 4);
 #pragma unroll
       for (int n = 0; n < DIM / 8; n++)
         if (8 * n < a.head_dim)
-          *(float2*)(out + 8 * n + 2 * (lane & 3)) = make_float2(rows.o[n][2 * h], rows.o[n][2 * h + 1]);
-      if ((lane & 3) == 0) *(float2*)(out + a.head_dim) = make_float2(rows.highest[h], rows.total[h]);
+          *(float2*)(out + 8 * n + 2 * (lane & 3)) =
+              make_float2(rows.o[n][2 * h], rows.o[n][2 * h + 1]);
+      if ((lane & 3) == 0)
+        *(float2*)(out + a.head_dim) = make_float2(rows.highest[h], rows.total[h]);
     }
   }
 }
@@ -405,19 +427,22 @@ KERNEL(attention_join, 80, AttentionArgs, 256) {
   wait_for_inputs();
   // Everything is asked for before anything is looked at.
   float2 mine = make_float2(0.f, 0.f);
-  if ((int)threadIdx.x < parts) mine = *(const float2*)(in + (size_t)threadIdx.x * stride + a.head_dim);
+  if ((int)threadIdx.x < parts)
+    mine = *(const float2*)(in + (size_t)threadIdx.x * stride + a.head_dim);
   float4 x[BATCH];
   const auto read = [&](int begin) {
 #pragma unroll
     for (int i = 0; i < BATCH; i++) {
       const int part = 4 * (begin + i) + which;
-      if (part < parts && col < a.head_dim) x[i] = *(const float4*)(in + (size_t)part * stride + col);
+      if (part < parts && col < a.head_dim)
+        x[i] = *(const float4*)(in + (size_t)part * stride + col);
     }
   };
   read(0);
   float gate[8];
   if (a.gated && threadIdx.x * 8 < a.head_dim) {
-    const float* from = a.q + ((size_t)row * a.heads + head) * a.query_stride + a.head_dim + threadIdx.x * 8;
+    const float* from =
+        a.q + ((size_t)row * a.heads + head) * a.query_stride + a.head_dim + threadIdx.x * 8;
     *(float4*)gate = *(const float4*)from;
     *(float4*)(gate + 4) = *(const float4*)(from + 4);
   }
@@ -429,7 +454,8 @@ KERNEL(attention_join, 80, AttentionArgs, 256) {
   for (int far = 16; far; far >>= 1) highest = fmaxf(highest, __shfl_xor_sync(~0u, highest, far));
   if (highest == -infinite()) highest = 0.f;
   float total = 0.f;
-  for (int i = lane; i < parts; i += 32) total += power_of_two(highest_of[i] - highest) * total_of[i];
+  for (int i = lane; i < parts; i += 32)
+    total += power_of_two(highest_of[i] - highest) * total_of[i];
 #pragma unroll
   for (int far = 16; far; far >>= 1) total += __shfl_xor_sync(~0u, total, far);
   float4 sum = make_float4(0.f, 0.f, 0.f, 0.f);

@@ -27,7 +27,8 @@ KERNEL(combine, 72, CombineArgs, 128) {
   const float* weights = a.weights + (size_t)row * a.top_k;
   const float* experts = a.experts + (size_t)row * a.top_k * a.cols + col;
 #pragma unroll 8
-  for (int k = 0; k < a.top_k; k++) add_scaled(sum, weights[k], *(const float4*)(experts + (size_t)k * a.cols));
+  for (int k = 0; k < a.top_k; k++)
+    add_scaled(sum, weights[k], *(const float4*)(experts + (size_t)k * a.cols));
   if (a.shared) add_scaled(sum, gate, shared);
   *(float4*)(a.out + (size_t)row * a.cols + col) = sum;
 }

@@ -104,7 +104,8 @@ KERNEL(commit_kv, 40, CommitKvArgs, 128) {
 // Copies numbers, a multiple of four of them.
 __device__ __forceinline__ void copy_numbers(const float* from, float* to, int count) {
 #pragma unroll 4
-  for (int i = 4 * threadIdx.x; i < count; i += 4 * blockDim.x) *(float4*)(to + i) = *(const float4*)(from + i);
+  for (int i = 4 * threadIdx.x; i < count; i += 4 * blockDim.x)
+    *(float4*)(to + i) = *(const float4*)(from + i);
 }
 
 KERNEL(commit_tape, 48, CommitRecurrentArgs, 256) {
@@ -118,9 +119,11 @@ KERNEL(commit_tape, 48, CommitRecurrentArgs, 256) {
   for (int i = max(0, count - TAPE_TOKENS) + blockIdx.x; i < count; i += gridDim.x) {
     const int row = path[2 + i], slot = (position + i) % TAPE_TOKENS;
     copy_numbers(a.rows.keys[layer] + (size_t)row * keys, tape + slot * keys, keys);
-    copy_numbers(a.rows.deltas[layer] + (size_t)row * deltas, tape + l.tape_deltas + slot * deltas, deltas);
+    copy_numbers(a.rows.deltas[layer] + (size_t)row * deltas, tape + l.tape_deltas + slot * deltas,
+                 deltas);
     for (int h = threadIdx.x; h < l.value_heads; h += blockDim.x)
-      tape[l.tape_gates + slot * l.value_heads + h] = a.rows.gates[layer][(size_t)row * l.value_heads + h];
+      tape[l.tape_gates + slot * l.value_heads + h] =
+          a.rows.gates[layer][(size_t)row * l.value_heads + h];
     if (i >= count - l.kernel) {
       float* to = tape + l.tape_inputs + (position + i) % l.kernel * l.channels;
       copy_numbers(a.rows.inputs[layer] + (size_t)row * l.channels, to, l.channels);
@@ -134,14 +137,17 @@ struct CommittedRows {
   const float* tape;
   const int* path;
   int begin, head, column;
-  __device__ __forceinline__ const float* at(const float* const* rows, int tape_at, int width, int i) const {
+  __device__ __forceinline__ const float* at(const float* const* rows, int tape_at, int width,
+                                             int i) const {
     const int layer = blockIdx.z, position = path[1];
     if (begin + i < position)
-      return tape + (size_t)layer * a.layout.tape_layer + tape_at + (begin + i) % TAPE_TOKENS * width;
+      return tape + (size_t)layer * a.layout.tape_layer + tape_at +
+             (begin + i) % TAPE_TOKENS * width;
     return rows[layer] + (size_t)path[2 + begin + i - position] * width;
   }
   __device__ __forceinline__ const float* key(int i) const {
-    return at(a.rows.keys, 0, a.layout.key_heads * a.layout.dim, i) + head % a.layout.key_heads * a.layout.dim;
+    return at(a.rows.keys, 0, a.layout.key_heads * a.layout.dim, i) +
+           head % a.layout.key_heads * a.layout.dim;
   }
   __device__ __forceinline__ const float* delta(int i) const {
     const int width = a.layout.value_heads * a.layout.dim;
@@ -166,7 +172,8 @@ KERNEL(commit_anchors, 96, CommitRecurrentArgs, FOLD_THREADS) {
   float4 tile[4];
   load_tile(tile, StateView{text.base ? text.base + at : nullptr, l.dim}, l.dim);
   const int position = path[1], end = min(newest, position + path[0]);
-  for (int begin = position / ANCHOR_TOKENS * ANCHOR_TOKENS; begin + ANCHOR_TOKENS <= end; begin += ANCHOR_TOKENS) {
+  for (int begin = position / ANCHOR_TOKENS * ANCHOR_TOKENS; begin + ANCHOR_TOKENS <= end;
+       begin += ANCHOR_TOKENS) {
     fold(tile, CommittedRows{a, text.tape, path, begin, head, column}, l.dim, shared);
     for (int i = 0; i < text.anchors; i++)
       if (text.at[i] == begin + ANCHOR_TOKENS) store_tile(tile, text.out[i] + at, l.dim, l.dim);
@@ -178,5 +185,6 @@ KERNEL(keep_rows, 40, KeepRowsArgs, 256) {
   wait_for_inputs();
   const KeptRow kept = a.rows[blockIdx.x];
   const int first = blockIdx.y * KEPT_COLUMNS;
-  copy_numbers(a.from + kept.row * a.cols + first, kept.to + first, min(KEPT_COLUMNS, a.cols - first));
+  copy_numbers(a.from + kept.row * a.cols + first, kept.to + first,
+               min(KEPT_COLUMNS, a.cols - first));
 }

@@ -36,11 +36,13 @@ __device__ __forceinline__ void prefetch_state(const ConvolveArgs& a) {
     const float* state = source == 1 ? sequence.older : source == 2 ? sequence.anchor : nullptr;
     if (!state) continue;
     state += (size_t)a.layer * layer_len;
-    for (int piece = begin; piece < layer_len / PIECE; piece += stride) prefetch(state + piece * PIECE, 4 * PIECE);
+    for (int piece = begin; piece < layer_len / PIECE; piece += stride)
+      prefetch(state + piece * PIECE, 4 * PIECE);
   }
   const float* tape = sequence.tape + (size_t)a.layer * l.tape_layer;
   const int keys = l.key_heads * l.dim, deltas = l.value_heads * l.dim;
-  const int key_pieces = (keys + PIECE - 1) / PIECE, pieces = key_pieces + (deltas + PIECE - 1) / PIECE;
+  const int key_pieces = (keys + PIECE - 1) / PIECE,
+            pieces = key_pieces + (deltas + PIECE - 1) / PIECE;
   const int from = a.pass.steps[first].position, positions = sequence.committed - from;
   for (int i = begin; i < positions * pieces; i += stride) {
     const int slot = (from + i / pieces) % TAPE_TOKENS, piece = i % pieces;
@@ -89,7 +91,8 @@ KERNEL(convolve, 64, ConvolveArgs, 32 * (HEADS + 1)) {
           x[j] = *(const float4*)(a.inputs + (size_t)tap * l.channels + channel);
         } else if (tap < -1) {
           const int slot = (-2 - tap) % l.kernel;
-          x[j] = *(const float4*)(tape + (size_t)a.layer * l.tape_layer + l.tape_inputs + slot * l.channels + channel);
+          x[j] = *(const float4*)(tape + (size_t)a.layer * l.tape_layer + l.tape_inputs +
+                                  slot * l.channels + channel);
         }
       }
       y = silu4(convolve_taps(x, weight));
@@ -97,7 +100,8 @@ KERNEL(convolve, 64, ConvolveArgs, 32 * (HEADS + 1)) {
     float* out = a.v + (size_t)row * l.value_heads * l.dim + channel - 2 * l.key_heads * l.dim;
     if (kind < 2) {
       y = unit_head(y, kind == 0, l.dim);
-      out = (kind == 0 ? a.q : a.keys) + (size_t)row * l.key_heads * l.dim + channel - kind * l.key_heads * l.dim;
+      out = (kind == 0 ? a.q : a.keys) + (size_t)row * l.key_heads * l.dim + channel -
+            kind * l.key_heads * l.dim;
     }
     if (active) *(float4*)out = y;
   }

@@ -10,7 +10,8 @@ __device__ __forceinline__ float4 silu4(const float4& x) {
 }
 
 // Four channels of a row from their inputs, the oldest first.
-__device__ __forceinline__ float4 convolve_taps(const float4 (&x)[TAPS], const float4 (&weight)[TAPS]) {
+__device__ __forceinline__ float4 convolve_taps(const float4 (&x)[TAPS],
+                                                const float4 (&weight)[TAPS]) {
   float4 y = make_float4(0.f, 0.f, 0.f, 0.f);
 #pragma unroll
   for (int j = 0; j < TAPS; j++) {
@@ -24,7 +25,8 @@ __device__ __forceinline__ float4 convolve_taps(const float4 (&x)[TAPS], const f
 
 // A query or key head of length one, queries divided by sqrt(dim) too: four columns a lane.
 __device__ __forceinline__ float4 unit_head(const float4& y, bool query, int dim) {
-  float squares = __fmaf_rn(y.w, y.w, __fmaf_rn(y.z, y.z, __fmaf_rn(y.y, y.y, __fmul_rn(y.x, y.x))));
+  float squares =
+      __fmaf_rn(y.w, y.w, __fmaf_rn(y.z, y.z, __fmaf_rn(y.y, y.y, __fmul_rn(y.x, y.x))));
 #pragma unroll
   for (int step = 16; step > 0; step /= 2) squares += __shfl_xor_sync(ALL_LANES, squares, step);
   const float factor = (query ? 1.f / sqrtf((float)dim) : 1.f) / sqrtf(squares + 1e-6f);

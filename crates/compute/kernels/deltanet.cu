@@ -28,11 +28,13 @@ static_assert(sizeof(Shared) == 78080, "as launched");
 
 // The block's own scratch: [dim][SLICE].
 __device__ __forceinline__ float* scratch_of(const DeltaNetArgs& a, int slot) {
-  const size_t block = ((size_t)blockIdx.z * a.layout.value_heads + blockIdx.y) * gridDim.x + blockIdx.x;
+  const size_t block =
+      ((size_t)blockIdx.z * a.layout.value_heads + blockIdx.y) * gridDim.x + blockIdx.x;
   return a.states + (block * a.slots + slot) * a.layout.dim * SLICE;
 }
 
-__device__ __forceinline__ StateView state_of(const DeltaNetArgs& a, const Block& b, const Step& step) {
+__device__ __forceinline__ StateView state_of(const DeltaNetArgs& a, const Block& b,
+                                              const Step& step) {
   if (step.source == 3) return {scratch_of(a, step.slot), SLICE};
   return state_of(a, b, step.source);
 }
@@ -42,7 +44,9 @@ struct FoldRows {
   Earlier earlier;
   const int* recent;
   int last;
-  __device__ __forceinline__ int tap(int i) const { return i < ANCHOR_TOKENS - 1 ? recent[i] : last; }
+  __device__ __forceinline__ int tap(int i) const {
+    return i < ANCHOR_TOKENS - 1 ? recent[i] : last;
+  }
   __device__ __forceinline__ const float* key(int i) const { return earlier.key(tap(i)); }
   __device__ __forceinline__ const float* delta(int i) const { return earlier.delta(tap(i)); }
   __device__ __forceinline__ float gate(int i) const { return earlier.gate(tap(i)); }
@@ -52,17 +56,21 @@ struct FoldRows {
 struct GroupRow {
   int row;                                // -1: none
   int count;                              // rows since its anchor
-  int taps[2];                            // entries lane and lane + 32 of its list; itself after the last
-  bool same[2];                           // whether the list of the group's first row has the same there
+  // Entries lane and lane + 32 of its list; itself after the last.
+  int taps[2];
+  // Whether the list of the group's first row has the same there.
+  bool same[2];
   float gates[2], to_key[2], to_query[2]; // of the entries
   float beta;
   float value;                            // v, a column a lane
   int outside;                            // entries that lie outside the group; they come first
-  int staged;                             // of these, how many are also on the list of the group's first row
+  // Of these, how many are also on the list of the group's first row.
+  int staged;
 };
 
 // Issues the loads of a row. `first` is the group's first row.
-__device__ __forceinline__ void fetch(GroupRow& r, const DeltaNetArgs& a, const Block& b, int row, int first) {
+__device__ __forceinline__ void fetch(GroupRow& r, const DeltaNetArgs& a, const Block& b, int row,
+                                      int first) {
   const RecurrentLayout& l = a.layout;
   const int lane = threadIdx.x & 31;
   r.row = row;
@@ -72,7 +80,8 @@ __device__ __forceinline__ void fetch(GroupRow& r, const DeltaNetArgs& a, const 
   r.taps[0] = r.taps[1] = -1;
   r.same[0] = r.same[1] = false;
   if (row < 0) return;
-  const float* products = a.products + ((size_t)row * l.key_heads + b.key_head) * 2 * TAPE_TOKENS + lane;
+  const float* products =
+      a.products + ((size_t)row * l.key_heads + b.key_head) * 2 * TAPE_TOKENS + lane;
   r.count = a.pass.recent_count[row];
   const int first_count = a.pass.recent_count[first];
   r.beta = a.beta[row * l.value_heads + b.head];
@@ -81,7 +90,8 @@ __device__ __forceinline__ void fetch(GroupRow& r, const DeltaNetArgs& a, const 
   for (int k = 0; k < 2; k++) {
     const int i = lane + 32 * k;
     // What lies behind the list's end is not used.
-    const int tap = a.pass.recent[row * TAPE_TOKENS + i], other = a.pass.recent[first * TAPE_TOKENS + i];
+    const int tap = a.pass.recent[row * TAPE_TOKENS + i],
+              other = a.pass.recent[first * TAPE_TOKENS + i];
     r.to_key[k] = products[32 * k];
     r.to_query[k] = products[TAPE_TOKENS + 32 * k];
     r.taps[k] = i < r.count ? tap : row;
@@ -135,8 +145,8 @@ __device__ __forceinline__ void weigh(GroupRow& r, Shared& shared, int n, int ha
 }
 
 // Up to 16 rows of a step, `begin` rows into it.
-__device__ __forceinline__ void run_group(const DeltaNetArgs& a, Block b, Shared& shared, const Step& step,
-                                          const StateView& state, int begin) {
+__device__ __forceinline__ void run_group(const DeltaNetArgs& a, Block b, Shared& shared,
+                                          const Step& step, const StateView& state, int begin) {
   b.renew();
   const RecurrentLayout& l = a.layout;
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
@@ -167,8 +177,8 @@ __device__ __forceinline__ void run_group(const DeltaNetArgs& a, Block b, Shared
     // Eight rows at a time: sixteen do not fit the registers. The last ones first: the others go
     // where the state lies.
     for (int begin = rows > GROUP / 2 ? GROUP : 0; begin >= 0; begin -= GROUP)
-      through_state<4, 2>(shared.partial[warp] + begin, shared.partial[warp], shared.x[warp][begin + lane / 8],
-                          4 * X_STRIDE);
+      through_state<4, 2>(shared.partial[warp] + begin, shared.partial[warp],
+                          shared.x[warp][begin + lane / 8], 4 * X_STRIDE);
   }
   __syncthreads();
 
@@ -233,6 +243,7 @@ KERNEL(deltanet, 128, DeltaNetArgs, FOLD_THREADS, 2) {
       store_tile(tile, scratch_of(a, step.slot), SLICE, l.dim);
       __syncthreads();
     }
-    for (int begin = 0; begin < step.rows; begin += GROUP) run_group(a, b, shared, step, state, begin);
+    for (int begin = 0; begin < step.rows; begin += GROUP)
+      run_group(a, b, shared, step, state, begin);
   }
 }

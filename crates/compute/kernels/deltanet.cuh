@@ -35,16 +35,19 @@
 
 constexpr int GROUP = 16;  // rows whose products with the state are taken together
 constexpr int WARPS = FOLD_THREADS / 32;
-constexpr int VECTORS = 2 * GROUP;  // vector 2 n is the key of row n of the group, 2 n + 1 its query
+// Vector 2 n is the key of row n of the group, 2 n + 1 its query.
+constexpr int VECTORS = 2 * GROUP;
 constexpr int RECENT = 48;          // rows since an anchor, 47 at most, and the row itself
-constexpr int X_STRIDE = WARP_KEYS + 4;  // a warp's keys of a vector: four vectors side by side lie in different banks
+// A warp's keys of a vector: four vectors side by side lie in different banks.
+constexpr int X_STRIDE = WARP_KEYS + 4;
 
 extern __shared__ __align__(16) u8 shared_bytes[];
 
 // Sixteen bytes from global to shared memory, there after wait_for_copies.
 __device__ __forceinline__ void copy16(void* to, const void* from) {
 #if __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((u32)__cvta_generic_to_shared(to)), "l"(from)
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((u32)__cvta_generic_to_shared(to)),
+               "l"(from)
                : "memory");
 #else
   *(float4*)to = *(const float4*)from;
@@ -99,19 +102,22 @@ struct Earlier {
   const Block& b;
   __device__ __forceinline__ const float* key(int tap) const {
     const int width = a.layout.key_heads * a.layout.dim;
-    const float* row = tap >= 0 ? a.keys + (size_t)tap * width : b.tape + (u32)(-2 - tap) % TAPE_TOKENS * width;
+    const float* row =
+        tap >= 0 ? a.keys + (size_t)tap * width : b.tape + (u32)(-2 - tap) % TAPE_TOKENS * width;
     return row + b.key_head * a.layout.dim;
   }
   __device__ __forceinline__ const float* delta(int tap) const {
     const int width = a.layout.value_heads * a.layout.dim;
-    const float* row = tap >= 0 ? a.deltas + (size_t)tap * width
-                                : b.tape + a.layout.tape_deltas + (u32)(-2 - tap) % TAPE_TOKENS * width;
+    const float* row = tap >= 0
+                           ? a.deltas + (size_t)tap * width
+                           : b.tape + a.layout.tape_deltas + (u32)(-2 - tap) % TAPE_TOKENS * width;
     return row + b.head * a.layout.dim + b.column;
   }
   __device__ __forceinline__ float gate(int tap) const {
     const int width = a.layout.value_heads;
-    const float* row = tap >= 0 ? a.gates + (size_t)tap * width
-                                : b.tape + a.layout.tape_gates + (u32)(-2 - tap) % TAPE_TOKENS * width;
+    const float* row = tap >= 0
+                           ? a.gates + (size_t)tap * width
+                           : b.tape + a.layout.tape_gates + (u32)(-2 - tap) % TAPE_TOKENS * width;
     return row[b.head];
   }
 };
@@ -130,7 +136,8 @@ __device__ __forceinline__ float gate_of(const DeltaNetArgs& a, int row, int hea
 // ------------------------------------------------------------------ products and weights
 
 // dot += four columns of x times those of a key and a query.
-__device__ __forceinline__ void dot4(float2& dot, const float4& x, const float4& key, const float4& query) {
+__device__ __forceinline__ void dot4(float2& dot, const float4& x, const float4& key,
+                                     const float4& query) {
   dot.x = __fmaf_rn(x.x, key.x, dot.x);
   dot.y = __fmaf_rn(x.x, query.x, dot.y);
   dot.x = __fmaf_rn(x.y, key.y, dot.x);
@@ -165,20 +172,22 @@ __device__ __forceinline__ void copy_state(float (*to)[SLICE], const StateView& 
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
 #pragma unroll
   for (int k = lane / 8; k < WARP_KEYS; k += 4)
-    copy16(&to[k][tile_column()], state.at + (size_t)(warp * WARP_KEYS + k) * state.stride + tile_column());
+    copy16(&to[k][tile_column()],
+           state.at + (size_t)(warp * WARP_KEYS + k) * state.stride + tile_column());
 }
 
 // The warp's columns of the keys and queries of a group. row(n) is the pass's row, or less than 0
 // where the group has no row n: what lies there gives what nobody reads.
 template <class Row>
-__device__ __forceinline__ void copy_vectors(float (*to)[X_STRIDE], const DeltaNetArgs& a, const Block& b,
-                                             const Row& row) {
+__device__ __forceinline__ void copy_vectors(float (*to)[X_STRIDE], const DeltaNetArgs& a,
+                                             const Block& b, const Row& row) {
   const RecurrentLayout& l = a.layout;
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
 #pragma unroll
   for (int j = 0; j < VECTORS / 8; j++) {
     const int vector = lane / 4 + 8 * j, piece = 4 * (lane & 3), r = row(vector / 2);
-    const float* from = (vector & 1 ? a.q : a.keys) + ((size_t)max(r, 0) * l.key_heads + b.key_head) * l.dim;
+    const float* from =
+        (vector & 1 ? a.q : a.keys) + ((size_t)max(r, 0) * l.key_heads + b.key_head) * l.dim;
     if (r >= 0) copy16(&to[vector][piece], from + warp * WARP_KEYS + piece);
   }
 }
@@ -194,8 +203,8 @@ struct WarpDone {
   __device__ __forceinline__ void operator()() const { __syncwarp(); }
 };
 template <int COUNT, int UNROLL, class Done = WarpDone, class Wanted = AllVectors>
-__device__ __forceinline__ void through_state(float (*partial)[SLICE], const float (*state)[SLICE], const float* x,
-                                              int stride, const Done& done = Done(),
+__device__ __forceinline__ void through_state(float (*partial)[SLICE], const float (*state)[SLICE],
+                                              const float* x, int stride, const Done& done = Done(),
                                               const Wanted& wanted = Wanted()) {
   const int group = (threadIdx.x & 31) / 8;
   float4 sums[COUNT];
@@ -226,7 +235,8 @@ __device__ __forceinline__ void through_state(float (*partial)[SLICE], const flo
 // What the state gives to the warp's rows of a group of `count`, from row `first` on: sums
 // [row][key, query].
 template <class S>
-__device__ __forceinline__ void add_state(float (&sums)[2][2], const S& shared, int count, int dim, int first = 0) {
+__device__ __forceinline__ void add_state(float (&sums)[2][2], const S& shared, int count, int dim,
+                                          int first = 0) {
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, parts = dim / WARP_KEYS;
 #pragma unroll
   for (int k = 0; k < 2; k++) {
@@ -246,7 +256,8 @@ __device__ __forceinline__ void add_state(float (&sums)[2][2], const S& shared, 
 // What `entries` rows from earlier[first] on give, which are the same for both rows of the warp. A
 // second row that is not there gets anything, and is not used.
 template <class S>
-__device__ __forceinline__ void add_earlier(float (&sums)[2][2], const S& shared, int entries, int first = 0) {
+__device__ __forceinline__ void add_earlier(float (&sums)[2][2], const S& shared, int entries,
+                                            int first = 0) {
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
 #pragma unroll 8
   for (int i = 0; i < entries; i++) {
@@ -269,7 +280,8 @@ __device__ __forceinline__ void solve_rows(float (&d)[GROUP], const S& shared) {
     const u32 ancestors = shared.ancestors_of(n);
     float weights[GROUP];  // whatever lies there where the row is no ancestor
 #pragma unroll
-    for (int j = 0; j < n; j += 4) *(float4*)(weights + j) = *(const float4*)&shared.key_weights[n][j];
+    for (int j = 0; j < n; j += 4)
+      *(float4*)(weights + j) = *(const float4*)&shared.key_weights[n][j];
     float sum = known.x;
 #pragma unroll
     for (int j = 0; j < n; j++) sum = ancestors >> j & 1 ? __fmaf_rn(weights[j], d[j], sum) : sum;
@@ -301,6 +313,7 @@ __device__ __forceinline__ float output(const S& shared, const float* deltas, in
   const u32 ancestors = shared.ancestors_of(n);
 #pragma unroll
   for (int j = 0; j < GROUP - 1; j++)
-    if (ancestors >> j & 1) sum = __fmaf_rn(shared.query_weights[n][j], deltas[j * SLICE + lane], sum);
+    if (ancestors >> j & 1)
+      sum = __fmaf_rn(shared.query_weights[n][j], deltas[j * SLICE + lane], sum);
   return __fmaf_rn(shared.own[n], deltas[n * SLICE + lane], sum);
 }

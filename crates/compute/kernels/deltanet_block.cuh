@@ -44,7 +44,8 @@ struct __align__(16) DecodeShared {
   float2 sums[GROUP][SLICE];             // what is known of the sum for d, and v; later outputs
   float squares[2][GROUP][PARTS];        // from all blocks of the cluster
   u64 signals[SIGNALS];
-  const float* states[2];                // that rows of the first and the second step start from; null: zero
+  // That rows of the first and the second step start from; null: zero.
+  const float* states[2];
   int position;                          // of the first anchor
   u32 ancestors[GROUP];                  // rows inside the group that precede a row, a bit each
   float beta[GROUP], decay[GROUP], own[GROUP];
@@ -54,8 +55,10 @@ struct __align__(16) DecodeShared {
   // Of a row of the pass:
   u8 number[DECODE_ROWS];
   u8 counts[DECODE_ROWS];                // rows since its anchor
-  u8 recent[DECODE_ROWS][RECENT];        // those of them that are rows of the pass, behind those on the tape
-  const float* inputs[DECODE_ROWS][TAPS];  // of the convolution, the last one its own; null before the text
+  // Those of them that are rows of the pass, behind those on the tape.
+  u8 recent[DECODE_ROWS][RECENT];
+  // Of the convolution, the last one its own; null before the text.
+  const float* inputs[DECODE_ROWS][TAPS];
 };
 static_assert(sizeof(DecodeShared) == 92352, "as launched");
 
@@ -83,7 +86,8 @@ __device__ __forceinline__ void prefetch_line(const float* from) {
 // Four bytes, as copy16.
 __device__ __forceinline__ void copy4(float* to, const float* from) {
 #if __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"((u32)__cvta_generic_to_shared(to)), "l"(from)
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"((u32)__cvta_generic_to_shared(to)),
+               "l"(from)
                : "memory");
 #else
   *to = *from;

@@ -4,7 +4,8 @@
 #include "deltanet_block.cuh"
 
 // Where an input of the convolution lies, or nothing before the text.
-__device__ __forceinline__ const float* input_of(const DecodeArgs& args, const float* tape, int tap) {
+__device__ __forceinline__ const float* input_of(const DecodeArgs& args, const float* tape,
+                                                 int tap) {
   const RecurrentLayout& l = args.net.layout;
   if (tap >= 0) return args.inputs + (size_t)tap * l.channels;
   return tap < -1 ? tape + l.tape_inputs + (u32)(-2 - tap) % TAPS * l.channels : nullptr;
@@ -16,13 +17,14 @@ __device__ __forceinline__ float2 add2(const float2& x, const float2& y) {
 
 // Asks for what was committed: states, and of the tape deltas, gates and, for the block's share of
 // the products, keys.
-__device__ __forceinline__ void load_committed(DecodeShared& shared, const RecurrentLayout& l, const Block& b,
-                                               const Group& g) {
+__device__ __forceinline__ void load_committed(DecodeShared& shared, const RecurrentLayout& l,
+                                               const Block& b, const Group& g) {
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, position = shared.position;
   if (warp * WARP_KEYS < l.dim) {
     const float* first = shared.states[g.split == 0];
     if (first) copy_state(shared.loaded[warp].state, {first, l.dim});
-    if (g.split > 0 && g.split < g.count) copy_state(shared.next_state[warp], {shared.states[1], l.dim});
+    if (g.split > 0 && g.split < g.count)
+      copy_state(shared.next_state[warp], {shared.states[1], l.dim});
   }
   const auto slot = [&](int i) { return (u32)(position + i) % TAPE_TOKENS; };
   const float* const deltas = b.tape + l.tape_deltas + b.head * l.dim + b.column + tile_column();
@@ -36,20 +38,23 @@ __device__ __forceinline__ void load_committed(DecodeShared& shared, const Recur
       copy16(tape_key(shared, i) + 4 * (lane ^ (i & 7)), keys + slot(i) * l.key_heads * l.dim);
   }
   const int i = threadIdx.x;
-  if (i < g.tape) copy4(&shared.tape_gates[i], b.tape + l.tape_gates + slot(i) * l.value_heads + b.head);
+  if (i < g.tape)
+    copy4(&shared.tape_gates[i], b.tape + l.tape_gates + slot(i) * l.value_heads + b.head);
 }
 
 // Queries (even warps) or keys (odd ones), given their weights: of few rows all, else the block's
 // share to all blocks of the cluster.
-__device__ __forceinline__ void convolve_heads(const DecodeArgs& args, DecodeShared& shared, float* keys,
-                                               const Block& b, const Group& g, const float4 (&weight)[TAPS]) {
+__device__ __forceinline__ void convolve_heads(const DecodeArgs& args, DecodeShared& shared,
+                                               float* keys, const Block& b, const Group& g,
+                                               const float4 (&weight)[TAPS]) {
   const RecurrentLayout& l = args.net.layout;
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, kind = warp & 1, slices = gridDim.x;
   const bool active = 4 * lane < l.dim;
   const int channel = (kind * l.key_heads + b.key_head) * l.dim + 4 * lane;
   const int shares = g.count > ALONE ? slices : 1;
   const float4 zero = make_float4(0.f, 0.f, 0.f, 0.f);
-  for (int n = (shares > 1 ? blockIdx.x : 0) + warp / 2 * shares; n < g.count; n += WARPS / 2 * shares) {
+  for (int n = (shares > 1 ? blockIdx.x : 0) + warp / 2 * shares; n < g.count;
+       n += WARPS / 2 * shares) {
     const int row = shared.rows[g.local + n];
     float4 x[TAPS];
 #pragma unroll
@@ -77,8 +82,8 @@ __device__ __forceinline__ void convolve_heads(const DecodeArgs& args, DecodeSha
 
 // Products of the block's share of the group's rows with the keys on their lists, to all blocks of
 // the cluster. A lane has an entry of a row's list, and sums by piece of 16 bytes modulo eight.
-__device__ __forceinline__ void share_products(const DeltaNetArgs& a, DecodeShared& shared, const float* keys,
-                                               const Group& g) {
+__device__ __forceinline__ void share_products(const DeltaNetArgs& a, DecodeShared& shared,
+                                               const float* keys, const Group& g) {
   const int slices = gridDim.x;
 #pragma unroll 1
   for (int pair = threadIdx.x; ; pair += FOLD_THREADS) {
@@ -104,8 +109,8 @@ __device__ __forceinline__ void share_products(const DeltaNetArgs& a, DecodeShar
       for (int c = 0; c < a.layout.dim; c += 32)
 #pragma unroll
         for (int j = half; j < half + 4; j++)
-          dot4(dots[j], *(const float4*)(from + c + 4 * (j ^ turned)), *(const float4*)(key + c + 4 * j),
-               *(const float4*)(query + c + 4 * j));
+          dot4(dots[j], *(const float4*)(from + c + 4 * (j ^ turned)),
+               *(const float4*)(key + c + 4 * j), *(const float4*)(query + c + 4 * j));
     // Other forms add the zeros behind a head of fewer columns: no zero is below zero then.
     if (a.layout.dim < MAX_DIM) {
 #pragma unroll
@@ -124,7 +129,8 @@ __device__ __forceinline__ void share_products(const DeltaNetArgs& a, DecodeShar
 // the results go and behind. A state that is not there gives what nobody reads. All of the block
 // come here: before the first result is stored they are done with the tape's keys, which lie there
 // too.
-__device__ __forceinline__ void through_states(DecodeShared& shared, const float* keys, const Group& g, int dim) {
+__device__ __forceinline__ void through_states(DecodeShared& shared, const float* keys,
+                                               const Group& g, int dim) {
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
   float (*const partial)[SLICE] = shared.partial[warp];
   const float (*const state)[SLICE] = shared.loaded[warp].state;
@@ -142,12 +148,13 @@ __device__ __forceinline__ void through_states(DecodeShared& shared, const float
     for (int i = g.count > GROUP / 2 ? 3 : 1; i >= 0; i--) {
       const int begin = i / 2 * GROUP / 2;
       const bool next = i % 2 == 0;
-      through_state<4, 1>(partial + 2 * begin, next ? shared.next_state[warp] : state, x + begin * KEY_STRIDE,
-                          2 * KEY_STRIDE, WarpDone(),
+      through_state<4, 1>(partial + 2 * begin, next ? shared.next_state[warp] : state,
+                          x + begin * KEY_STRIDE, 2 * KEY_STRIDE, WarpDone(),
                           [&](int vector) { return (begin + vector / 2 >= g.split) == next; });
     }
   } else if (g.count > GROUP / 2) {
-    through_state<8, 1>(partial, state, x, 2 * KEY_STRIDE, all_done);  // unrolled it would not fit the registers
+    // Unrolled it would not fit the registers.
+    through_state<8, 1>(partial, state, x, 2 * KEY_STRIDE, all_done);
   } else if (g.count > 2) {
     through_state<4, 2>(partial, state, x, 2 * KEY_STRIDE, all_done);
   } else {

@@ -12,7 +12,8 @@
 
 KERNEL(deltanet_products, 128, DeltaNetArgs, 128) {
   launch_dependents();
-  constexpr int CHUNKS = MAX_DIM / 32, ENTRIES = 4;  // eight lanes share a key; a warp has 16 entries of the list
+  // Eight lanes share a key; a warp has 16 entries of the list.
+  constexpr int CHUNKS = MAX_DIM / 32, ENTRIES = 4;
   const RecurrentLayout& l = a.layout;
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, part = lane & 7;
   const int head = blockIdx.x, width = l.key_heads * l.dim;
@@ -31,9 +32,11 @@ KERNEL(deltanet_products, 128, DeltaNetArgs, 128) {
   if ((int)blockIdx.y * rows_per < end) read_list(blockIdx.y * rows_per);
   for (int row = blockIdx.y * rows_per; row < end; row++) {
     const int value_head = head + threadIdx.x * l.key_heads;
-    if (value_head < l.value_heads) a.gates[row * l.value_heads + value_head] = gate_of(a, row, value_head);
+    if (value_head < l.value_heads)
+      a.gates[row * l.value_heads + value_head] = gate_of(a, row, value_head);
     const int listed = count;
-    const float* tape = a.pass.sequences[a.pass.sequence_of[row]].tape + (size_t)a.layer * l.tape_layer;
+    const float* tape =
+        a.pass.sequences[a.pass.sequence_of[row]].tape + (size_t)a.layer * l.tape_layer;
     const float* from[ENTRIES];
 #pragma unroll
     for (int j = 0; j < ENTRIES; j++) {
@@ -48,7 +51,8 @@ KERNEL(deltanet_products, 128, DeltaNetArgs, 128) {
     for (int c = 0; c < CHUNKS; c++) {
       const size_t at = (size_t)row * width + head * l.dim + 4 * part + 32 * c;
       key[c] = query[c] = zero;
-      if (32 * c < l.dim) key[c] = *(const float4*)(a.keys + at), query[c] = *(const float4*)(a.q + at);
+      if (32 * c < l.dim)
+        key[c] = *(const float4*)(a.keys + at), query[c] = *(const float4*)(a.q + at);
 #pragma unroll
       for (int j = 0; j < ENTRIES; j++) {
         keys[j][c] = zero;
@@ -98,7 +102,8 @@ KERNEL(deltanet_gate, 64, DeltaNetArgs, 128) {
 #pragma unroll
   for (int i = 0; i < 8; i++) squares = __fmaf_rn(o[i], o[i], squares);
 #pragma unroll
-  for (int step = 8; step > 0; step /= 2) squares = __fadd_rn(squares, __shfl_xor_sync(ALL_LANES, squares, step));
+  for (int step = 8; step > 0; step /= 2)
+    squares = __fadd_rn(squares, __shfl_xor_sync(ALL_LANES, squares, step));
   const float factor = 1.f / sqrtf(squares / (float)l.dim + a.eps);
   float y[8];
 #pragma unroll

@@ -45,8 +45,8 @@ struct PromptRows {
 };
 
 // Issues the loads of the group of `count` rows from `row` on.
-__device__ __forceinline__ void fetch_ahead(Ahead& ahead, const DeltaNetArgs& a, const Block& b, PromptShared& shared,
-                                            int row, int count) {
+__device__ __forceinline__ void fetch_ahead(Ahead& ahead, const DeltaNetArgs& a, const Block& b,
+                                            PromptShared& shared, int row, int count) {
   const RecurrentLayout& l = a.layout;
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
   if (warp * WARP_KEYS < l.dim)
@@ -57,7 +57,8 @@ __device__ __forceinline__ void fetch_ahead(Ahead& ahead, const DeltaNetArgs& a,
     const int own = row + warp + k * WARPS;
     ahead.beta[k] = ahead.value[k] = 0.f;
     if (warp + k * WARPS >= count) continue;
-    const float* products = a.products + ((size_t)own * l.key_heads + b.key_head) * 2 * TAPE_TOKENS + lane;
+    const float* products =
+        a.products + ((size_t)own * l.key_heads + b.key_head) * 2 * TAPE_TOKENS + lane;
 #pragma unroll
     for (int part = 0; part < 2; part++) {
       // What lies behind the list's end is not used.
@@ -70,7 +71,8 @@ __device__ __forceinline__ void fetch_ahead(Ahead& ahead, const DeltaNetArgs& a,
 }
 
 // Weighs the rows on the list of row n of the group, of which `outside` come before the group.
-__device__ __forceinline__ void weigh_ahead(const Ahead& ahead, PromptShared& shared, int n, int half, int outside) {
+__device__ __forceinline__ void weigh_ahead(const Ahead& ahead, PromptShared& shared, int n,
+                                            int half, int outside) {
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, listed = outside + n;
   float gates[2], sums[2];
 #pragma unroll
@@ -108,7 +110,8 @@ KERNEL(deltanet_prompt, 128, DeltaNetArgs, FOLD_THREADS, 2) {
   wait_for_inputs();
   const Sequence& sequence = a.pass.sequences[blockIdx.z];
   Block b = this_block(a);
-  const int committed = sequence.committed, first_row = sequence.first_row, end = committed + sequence.rows;
+  const int committed = sequence.committed, first_row = sequence.first_row,
+            end = committed + sequence.rows;
   if (committed == end) return;
   const int newest = committed / ANCHOR_TOKENS * ANCHOR_TOKENS;
   // The anchor of a position lies 16 to 47 tokens before it, or at the beginning.
@@ -126,7 +129,8 @@ KERNEL(deltanet_prompt, 128, DeltaNetArgs, FOLD_THREADS, 2) {
     if (anchor > newest) {
       float4 tile[4];
       load_tile(tile, StateView{has_state ? shared.state[0][0] : nullptr, SLICE}, l.dim);
-      fold(tile, PromptRows{Earlier{a, b}, shared, anchor - ANCHOR_TOKENS, committed, first_row}, l.dim, shared.fold);
+      fold(tile, PromptRows{Earlier{a, b}, shared, anchor - ANCHOR_TOKENS, committed, first_row},
+           l.dim, shared.fold);
       store_tile(tile, shared.state[0][0], SLICE, l.dim);
       has_state = true;
     } else {
@@ -143,14 +147,16 @@ KERNEL(deltanet_prompt, 128, DeltaNetArgs, FOLD_THREADS, 2) {
         *(float4*)&shared.earlier[i][tile_column()] =
             *(const float4*)&shared.earlier[i + ANCHOR_TOKENS][tile_column()];
       }
-      if (threadIdx.x < GROUP) shared.gates[threadIdx.x] = shared.gates[threadIdx.x + ANCHOR_TOKENS];
+      if (threadIdx.x < GROUP)
+        shared.gates[threadIdx.x] = shared.gates[threadIdx.x + ANCHOR_TOKENS];
     }
     __syncthreads();
 
     const int stop = min(anchor + RECENT, end);
     for (; begin < stop; begin += GROUP) {
       b.renew();
-      const int count = min(GROUP, stop - begin), outside = begin - anchor, row = first_row + begin - committed;
+      const int count = min(GROUP, stop - begin), outside = begin - anchor,
+                row = first_row + begin - committed;
       if (warp < count) weigh_ahead(ahead, shared, warp, 0, outside);
       if (warp + WARPS < count) weigh_ahead(ahead, shared, warp + WARPS, 1, outside);
       const float gate = ahead.gate;
@@ -159,14 +165,15 @@ KERNEL(deltanet_prompt, 128, DeltaNetArgs, FOLD_THREADS, 2) {
       if (has_state && warp * WARP_KEYS < l.dim) {
         // Eight rows at a time: sixteen would read the state once less and not fit the registers.
         for (int begin = 0; begin < 2 * count; begin += GROUP)
-          through_state<4, 2>(shared.partial[warp] + begin, shared.state[warp], shared.x[warp][begin + lane / 8],
-                              4 * X_STRIDE);
+          through_state<4, 2>(shared.partial[warp] + begin, shared.state[warp],
+                              shared.x[warp][begin + lane / 8], 4 * X_STRIDE);
       }
       __syncthreads();
       if (warp == WARPS - 1 && lane < count) shared.gates[outside + lane] = gate;
       const int next = begin + count;
       if (next < end) {
-        const int next_stop = next < anchor + RECENT ? stop : min(anchor + ANCHOR_TOKENS + RECENT, end);
+        const int next_stop =
+            next < anchor + RECENT ? stop : min(anchor + ANCHOR_TOKENS + RECENT, end);
         fetch_ahead(ahead, a, b, shared, row + count, min(GROUP, next_stop - next));
       }
 

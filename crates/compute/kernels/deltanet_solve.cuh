@@ -17,7 +17,8 @@ struct Weigher {
     float gates[2][2];
 #pragma unroll
     for (int r = 0; r < 2; r++) {
-      const int n = min(warp + r * WARPS, g.count - 1), on_tape = g.on_tape(n), row = shared.rows[g.local + n];
+      const int n = min(warp + r * WARPS, g.count - 1), on_tape = g.on_tape(n),
+                row = shared.rows[g.local + n];
       listed[r] = shared.counts[row];
 #pragma unroll
       for (int k = 0; k < 2; k++) {
@@ -25,8 +26,10 @@ struct Weigher {
         number[r][k] = -1;
         gates[r][k] = 0.f;
         if (i <= listed[r]) {
-          if (i >= on_tape) number[r][k] = i < listed[r] ? shared.number[shared.recent[row][i]] : g.local + n;
-          gates[r][k] = i < on_tape ? shared.tape_gates[i + g.before(n)] : shared.gates[number[r][k]];
+          if (i >= on_tape)
+            number[r][k] = i < listed[r] ? shared.number[shared.recent[row][i]] : g.local + n;
+          gates[r][k] =
+              i < on_tape ? shared.tape_gates[i + g.before(n)] : shared.gates[number[r][k]];
         }
       }
     }
@@ -52,7 +55,8 @@ struct Weigher {
       const bool before = i < listed[r] && inside < 0;
       if (i <= listed[r]) {
         const float2 product = shared.weights[n][i];
-        const float2 weight = make_float2(__fmul_rn(product.x, decay[r][k]), __fmul_rn(product.y, decay[r][k]));
+        const float2 weight =
+            make_float2(__fmul_rn(product.x, decay[r][k]), __fmul_rn(product.y, decay[r][k]));
         if (before) {
           shared.weights[n][i] = weight;
         } else if (i < listed[r]) {
@@ -71,8 +75,8 @@ struct Weigher {
 };
 
 // What the state gives to the warp's rows from row `first` on: [row][key, query].
-__device__ __forceinline__ void add_states(float (&sums)[2][2], const DecodeShared& shared, const Group& g, int dim,
-                                           int first) {
+__device__ __forceinline__ void add_states(float (&sums)[2][2], const DecodeShared& shared,
+                                           const Group& g, int dim, int first) {
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, parts = dim / WARP_KEYS;
 #pragma unroll
   for (int r = 0; r < 2; r++) {
@@ -86,7 +90,8 @@ __device__ __forceinline__ void add_states(float (&sums)[2][2], const DecodeShar
 #pragma unroll
     for (int w = 0; w < WARPS; w++)
 #pragma unroll
-      for (int x = 0; x < 2; x++) sums[r][x] = w < parts ? __fadd_rn(sums[r][x], part[w][x]) : sums[r][x];
+      for (int x = 0; x < 2; x++)
+        sums[r][x] = w < parts ? __fadd_rn(sums[r][x], part[w][x]) : sums[r][x];
 #pragma unroll
     for (int x = 0; x < 2; x++) sums[r][x] = __fmul_rn(sums[r][x], shared.decay[n]);
   }
@@ -95,7 +100,8 @@ __device__ __forceinline__ void add_states(float (&sums)[2][2], const DecodeShar
 // What the tape gives to one or both of the warp's rows: `entries` rows from earlier[first] on.
 // [row][key, query].
 template <bool FIRST, bool SECOND>
-__device__ __forceinline__ void add_tape(float (&sums)[2][2], const DecodeShared& shared, int entries, int first) {
+__device__ __forceinline__ void add_tape(float (&sums)[2][2], const DecodeShared& shared,
+                                         int entries, int first) {
   constexpr int STEP = 8;  // loads go beyond the end, sums do not
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
 #pragma unroll 1
@@ -108,7 +114,8 @@ __device__ __forceinline__ void add_tape(float (&sums)[2][2], const DecodeShared
     for (int r = 0; r < 2; r++)
 #pragma unroll
       for (int i = 0; i < STEP; i += 2)
-        if (r ? SECOND : FIRST) weights[r][i / 2] = *(const float4*)&shared.weights[warp + r * WARPS][begin + i];
+        if (r ? SECOND : FIRST)
+          weights[r][i / 2] = *(const float4*)&shared.weights[warp + r * WARPS][begin + i];
 #pragma unroll
     for (int i = 0; i < STEP; i++)
 #pragma unroll
@@ -124,8 +131,9 @@ __device__ __forceinline__ void add_tape(float (&sums)[2][2], const DecodeShared
 
 // What rows of earlier groups give to the warp's r-th row, n of the group: those between the tape
 // and the group.
-__device__ __forceinline__ void add_groups(float (&sums)[2], const DecodeShared& shared, const float* deltas,
-                                           const Weigher& weigher, int n, int r, int begin) {
+__device__ __forceinline__ void add_groups(float (&sums)[2], const DecodeShared& shared,
+                                           const float* deltas, const Weigher& weigher, int n,
+                                           int r, int begin) {
   constexpr int STEP = 4;
   const int lane = threadIdx.x & 31;
 #pragma unroll 1
@@ -135,7 +143,8 @@ __device__ __forceinline__ void add_groups(float (&sums)[2], const DecodeShared&
 #pragma unroll
     for (int i = 0; i < STEP; i++) {
       const int at = min(begin + i, RECENT - 1);
-      const int number = __shfl_sync(ALL_LANES, at < 32 ? weigher.number[r][0] : weigher.number[r][1], at & 31);
+      const int number =
+          __shfl_sync(ALL_LANES, at < 32 ? weigher.number[r][0] : weigher.number[r][1], at & 31);
       delta[i] = deltas[max(number, 0) * SLICE + lane];
       weights[i] = shared.weights[n][at];
     }
@@ -153,8 +162,8 @@ __device__ __forceinline__ void add_groups(float (&sums)[2], const DecodeShared&
 // and they do not wait for each other.
 constexpr int HALF = GROUP / 2;
 template <int BEGIN>
-__device__ __forceinline__ void solve_half(float (&d)[HALF], const DecodeShared& shared, float* deltas, int count,
-                                           u32 ancestors) {
+__device__ __forceinline__ void solve_half(float (&d)[HALF], const DecodeShared& shared,
+                                           float* deltas, int count, u32 ancestors) {
   const int lane = threadIdx.x & 31;
   float sum[HALF], v[HALF];
 #pragma unroll
@@ -168,9 +177,11 @@ __device__ __forceinline__ void solve_half(float (&d)[HALF], const DecodeShared&
     float weights[HALF];  // whatever lies there where row j is no ancestor
 #pragma unroll
     for (int n = 0; n < HALF; n += 4)
-      if (n + 4 > first) *(float4*)(weights + n) = *(const float4*)&shared.key_weights[j][BEGIN + n];
+      if (n + 4 > first)
+        *(float4*)(weights + n) = *(const float4*)&shared.key_weights[j][BEGIN + n];
 #pragma unroll
-    for (int n = first; n < HALF; n++) sum[n] = descendants >> n & 1 ? __fmaf_rn(weights[n], x, sum[n]) : sum[n];
+    for (int n = first; n < HALF; n++)
+      sum[n] = descendants >> n & 1 ? __fmaf_rn(weights[n], x, sum[n]) : sum[n];
   };
   if (BEGIN > 0) {
 #pragma unroll
@@ -201,14 +212,16 @@ __device__ __forceinline__ void solve_group(float* deltas, const DecodeShared& s
 // o of row n of the group, a column a lane: `sum` and what the row itself and the rows before it in
 // the group give, of which there are at most BEFORE.
 template <int BEFORE>
-__device__ __forceinline__ float output_of(const DecodeShared& shared, const float* deltas, int n, float sum) {
+__device__ __forceinline__ float output_of(const DecodeShared& shared, const float* deltas, int n,
+                                           float sum) {
   const int lane = threadIdx.x & 31;
   const u32 ancestors = shared.ancestors[n];
   const float own = shared.own[n], last = deltas[n * SLICE + lane];
   if (ancestors) {
     float weights[BEFORE], delta[BEFORE];  // whatever lies there where row j is no ancestor
 #pragma unroll
-    for (int j = 0; j < BEFORE; j += 4) *(float4*)(weights + j) = *(const float4*)&shared.query_weights[n][j];
+    for (int j = 0; j < BEFORE; j += 4)
+      *(float4*)(weights + j) = *(const float4*)&shared.query_weights[n][j];
 #pragma unroll
     for (int j = 0; j < BEFORE - 1; j++) delta[j] = deltas[j * SLICE + lane];
 #pragma unroll

@@ -36,7 +36,8 @@ constexpr int BINS = 2048;
 constexpr int BIN_BITS = 11;
 constexpr int PER_THREAD = BINS / THREADS;
 constexpr int LISTED = 1024;
-constexpr float BINS_PER_TEMPERATURE = 64.f;  // masses are 0 from 31 temperatures on, where 1984 bins end
+// Masses are 0 from 31 temperatures on, where 1984 bins end.
+constexpr float BINS_PER_TEMPERATURE = 64.f;
 constexpr float ONE = 17592186044416.f;       // 2^44, the mass of the best token
 
 struct Draw {
@@ -128,9 +129,13 @@ struct Row {
   float highest, temperature, min_p;
   float bins;          // of the first histogram to a logit
 
-  __device__ __forceinline__ float distance(float logit) const { return (highest - logit) / temperature; }
+  __device__ __forceinline__ float distance(float logit) const {
+    return (highest - logit) / temperature;
+  }
 
-  __device__ __forceinline__ u64 mass(float logit) const { return (u64)(expf(-distance(logit)) * ONE); }
+  __device__ __forceinline__ u64 mass(float logit) const {
+    return (u64)(expf(-distance(logit)) * ONE);
+  }
 
   // Of a token that is drawn from.
   __device__ __forceinline__ u64 kept_mass(float logit, u32 id, u64 floor) const {
@@ -202,7 +207,8 @@ __device__ __forceinline__ u64 sum_before(u64 v, u64& total, Shared& s) {
 template <bool MASS> __device__ __forceinline__ void find_bin(u64& wanted, float share, Shared& s) {
   const int blocks = cluster_blocks(), mine = threadIdx.x * PER_THREAD;
   const auto value = [&](int bin, int r) -> u64 {
-    return MASS ? (u64)*in_block(&s.high[bin], r) << 32 | *in_block(&s.low[bin], r) : *in_block(&s.count[bin], r);
+    return MASS ? (u64)*in_block(&s.high[bin], r) << 32 | *in_block(&s.low[bin], r)
+                : *in_block(&s.count[bin], r);
   };
   u64 sum = 0, total;
 #pragma unroll 1
@@ -223,7 +229,8 @@ template <bool MASS> __device__ __forceinline__ void find_bin(u64& wanted, float
       u64 here = 0;
       u32 members = 0;
 #pragma unroll 1
-      for (int r = 0; r < blocks; r++) here += value(bin, r), members += *in_block(&s.count[bin], r);
+      for (int r = 0; r < blocks; r++)
+        here += value(bin, r), members += *in_block(&s.count[bin], r);
       if (wanted <= before + here) {
         s.bin = bin;
         s.members = members;
@@ -258,7 +265,8 @@ __device__ __forceinline__ void sort_list(u32 n, Shared& s) {
 
 // The lowest word of the fewest best tokens from `floor` on that are `wanted` in number or, with
 // MASS, make up `share` of their mass.
-template <bool MASS> __device__ u64 narrow(const Row& row, u64 floor, u64 wanted, float share, Shared& s) {
+template <bool MASS>
+__device__ u64 narrow(const Row& row, u64 floor, u64 wanted, float share, Shared& s) {
   const int rank = cluster_rank(), blocks = cluster_blocks();
   bool first = true;       // bins by distance; afterwards by bits of the words from `low` to `high`
   u64 low = 0, high = 0;
@@ -324,7 +332,8 @@ template <bool MASS> __device__ u64 narrow(const Row& row, u64 floor, u64 wanted
   Shared* owner = in_block(&s, 0);
   row.each([&](u32 id, float logit) {
     const u64 word = word_of(logit, id);
-    if (word >= floor && bin_of(logit, word) == chosen) owner->list[atomicAdd(&owner->listed, 1u)] = word;
+    if (word >= floor && bin_of(logit, word) == chosen)
+      owner->list[atomicAdd(&owner->listed, 1u)] = word;
   });
   cluster_sync();
   if (rank == 0) {
@@ -383,7 +392,9 @@ __device__ void pick(const Row& row, u64 floor, u64 number, u32* token, int voca
 #pragma unroll 1
     for (int tile = first; tile < end; tile += 4 * THREADS) {
       const int mine = tile + 4 * threadIdx.x;
-      const auto mass = [&](int id) { return id < end ? row.kept_mass(row.logits[id], id, floor) : 0ull; };
+      const auto mass = [&](int id) {
+        return id < end ? row.kept_mass(row.logits[id], id, floor) : 0ull;
+      };
       u64 four = 0, tile_total;
 #pragma unroll 1
       for (int i = 0; i < 4; i++) four += mass(mine + i);
@@ -424,7 +435,8 @@ KERNEL(draw, 64, DrawArgs, THREADS, 2) {
   u32 first_bad = 0xffffffffu;
   u64 best = 0;
   row.each([&](u32 id, float logit) {
-    if ((__float_as_uint(logit) & 0x7f800000u) == 0x7f800000u) first_bad = id < first_bad ? id : first_bad;
+    if ((__float_as_uint(logit) & 0x7f800000u) == 0x7f800000u)
+      first_bad = id < first_bad ? id : first_bad;
     const u64 word = word_of(logit, id);
     best = word > best ? word : best;
   });
@@ -458,7 +470,9 @@ KERNEL(draw, 64, DrawArgs, THREADS, 2) {
   row.highest = logit_of(best);
   row.bins = fminf(BINS_PER_TEMPERATURE / settings.temperature, 3e38f);
   u64 floor = 0;
-  if (settings.top_k > 0 && settings.top_k < a.vocab) floor = narrow<false>(row, floor, settings.top_k, -1.f, s);
+  if (settings.top_k > 0 && settings.top_k < a.vocab)
+    floor = narrow<false>(row, floor, settings.top_k, -1.f, s);
   if (settings.top_p < 1.f) floor = narrow<true>(row, floor, 0, settings.top_p, s);
-  pick(row, floor, philox(settings.seed, settings.choice, settings.position), a.tokens + r, a.vocab, s);
+  pick(row, floor, philox(settings.seed, settings.choice, settings.position), a.tokens + r, a.vocab,
+       s);
 }

@@ -5,14 +5,29 @@
 // memory latency. A thread decodes 4 columns, which share their scales. Launch: grid [rows,
 // ceil(cols / 1024)], block 256, no shared memory. cols is a multiple of 32.
 #include "forerun.cuh"
+#include "iq3.cuh"
 
 enum TableType {
-  TABLE_F32 = 0, TABLE_F16 = 1, TABLE_Q4_0 = 2, TABLE_Q4_1 = 3, TABLE_Q5_0 = 6, TABLE_Q5_1 = 7, TABLE_Q8_0 = 8,
-  TABLE_Q2_K = 10, TABLE_Q3_K = 11, TABLE_Q4_K = 12, TABLE_Q5_K = 13, TABLE_Q6_K = 14, TABLE_IQ4_NL = 20,
-  TABLE_IQ4_XS = 23, TABLE_BF16 = 30,
+  TABLE_F32 = 0,
+  TABLE_F16 = 1,
+  TABLE_Q4_0 = 2,
+  TABLE_Q4_1 = 3,
+  TABLE_Q5_0 = 6,
+  TABLE_Q5_1 = 7,
+  TABLE_Q8_0 = 8,
+  TABLE_Q2_K = 10,
+  TABLE_Q3_K = 11,
+  TABLE_Q4_K = 12,
+  TABLE_Q5_K = 13,
+  TABLE_Q6_K = 14,
+  TABLE_IQ4_NL = 20,
+  TABLE_IQ3_S = 21,
+  TABLE_IQ4_XS = 23,
+  TABLE_BF16 = 30,
 };
 
-__constant__ signed char IQ4_VALUES[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+__constant__ signed char IQ4_VALUES[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
+                                           1,    13,   25,  38,  53,  69,  89,  113};
 
 __device__ __forceinline__ float half_at(const u8* p) { return __half2float(*(const __half*)p); }
 
@@ -35,7 +50,8 @@ __device__ __forceinline__ void decode4(int type, const u8* row, int col, float 
       for (int j = 0; j < 4; j++) y[j] = half_at(row + 2 * (col + j));
       break;
     case TABLE_BF16:
-      for (int j = 0; j < 4; j++) y[j] = __uint_as_float((u32)((const unsigned short*)row)[col + j] << 16);
+      for (int j = 0; j < 4; j++)
+        y[j] = __uint_as_float((u32)((const unsigned short*)row)[col + j] << 16);
       break;
     case TABLE_Q4_0: case TABLE_Q4_1: case TABLE_IQ4_NL: {
       const u8* b = row + (col >> 5) * (type == TABLE_Q4_1 ? 20 : 18);
@@ -43,7 +59,9 @@ __device__ __forceinline__ void decode4(int type, const u8* row, int col, float 
       const float d = half_at(b);
       for (int j = 0; j < 4; j++) {
         const int q = qs[j] >> high & 15;
-        y[j] = type == TABLE_Q4_0 ? d * (q - 8) : type == TABLE_Q4_1 ? d * q + half_at(b + 2) : d * IQ4_VALUES[q];
+        y[j] = type == TABLE_Q4_0   ? d * (q - 8)
+               : type == TABLE_Q4_1 ? d * q + half_at(b + 2)
+                                    : d * IQ4_VALUES[q];
       }
       break;
     }
@@ -52,7 +70,8 @@ __device__ __forceinline__ void decode4(int type, const u8* row, int col, float 
       const u8* qh = b + (type == TABLE_Q5_0 ? 2 : 4);
       const float d = half_at(b);
       for (int j = 0; j < 4; j++) {
-        const int q = (qh[4 + (i & 15) + j] >> high & 15) | (qh[(i + j) >> 3] >> ((i + j) & 7) & 1) << 4;
+        const int q = (qh[4 + (i & 15) + j] >> high & 15) | (qh[(i + j) >> 3] >> ((i + j) & 7) & 1)
+                                                                << 4;
         y[j] = type == TABLE_Q5_0 ? d * (q - 16) : d * q + half_at(b + 2);
       }
       break;
@@ -67,13 +86,15 @@ __device__ __forceinline__ void decode4(int type, const u8* row, int col, float 
       const u8* b = row + (col >> 8) * 84;
       const u8 scale = b[e >> 4];
       const float d = half_at(b + 80) * (scale & 15), min = half_at(b + 82) * (scale >> 4);
-      for (int j = 0; j < 4; j++) y[j] = d * (b[16 + 32 * (e >> 7) + i + j] >> (2 * (sub & 3)) & 3) - min;
+      for (int j = 0; j < 4; j++)
+        y[j] = d * (b[16 + 32 * (e >> 7) + i + j] >> (2 * (sub & 3)) & 3) - min;
       break;
     }
     case TABLE_Q3_K: {
       const u8* b = row + (col >> 8) * 110;
       const int s = e >> 4;
-      const int scale = (b[96 + (s & 7)] >> (4 * (s >> 3)) & 15) | (b[104 + (s & 3)] >> (2 * (s >> 2)) & 3) << 4;
+      const int scale =
+          (b[96 + (s & 7)] >> (4 * (s >> 3)) & 15) | (b[104 + (s & 3)] >> (2 * (s >> 2)) & 3) << 4;
       const float d = half_at(b + 108) * (scale - 32);
       for (int j = 0; j < 4; j++) {
         const int low = b[32 + 32 * (e >> 7) + i + j] >> (2 * (sub & 3)) & 3;
@@ -90,7 +111,8 @@ __device__ __forceinline__ void decode4(int type, const u8* row, int col, float 
       const float d = half_at(b) * scale;
       min *= half_at(b + 2);
       for (int j = 0; j < 4; j++) {
-        const int q = (qs[j] >> (4 * (sub & 1)) & 15) | (five ? (b[16 + i + j] >> sub & 1) << 4 : 0);
+        const int q =
+            (qs[j] >> (4 * (sub & 1)) & 15) | (five ? (b[16 + i + j] >> sub & 1) << 4 : 0);
         y[j] = d * q - min;
       }
       break;
@@ -106,11 +128,25 @@ __device__ __forceinline__ void decode4(int type, const u8* row, int col, float 
       }
       break;
     }
+    case TABLE_IQ3_S: {
+      const u8* b = row + (col >> 8) * 110;
+      const int four = e >> 2;  // of which the block has 64
+      const float d = half_at(b) * (2 * (b[106 + (sub >> 1)] >> (4 * (sub & 1)) & 15) + 1);
+      const int entry = IQ3_GRID[b[2 + four] | (b[66 + sub] >> (four & 7) & 1) << 8];
+      const int signs = b[74 + (e >> 3)] >> (e & 4);
+      for (int j = 0; j < 4; j++) {
+        const int magnitude = 2 * (entry >> (9 - 3 * j) & 7) + 1;
+        y[j] = d * (signs >> j & 1 ? -magnitude : magnitude);
+      }
+      break;
+    }
     case TABLE_IQ4_XS: {
       const u8* b = row + (col >> 8) * 136;
-      const int scale = (b[4 + (sub >> 1)] >> (4 * (sub & 1)) & 15) | (b[2 + (sub >> 2)] >> (2 * (sub & 3)) & 3) << 4;
+      const int scale = (b[4 + (sub >> 1)] >> (4 * (sub & 1)) & 15) |
+                        (b[2 + (sub >> 2)] >> (2 * (sub & 3)) & 3) << 4;
       const float d = half_at(b) * (scale - 32);
-      for (int j = 0; j < 4; j++) y[j] = d * IQ4_VALUES[b[8 + 16 * sub + (i & 15) + j] >> high & 15];
+      for (int j = 0; j < 4; j++)
+        y[j] = d * IQ4_VALUES[b[8 + 16 * sub + (i & 15) + j] >> high & 15];
       break;
     }
     default:  // the Rust side refuses other types

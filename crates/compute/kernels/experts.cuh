@@ -19,7 +19,8 @@
 #include "tiles.cuh"
 
 constexpr int GROUP = 8;       // visits multiplied together
-constexpr int LD = 20;         // floats from one visit of a partial result of 16 rows to the next: no bank conflicts
+// Floats from one visit of a partial result of 16 rows to the next: no bank conflicts.
+constexpr int LD = 20;
 constexpr int PART = GROUP * LD;
 constexpr int MAX_VISITS = DECODE_ROWS * 16;
 
@@ -35,7 +36,8 @@ __device__ __forceinline__ u8* shared_memory() {
 }
 // One tile, or two rows of tiles one behind the other, into shared memory; lanes of a warp call
 // this together.
-__device__ __forceinline__ void copy_tile(u8* to, const u8* from, int bytes, u64* barrier, int lane) {
+__device__ __forceinline__ void copy_tile(u8* to, const u8* from, int bytes, u64* barrier,
+                                          int lane) {
 #if __CUDA_ARCH__ >= 900
   if (lane == 0) {
     barrier_expect(barrier, bytes);
@@ -45,8 +47,8 @@ __device__ __forceinline__ void copy_tile(u8* to, const u8* from, int bytes, u64
   copy_pieces(to, from, bytes, barrier, lane);
 #endif
 }
-__device__ __forceinline__ void copy_tiles(u8* to, const u8* first, int size, const u8* second, int second_size,
-                                           u64* barrier, int lane) {
+__device__ __forceinline__ void copy_tiles(u8* to, const u8* first, int size, const u8* second,
+                                           int second_size, u64* barrier, int lane) {
 #if __CUDA_ARCH__ >= 900
   if (lane == 0) {
     barrier_expect(barrier, size + second_size);
@@ -91,8 +93,9 @@ struct Nothing {  // is done with an operand that has been read
 // 1] have been read for the last time, used(4) when b.sums have: the next operand may come in their
 // place.
 template <int FORMAT, int TILES, bool BY_16, class Used = Nothing>
-__device__ __forceinline__ void multiply(const u8* tile, int stride, const Operand& b, float (&out)[TILES][4],
-                                         int lane, const Used& used = Used()) {
+__device__ __forceinline__ void multiply(const u8* tile, int stride, const Operand& b,
+                                         float (&out)[TILES][4], int lane,
+                                         const Used& used = Used()) {
   typedef Tile<FORMAT> T;
   float even[TILES][4], odd[TILES][4];
   typename T::Head head[TILES];
@@ -155,7 +158,8 @@ __device__ __forceinline__ void multiply(const u8* tile, int stride, const Opera
 
 template <int TILES, bool BY_16, class Used = Nothing>
 __device__ __forceinline__ void multiply(int format, const u8* tile, int stride, const Operand& b,
-                                         float (&out)[TILES][4], int lane, const Used& used = Used()) {
+                                         float (&out)[TILES][4], int lane,
+                                         const Used& used = Used()) {
   switch (format) {
     case TILE_Q4_K: multiply<TILE_Q4_K, TILES, BY_16>(tile, stride, b, out, lane, used); break;
     case TILE_Q5_K: multiply<TILE_Q5_K, TILES, BY_16>(tile, stride, b, out, lane, used); break;
@@ -176,7 +180,8 @@ __device__ __forceinline__ void put(float* part, const float (&v)[4], bool add, 
 
 // Two numbers as halves of a word.
 __device__ __forceinline__ u32 pair(float a, float b) {
-  return (u32)__half_as_ushort(__float2half_rn(a)) | (u32)__half_as_ushort(__float2half_rn(b)) << 16;
+  return (u32)__half_as_ushort(__float2half_rn(a)) | (u32)__half_as_ushort(__float2half_rn(b))
+                                                         << 16;
 }
 __device__ __forceinline__ float half_error(float v) {
   return clamp_half(v - __half2float(__float2half_rn(clamp_half(v))));
@@ -231,7 +236,8 @@ __device__ __forceinline__ void list_groups(Visits& s, int rows, int experts, in
   if (threadIdx.x < 256) {
 #pragma unroll
     for (int i = 0; i < 2; i++) {
-      if (i < each && from + i < experts) counts[i] = __popc(s.masks[from + i][0]) + __popc(s.masks[from + i][1]);
+      if (i < each && from + i < experts)
+        counts[i] = __popc(s.masks[from + i][0]) + __popc(s.masks[from + i][1]);
       own += counts[i] | (counts[i] + GROUP - 1) / GROUP << 16;
     }
   }
@@ -269,7 +275,8 @@ __device__ __forceinline__ void list_order(Visits& s, int rows, int top_k) {
     const int row = v / top_k;
     const u32 id = s.chosen[v], bits = (1u << (row & 31)) - 1;
     const u32* mask = s.masks[id];
-    const u32 earlier = row < 32 ? __popc(mask[0] & bits) : __popc(mask[0]) + __popc(mask[1] & bits);
+    const u32 earlier =
+        row < 32 ? __popc(mask[0] & bits) : __popc(mask[0]) + __popc(mask[1] & bits);
     s.order[s.begins[id] + earlier] = v;
   }
   __syncthreads();

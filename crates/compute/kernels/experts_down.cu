@@ -68,7 +68,8 @@ constexpr int DOWN_FIXED = sizeof(VisitList);
 
 KERNEL(experts_down, 128, ExpertsDownArgs, 512) {
   launch_dependents();
-  const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3, warps = blockDim.x >> 5;
+  const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3,
+            warps = blockDim.x >> 5;
   const int visit_count = a.rows * a.top_k;
   u8* memory = shared_memory();
   u8* slots = memory;
@@ -76,16 +77,27 @@ KERNEL(experts_down, 128, ExpertsDownArgs, 512) {
   u64* barriers = (u64*)memory;
   memory += warps * a.slots * 8;
   VisitList& visits = *(VisitList*)memory;
-  float* results = (float*)(memory + sizeof(VisitList));   // [visits, then rows of the shared expert][LD]
+  // [visits, then rows of the shared expert][LD].
+  float* results = (float*)(memory + sizeof(VisitList));
   float* weights = results + (visit_count + a.rows) * LD;  // of each
-  Ring ring{slots + warp * a.slots * a.slot_bytes, barriers + warp * a.slots, a.slots, a.slot_bytes, 0, 0, 0, a.slots};
+  Ring ring{slots + warp * a.slots * a.slot_bytes,
+            barriers + warp * a.slots,
+            a.slots,
+            a.slot_bytes,
+            0,
+            0,
+            0,
+            a.slots};
   ring.init(lane);
   // experts_up has let this kernel begin, so experts_route has ended and the choice is there.
   // Everything is asked for at once, a thread's first number of x too.
-  const auto place = [&](int i) { return (size_t)(i >> 4) * a.down.rows + blockIdx.x * 16 + (i & 15); };
+  const auto place = [&](int i) {
+    return (size_t)(i >> 4) * a.down.rows + blockIdx.x * 16 + (i & 15);
+  };
   const int own = __ldcg(&a.list->count), numbers = a.add ? a.rows * 16 : 0;
   float x0 = 0.f, add0 = 0.f;
-  if ((int)threadIdx.x < numbers) x0 = __ldcg(a.x + place(threadIdx.x)), add0 = __ldcg(a.add + place(threadIdx.x));
+  if ((int)threadIdx.x < numbers)
+    x0 = __ldcg(a.x + place(threadIdx.x)), add0 = __ldcg(a.add + place(threadIdx.x));
 #pragma unroll 1
   for (int v = threadIdx.x; v < visit_count; v += blockDim.x) {
     const float logit = v < a.rows ? __ldcg(a.shared_logits + v) : 0.f;
@@ -145,7 +157,8 @@ KERNEL(experts_down, 128, ExpertsDownArgs, 512) {
   const float* sums = nullptr;
   const auto begin = [&](const Unit& u) {
     const Activation& act = u.is_shared ? a.shared_act : a.act;
-    const size_t mine = visit_of(u, g < u.count ? g : 0);  // rows that do not exist are the first, and dropped
+    // Rows that do not exist are the first, and dropped.
+    const size_t mine = visit_of(u, g < u.count ? g : 0);
     x = act.x + mine * act.ld + 8 * t;
     sums = act.numbers + mine * (act.ld / 16) + 4 * t;
   };
@@ -163,7 +176,8 @@ KERNEL(experts_down, 128, ExpertsDownArgs, 512) {
     for (int c = 0; c < 5; c++) read(c);
   }
   for (int unit = warp; unit < units; unit += warps) {
-    const Unit next = unit + warps < units ? unit_of(unit + warps) : at;  // behind the last is the last again
+    // Behind the last is the last again.
+    const Unit next = unit + warps < units ? unit_of(unit + warps) : at;
     const int format = at.is_shared ? a.shared_down.format : a.down.format;
     const int columns = (at.is_shared ? a.shared_act.ld : a.act.ld) / 256;
     float sum[4];

@@ -25,15 +25,18 @@ constexpr int ROUTE_WARP = GROUP * X_ROW * 2 + GROUP * 4 + 8;  // bytes of share
 
 KERNEL(experts_route, 128, ExpertsRouteArgs, 512) {
   launch_dependents();
-  const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, warps = blockDim.x >> 5, col = threadIdx.x * 8;
+  const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, warps = blockDim.x >> 5,
+            col = threadIdx.x * 8;
   const int g = lane >> 2, t = lane & 3, router_tiles = (a.router.rows + 15) / 16;
   const bool of_shared = (int)blockIdx.x >= router_tiles;
   const ExpertsMatrix& matrix = of_shared ? a.shared : a.router;
-  const int tile = of_shared ? blockIdx.x - router_tiles : blockIdx.x, bytes = tile_bytes(matrix.format);
+  const int tile = of_shared ? blockIdx.x - router_tiles : blockIdx.x,
+            bytes = tile_bytes(matrix.format);
   u8* memory = shared_memory();
   u8* weights = memory + warp * bytes;
   memory += warps * bytes;
-  u8* parts = memory;  // of each warp its columns of n, [GROUP][X_ROW] halves, later its part of the result, [PART]
+  // Of each warp its columns of n, [GROUP][X_ROW] halves, later its part of the result, [PART].
+  u8* parts = memory;
   __half* own = (__half*)(parts + warp * GROUP * X_ROW * 2);
   float* squares = (float*)(parts + warps * GROUP * X_ROW * 2);  // [GROUP][warps]
   u64* barrier = (u64*)(squares + GROUP * warps) + warp;
@@ -45,7 +48,8 @@ KERNEL(experts_route, 128, ExpertsRouteArgs, 512) {
   copy_tile(weights, matrix.weight + ((size_t)tile * warps + warp) * bytes, bytes, barrier, lane);
   const float4 n0 = ((const float4*)(a.norm + col))[0], n1 = ((const float4*)(a.norm + col))[1];
   const float norm[8] = {n0.x, n0.y, n0.z, n0.w, n1.x, n1.y, n1.z, n1.w};
-  const int first = blockIdx.y * a.block_rows, count = min(a.rows - first, a.block_rows), cols = a.out.cols;
+  const int first = blockIdx.y * a.block_rows, count = min(a.rows - first, a.block_rows),
+            cols = a.out.cols;
 
   // Rows that are not there are left out by a jump behind the last one, not row by row:
   // instructions are cold, and each line of them costs more than what it does.
@@ -106,8 +110,10 @@ KERNEL(experts_route, 128, ExpertsRouteArgs, 512) {
     of_32 += __shfl_xor_sync(~0u, of_32, 2);
     const uint4 packed = make_uint4(words[0], words[1], words[2], words[3]);
     *(uint4*)(own + r * X_ROW + lane * 8) = packed;
-    const float even = clamp_half(__shfl_sync(~0u, of_32, 8 * t)), odd = clamp_half(__shfl_sync(~0u, of_32, 8 * t + 4));
-    const u32 high = pair(even, odd), low = pair(half_error(even), half_error(odd));  // of groups 2 t and 2 t + 1
+    const float even = clamp_half(__shfl_sync(~0u, of_32, 8 * t)),
+                odd = clamp_half(__shfl_sync(~0u, of_32, 8 * t + 4));
+    // Of groups 2 t and 2 t + 1.
+    const u32 high = pair(even, odd), low = pair(half_error(even), half_error(odd));
     if (g == r) b.sums.x = high, b.sums.y = low;
     if (blockIdx.x == 0) {
       *(uint4*)(a.out.x + (size_t)(first + r) * a.out.ld + col) = packed;

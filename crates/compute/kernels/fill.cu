@@ -28,25 +28,29 @@ KERNEL(fill_tiles, 40, FillTilesArgs, 256) {
   wait_for_inputs();
   const u32 in_tile = tile_bytes(a.format) / 16;
   for (u64 i = (u64)blockIdx.x * 256 + threadIdx.x; i < a.pieces; i += (u64)gridDim.x * 256) {
-    const u64 low = mix(a.seed * 0x100000001b3ull + 2 * i), high = mix(a.seed * 0x100000001b3ull + 2 * i + 1);
+    const u64 low = mix(a.seed * 0x100000001b3ull + 2 * i),
+              high = mix(a.seed * 0x100000001b3ull + 2 * i + 1);
     u32 word[4] = {(u32)low, (u32)(low >> 32), (u32)high, (u32)(high >> 32)};
     const u32 piece = (u32)(i % in_tile);
     // Standard deviations of d = 1: quants, 6-bit scales and mins uniform, dmin = d times the mean
     // quant so that the mean is 0; Q6_K's scales uniform over int8.
     if (a.format == TILE_Q4_K || a.format == TILE_Q5_K) {
-      const float d = a.scale / (a.format == TILE_Q4_K ? 258.3f : 526.9f), mean = a.format == TILE_Q4_K ? 7.5f : 15.5f;
+      const float d = a.scale / (a.format == TILE_Q4_K ? 258.3f : 526.9f),
+                  mean = a.format == TILE_Q4_K ? 7.5f : 15.5f;
       if (piece >= 128 && piece < 144) word[0] = half_bits(d) | half_bits(d * mean) << 16;
     } else if (a.format == TILE_F16) {
       // Two uniform numbers a word.
 #pragma unroll
       for (int w = 0; w < 4; w++) {
         const float unit = a.scale * 1.7320508f / 32768.f;
-        const float x = ((int)(word[w] & 0xffff) - 32768) * unit, y = ((int)(word[w] >> 16) - 32768) * unit;
+        const float x = ((int)(word[w] & 0xffff) - 32768) * unit,
+                    y = ((int)(word[w] >> 16) - 32768) * unit;
         word[w] = half_bits(x) | half_bits(y) << 16;
       }
     } else {
       const u32 d = half_bits(a.scale / (a.format == TILE_Q6_K ? 1365.7f : 73.9f));
-      if (piece >= (a.format == TILE_Q6_K ? 208u : 256u)) word[0] = word[1] = word[2] = word[3] = d | d << 16;
+      if (piece >= (a.format == TILE_Q6_K ? 208u : 256u))
+        word[0] = word[1] = word[2] = word[3] = d | d << 16;
     }
     *(uint4*)(a.out + i * 16) = make_uint4(word[0], word[1], word[2], word[3]);
   }

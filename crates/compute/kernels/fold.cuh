@@ -46,11 +46,14 @@ __device__ __forceinline__ void fma4(float4& sum, float x, const float4& y) {
 }
 
 __device__ __forceinline__ float4 scale4(const float4& x, float factor) {
-  return make_float4(__fmul_rn(x.x, factor), __fmul_rn(x.y, factor), __fmul_rn(x.z, factor), __fmul_rn(x.w, factor));
+  return make_float4(__fmul_rn(x.x, factor), __fmul_rn(x.y, factor), __fmul_rn(x.z, factor),
+                     __fmul_rn(x.w, factor));
 }
 
 // Where the caller's four keys times four columns begin.
-__device__ __forceinline__ int tile_key() { return (threadIdx.x >> 5) * WARP_KEYS + (threadIdx.x & 31) / 8 * 4; }
+__device__ __forceinline__ int tile_key() {
+  return (threadIdx.x >> 5) * WARP_KEYS + (threadIdx.x & 31) / 8 * 4;
+}
 __device__ __forceinline__ int tile_column() { return (threadIdx.x & 7) * 4; }
 
 __device__ __forceinline__ void load_tile(float4 (&tile)[4], const StateView& state, int dim) {
@@ -58,21 +61,25 @@ __device__ __forceinline__ void load_tile(float4 (&tile)[4], const StateView& st
   for (int j = 0; j < 4; j++) {
     tile[j] = make_float4(0.f, 0.f, 0.f, 0.f);
     if (state.at && tile_key() < dim)
-      tile[j] = *(const float4*)(state.at + (size_t)(tile_key() + j) * state.stride + tile_column());
+      tile[j] =
+          *(const float4*)(state.at + (size_t)(tile_key() + j) * state.stride + tile_column());
   }
 }
 
-__device__ __forceinline__ void store_tile(const float4 (&tile)[4], float* out, int stride, int dim) {
+__device__ __forceinline__ void store_tile(const float4 (&tile)[4], float* out, int stride,
+                                           int dim) {
 #pragma unroll
   for (int j = 0; j < 4; j++)
-    if (tile_key() < dim) *(float4*)(out + (size_t)(tile_key() + j) * stride + tile_column()) = tile[j];
+    if (tile_key() < dim)
+      *(float4*)(out + (size_t)(tile_key() + j) * stride + tile_column()) = tile[j];
 }
 
 // tile = e^G tile + sum_i e^{G - G_i} k_i d_i^T over 32 rows. `rows.key(i)` is [dim],
 // `rows.delta(i)` [SLICE], `rows.gate(i)` the log decay. Begins with a barrier, so that `shared`
 // may hold something else before.
 template <class Rows>
-__device__ __forceinline__ void fold(float4 (&tile)[4], const Rows& rows, int dim, FoldShared& shared) {
+__device__ __forceinline__ void fold(float4 (&tile)[4], const Rows& rows, int dim,
+                                     FoldShared& shared) {
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
   float4 keys[4];  // of rows warp, warp + 8, ...
 #pragma unroll
@@ -92,7 +99,8 @@ __device__ __forceinline__ void fold(float4 (&tile)[4], const Rows& rows, int di
 #pragma unroll
   for (int j = 0; j < 4; j++)
     if (4 * lane < dim)
-      *(float4*)&shared.keys[warp + 8 * j][4 * lane] = scale4(keys[j], shared.factors[warp + 8 * j]);
+      *(float4*)&shared.keys[warp + 8 * j][4 * lane] =
+          scale4(keys[j], shared.factors[warp + 8 * j]);
   __syncthreads();
   if (tile_key() >= dim) return;
   const float decay = shared.decay;

@@ -31,7 +31,8 @@ enum KvType { KV_F16 = 0, KV_Q8_0 = 1, KV_Q4_0 = 2 };
 // What a pass reads of one sequence.
 struct Sequence {
   int committed;
-  int first_row, rows;  // its rows lie together in a prompt; in other passes the first of them and their number
+  // Its rows lie together in a prompt; in other passes the first of them and their number.
+  int first_row, rows;
   int first_step, steps;
   int first_page[MAX_CACHES];             // number of pages[c][0]
   int pad;
@@ -59,15 +60,19 @@ struct Pass {
   const int* positions;    // [rows]
   const int* sequence_of;  // [rows]
   const int* chosen;       // [chosen]: rows with logits
-  const int* taps;         // [rows][3], oldest first: r >= 0 a row, -1 nothing, -2 - p the committed position p
-  const u8* path;          // [rows][DECODE_ROWS]: the row at position committed + j on a row's path. Not in prompts
-  const int* recent;       // [rows][TAPE_TOKENS]: rows from a row's anchor up to the one before it, as taps
+  // [rows][3], oldest first: r >= 0 a row, -1 nothing, -2 - p the committed position p.
+  const int* taps;
+  // [rows][DECODE_ROWS]: the row at position committed + j on a row's path. Not in prompts.
+  const u8* path;
+  // [rows][TAPE_TOKENS]: rows from a row's anchor up to the one before it, as taps.
+  const int* recent;
   const int* recent_count; // [rows]
   const Step* steps;
   const int* step_rows;
   const Sequence* sequences;
   int rows, chosen_rows, sequence_count;  // fixed for a captured graph
-  int prompt;              // rows of each sequence are a chain and lie together; other kernels than for decoding
+  // Rows of each sequence are a chain and lie together; other kernels than for decoding.
+  int prompt;
 };
 
 // Numbers that matrices are multiplied with.
@@ -78,7 +83,9 @@ struct Activation {
   int cols, ld;    // ld: cols rounded up to 256
 };
 
-struct KvLayout {  // a page is [layers][key, value][heads][PAGE_TOKENS][row_bytes]; a row of a pass [key, value][heads][row_bytes]
+// A page is [layers][key, value][heads][PAGE_TOKENS][row_bytes], a row of a pass
+// [key, value][heads][row_bytes].
+struct KvLayout {
   int kind, layers, heads, head_dim, row_bytes;
 };
 
@@ -91,7 +98,8 @@ struct RecurrentLayout {  // offsets in floats; see src/recurrent.rs
 
 // ------------------------------------------------------------------ arguments of the ops
 
-struct EmbedArgs { Pass pass; const u8* table; int ty; int cols; int row_bytes; float* out; };  // table as in the file
+// The table is as in the file.
+struct EmbedArgs { Pass pass; const u8* table; int ty; int cols; int row_bytes; float* out; };
 struct NormArgs {  // x += add; tap = x; out[offset..] = rms(x) * weight
   float* x; const float* add; const float* weight; float* tap; Activation out;
   int rows, cols, tap_stride, tap_offset, offset; float eps;
@@ -103,11 +111,18 @@ struct RouteArgs {
   int rows, experts, top_k; float scale;
 };
 struct CombineArgs {
-  const float* experts; const float* weights; const float* shared; const float* shared_gate;  // shared may be null
+  // `shared` may be null.
+  const float* experts; const float* weights; const float* shared; const float* shared_gate;
   float* out; int rows, cols, top_k;
 };
 struct RotateArgs {
-  Pass pass; float* q; const float* k; const float* v; const float* q_norm; const float* k_norm; const float* angles;
+  Pass pass;
+  float* q;
+  const float* k;
+  const float* v;
+  const float* q_norm;
+  const float* k_norm;
+  const float* angles;
   u8* kv;  // the layer's rows of this pass, encoded
   KvLayout layout;
   int heads, head_dim, query_stride, pairs; float eps;
@@ -124,7 +139,13 @@ struct ConvolveArgs {
   RecurrentLayout layout; int layer;
 };
 struct DeltaNetArgs {
-  Pass pass; const float* q; const float* keys; const float* v; const float* z; const float* alpha; const float* beta;
+  Pass pass;
+  const float* q;
+  const float* keys;
+  const float* v;
+  const float* z;
+  const float* alpha;
+  const float* beta;
   const float* dt_bias; const float* decay; const float* norm;
   float* deltas; float* gates; float* products; float* states;
   Activation out; RecurrentLayout layout; int layer, slots; float eps;
@@ -133,7 +154,9 @@ struct DeltaNetArgs {
 // ------------------------------------------------------------------ activations
 
 // A NaN stays one.
-__device__ __forceinline__ float clamp_half(float v) { return v != v ? v : fminf(fmaxf(v, -65504.f), 65504.f); }
+__device__ __forceinline__ float clamp_half(float v) {
+  return v != v ? v : fminf(fmaxf(v, -65504.f), 65504.f);
+}
 
 // Writes eight columns of a row. Lanes 4i..4i+3 of a warp must call this together, with the four
 // groups of eight of one group of 32 columns in order; `col` is a multiple of 8. A NaN stays one.

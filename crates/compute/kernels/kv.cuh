@@ -9,7 +9,8 @@
 #pragma once
 #include "forerun.cuh"
 
-constexpr int KEYS = 64;      // keys of a tile; tiles lie at multiples of it, so committed ones are pages
+// Keys of a tile; tiles lie at multiples of it, so committed ones are pages.
+constexpr int KEYS = 64;
 constexpr int QUERIES = 64;   // query rows of a block, 16 a warp
 constexpr int ATTENTION_THREADS = 128;
 
@@ -21,12 +22,17 @@ __device__ __forceinline__ float infinite() { return __int_as_float(0x7f800000);
 
 // ------------------------------------------------------------------ instructions
 
-__device__ __forceinline__ u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
+__device__ __forceinline__ u32 shared_address(const void* p) {
+  return (u32)__cvta_generic_to_shared(p);
+}
 // Sixteen bytes, or zeros where `bytes` is 0.
 __device__ __forceinline__ void copy16(u32 to, const void* from, int bytes) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes)
+               : "memory");
 }
-__device__ __forceinline__ void copies_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+__device__ __forceinline__ void copies_commit() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
 // Waits until at most LEFT groups of copies are on their way.
 template <int LEFT> __device__ __forceinline__ void copies_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");
@@ -58,7 +64,8 @@ __device__ __forceinline__ void load_transposed(u32 (&r)[4], u32 from) {
 }
 // c[16][8] += a[16][16] b[16][8]
 __device__ __forceinline__ void multiply(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, "
+      "%9}, "
       "{%0, %1, %2, %3};"
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
@@ -127,7 +134,8 @@ __device__ __forceinline__ u32 halves_of(u32 bytes, u32 select, u32 bias) {
 
 // The 32 numbers of a stored block, given to put(group, four words) as f16, eight at a time. Blocks
 // lie at even addresses: whole words are read and shifted.
-template <class Put> __device__ __forceinline__ void decode_block(int kind, const u8* block, Put put) {
+template <class Put>
+__device__ __forceinline__ void decode_block(int kind, const u8* block, Put put) {
   const bool odd = ((size_t)block & 2) != 0;
   const u32* words = (const u32*)(block - (odd ? 2 : 0));
   if (kind == KV_Q8_0) {
@@ -136,12 +144,14 @@ template <class Put> __device__ __forceinline__ void decode_block(int kind, cons
     for (int i = 0; i < 9; i++) w[i] = words[i];
     const u32 d = __byte_perm(w[0], 0, odd ? 0x3232 : 0x1010);
 #pragma unroll
-    for (int i = 0; i < 8; i++) w[i] = (odd ? w[i + 1] : __byte_perm(w[i], w[i + 1], 0x5432)) ^ 0x80808080u;
+    for (int i = 0; i < 8; i++)
+      w[i] = (odd ? w[i + 1] : __byte_perm(w[i], w[i + 1], 0x5432)) ^ 0x80808080u;
 #pragma unroll
     for (int g = 0; g < 4; g++) {
       const u32 a = w[2 * g], b = w[2 * g + 1], bias = 0x64806480u;  // 1024 + 128
-      put(g, make_uint4(times(halves_of(a, 0x4140, bias), d), times(halves_of(a, 0x4342, bias), d),
-                        times(halves_of(b, 0x4140, bias), d), times(halves_of(b, 0x4342, bias), d)));
+      put(g,
+          make_uint4(times(halves_of(a, 0x4140, bias), d), times(halves_of(a, 0x4342, bias), d),
+                     times(halves_of(b, 0x4140, bias), d), times(halves_of(b, 0x4342, bias), d)));
     }
   } else {
     u32 w[5];
@@ -153,10 +163,12 @@ template <class Put> __device__ __forceinline__ void decode_block(int kind, cons
 #pragma unroll
     for (int g = 0; g < 4; g++) {  // low nibbles are the first sixteen numbers
       const int shift = g & 2 ? 4 : 0;
-      const u32 a = w[2 * (g & 1)] >> shift & 0x0f0f0f0fu, b = w[2 * (g & 1) + 1] >> shift & 0x0f0f0f0fu;
+      const u32 a = w[2 * (g & 1)] >> shift & 0x0f0f0f0fu,
+                b = w[2 * (g & 1) + 1] >> shift & 0x0f0f0f0fu;
       const u32 bias = 0x64086408u;  // 1024 + 8
-      put(g, make_uint4(times(halves_of(a, 0x4140, bias), d), times(halves_of(a, 0x4342, bias), d),
-                        times(halves_of(b, 0x4140, bias), d), times(halves_of(b, 0x4342, bias), d)));
+      put(g,
+          make_uint4(times(halves_of(a, 0x4140, bias), d), times(halves_of(a, 0x4342, bias), d),
+                     times(halves_of(b, 0x4140, bias), d), times(halves_of(b, 0x4342, bias), d)));
     }
   }
 }
@@ -175,7 +187,8 @@ __device__ __forceinline__ u32 place(int row, int group) {
 // Loads 64 keys or values. row_of(i) is where row i is stored, null for a row of zeros; `any` is a
 // readable address.
 template <int DIM, class RowOf>
-__device__ __forceinline__ void load_tile(__half* tile, int kind, int head_dim, const u8* any, RowOf row_of) {
+__device__ __forceinline__ void load_tile(__half* tile, int kind, int head_dim, const u8* any,
+                                          RowOf row_of) {
   if (kind == KV_F16) {
     const u32 to = shared_address(tile);
     constexpr int GROUPS = DIM / 8;
@@ -207,15 +220,17 @@ __device__ __forceinline__ void load_tile(__half* tile, int kind, int head_dim, 
 }
 
 // Eight columns of a query, multiplied by `scale`, as f16.
-__device__ __forceinline__ void place_query(__half* tile, int row, int group, const float4& a, const float4& b,
-                                            float scale) {
+__device__ __forceinline__ void place_query(__half* tile, int row, int group, const float4& a,
+                                            const float4& b, float scale) {
   *(uint4*)((u8*)tile + place(row, group)) =
-      make_uint4(pack(a.x * scale, a.y * scale), pack(a.z * scale, a.w * scale), pack(b.x * scale, b.y * scale),
-                 pack(b.z * scale, b.w * scale));
+      make_uint4(pack(a.x * scale, a.y * scale), pack(a.z * scale, a.w * scale),
+                 pack(b.x * scale, b.y * scale), pack(b.z * scale, b.w * scale));
 }
-__device__ __forceinline__ void place_query(__half* tile, int row, int group, const float* q, bool there, float scale) {
+__device__ __forceinline__ void place_query(__half* tile, int row, int group, const float* q,
+                                            bool there, float scale) {
   const float4 zero = make_float4(0.f, 0.f, 0.f, 0.f);
-  place_query(tile, row, group, there ? ((const float4*)q)[0] : zero, there ? ((const float4*)q)[1] : zero, scale);
+  place_query(tile, row, group, there ? ((const float4*)q)[0] : zero,
+              there ? ((const float4*)q)[1] : zero, scale);
 }
 
 // ------------------------------------------------------------------ attention of 16 rows of a warp
@@ -251,17 +266,23 @@ __device__ __forceinline__ u64 matrix_of(u32 tile) {
 // Nothing that makes or uses these registers is moved over this.
 __device__ __forceinline__ void hold(float (&x)[8][4]) {
 #pragma unroll
-  for (int n = 0; n < 8; n++) asm volatile("" : "+f"(x[n][0]), "+f"(x[n][1]), "+f"(x[n][2]), "+f"(x[n][3])::"memory");
+  for (int n = 0; n < 8; n++)
+    asm volatile("" : "+f"(x[n][0]), "+f"(x[n][1]), "+f"(x[n][2]), "+f"(x[n][3])::"memory");
 }
 #define EIGHT(c, n) "+f"(c[n][0]), "+f"(c[n][1]), "+f"(c[n][2]), "+f"(c[n][3]), "+f"(c[n + 1][0]), \
                     "+f"(c[n + 1][1]), "+f"(c[n + 1][2]), "+f"(c[n + 1][3])
-#define THIRTY_TWO "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, " \
-                   "%21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}"
+#define THIRTY_TWO                                                                     \
+  "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, "  \
+  "%18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}"
 // c[64][64] = or += a[64][16] b[64][16]^T, both in shared memory.
 __device__ __forceinline__ void multiply_tiles(float (&c)[8][4], u64 a, u64 b, bool add) {
-  asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %34, 0;\n"
-               "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 " THIRTY_TWO ", %32, %33, p, 1, 1, 0, 0;\n}"
-               : EIGHT(c, 0), EIGHT(c, 2), EIGHT(c, 4), EIGHT(c, 6) : "l"(a), "l"(b), "r"((u32)add) : "memory");
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.u32 p, %34, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 " THIRTY_TWO
+      ", %32, %33, p, 1, 1, 0, 0;\n}"
+      : EIGHT(c, 0), EIGHT(c, 2), EIGHT(c, 4), EIGHT(c, 6)
+      : "l"(a), "l"(b), "r"((u32)add)
+      : "memory");
 }
 // c[64][64] += a[64][16] b[16][64], b in shared memory.
 __device__ __forceinline__ void multiply_values(float (&c)[8][4], const u32 (&a)[4], u64 b) {
@@ -271,7 +292,9 @@ __device__ __forceinline__ void multiply_values(float (&c)[8][4], const u32 (&a)
                : EIGHT(c, 0), EIGHT(c, 2), EIGHT(c, 4), EIGHT(c, 6)
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b) : "memory");
 }
-__device__ __forceinline__ void products_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ __forceinline__ void products_begin() {
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
 __device__ __forceinline__ void products_end() {
   asm volatile("wgmma.commit_group.sync.aligned;\nwgmma.wait_group.sync.aligned 0;" ::: "memory");
 }
@@ -294,7 +317,8 @@ template <int DIM> __device__ __forceinline__ void score(float (&s)[8][4], u32 q
 #else
   const int lane = threadIdx.x & 31;
   const int key = (lane & 7) + (lane >> 4) * 8;
-  const u32 q_row = queries + (threadIdx.x / 32 % 4 * 16 + (lane & 15)) * 128, k_row = keys + key * 128;
+  const u32 q_row = queries + (threadIdx.x / 32 % 4 * 16 + (lane & 15)) * 128,
+            k_row = keys + key * 128;
   const int q_group = (lane >> 4) ^ (lane & 7), k_group = (lane >> 3 & 1) ^ (lane & 7);
 #pragma unroll
   for (int n = 0; n < 8; n++)
@@ -318,8 +342,8 @@ template <int DIM> __device__ __forceinline__ void score(float (&s)[8][4], u32 q
 // Scores to weights, rounded to f16 as the left side of the product with the values. With `masked`,
 // row h sees the keys from[h] to to[h] of the tile. A row that sees none stays as it is.
 template <int DIM>
-__device__ __forceinline__ void soften(Rows<DIM>& rows, float (&s)[8][4], u32 (&p)[4][4], bool masked,
-                                       const int (&from)[2], const int (&to)[2]) {
+__device__ __forceinline__ void soften(Rows<DIM>& rows, float (&s)[8][4], u32 (&p)[4][4],
+                                       bool masked, const int (&from)[2], const int (&to)[2]) {
   const int t = threadIdx.x & 3;
   if (masked) {
 #pragma unroll
@@ -361,11 +385,13 @@ __device__ __forceinline__ void soften(Rows<DIM>& rows, float (&s)[8][4], u32 (&
 #pragma unroll
   for (int k = 0; k < 4; k++)
 #pragma unroll
-    for (int i = 0; i < 4; i++) p[k][i] = pack(s[2 * k + (i >> 1)][2 * (i & 1)], s[2 * k + (i >> 1)][2 * (i & 1) + 1]);
+    for (int i = 0; i < 4; i++)
+      p[k][i] = pack(s[2 * k + (i >> 1)][2 * (i & 1)], s[2 * k + (i >> 1)][2 * (i & 1) + 1]);
 }
 
 // o += p values.
-template <int DIM> __device__ __forceinline__ void weigh(Rows<DIM>& rows, const u32 (&p)[4][4], u32 values) {
+template <int DIM>
+__device__ __forceinline__ void weigh(Rows<DIM>& rows, const u32 (&p)[4][4], u32 values) {
 #ifdef WGMMA
   const u64 v = matrix_of(values);
 #pragma unroll
@@ -375,7 +401,8 @@ template <int DIM> __device__ __forceinline__ void weigh(Rows<DIM>& rows, const 
   for (int k = 0; k < 4; k++)
 #pragma unroll
     for (int n = 0; n < DIM / 64; n++)
-      multiply_values(*(float(*)[8][4])rows.o[8 * n], p[k], v + n * (PANEL / 16) + k * (16 * 128 / 16));
+      multiply_values(*(float (*)[8][4])rows.o[8 * n], p[k],
+                      v + n * (PANEL / 16) + k * (16 * 128 / 16));
   products_end();
 #pragma unroll
   for (int n = 0; n < DIM / 64; n++) hold(*(float(*)[8][4])rows.o[8 * n]);
@@ -437,8 +464,9 @@ struct Sweep {
 // queries stored. The lane's rows see keys from[h] to to[h]. Warps without rows (`busy` false) only
 // load. Ends with all of shared memory free.
 template <int DIM, class Load>
-__device__ __forceinline__ void sweep(Rows<DIM>& rows, __half* queries, __half* keys, __half* values, bool busy,
-                                      const Sweep& w, const int (&from)[2], const int (&to)[2], Load load) {
+__device__ __forceinline__ void sweep(Rows<DIM>& rows, __half* queries, __half* keys,
+                                      __half* values, bool busy, const Sweep& w,
+                                      const int (&from)[2], const int (&to)[2], Load load) {
   __shared__ u64 bad;
 #ifdef WGMMA
   busy = true;  // with the others

@@ -42,28 +42,35 @@
 #include "stream.cuh"
 
 constexpr int CUTS = 24;  // words of a block in `cuts`
-constexpr int LD = 20;  // floats from one activation row of a 16-row partial result to the next: no bank conflicts
+// Floats from one activation row of a 16-row partial result to the next: no bank conflicts.
+constexpr int LD = 20;
 
 // What a block needs before it can ask for weights comes first: the constants of a launch are
 // fetched line by line.
 struct MatmulArgs {
-  const int* cuts;    // [blocks][CUTS]: where each warp begins and the last ends, as row tile of the share << 8 |
-                      // superblock of the slice, 17 of them; the slice, -, -; its first row tile,
-                      // how many; its first superblock, how many
+  // [blocks][CUTS]: where each warp begins and the last ends, as row tile of the share << 8 |
+  // superblock of the slice, 17 of them; the slice, -, -; its first row tile, how many; its first
+  // superblock, how many.
+  const int* cuts;
   int product_count, tiles;     // row tiles of all products
-  int share_tiles, larger;      // of one format: row tiles of a share, and how many shares, the first, have one more
+  // Of one format: row tiles of a share, and how many shares, the first, have one more.
+  int share_tiles, larger;
   int slices, stages, stage_bytes, rows;  // output rows of this launch
-  int x_stride;   // bytes from one activation row to the next in shared memory: 512 a superblock held + 64
+  // Bytes from one activation row to the next in shared memory: 512 a superblock held + 64.
+  int x_stride;
   int owned;      // row tiles of a share that one block of the cluster owns, at most
   int with_sums;  // some format has mins
   int join;       // no clusters: matmul_join adds the slices
   int first_row;
-  int held;       // superblocks of activations in shared memory, where a launch has more than 16 rows
+  // Superblocks of activations in shared memory, where a launch has more than 16 rows.
+  int held;
   MatmulProduct products[MAX_PRODUCTS];
   Activation x;
   const int* chosen;  // activation row of each output row, or null: the same
-  float* workspace;   // [slices - 1][rows][16 tiles] partial sums of slices 1.., or null; slice 0 goes to out
-  float4* parked;     // [blocks][warps][most_parked][N8][32 lanes]: sums of row tiles between two phases
+  // [slices - 1][rows][16 tiles] partial sums of slices 1.., or null; slice 0 goes to out.
+  float* workspace;
+  // [blocks][warps][most_parked][N8][32 lanes]: sums of row tiles between two phases.
+  float4* parked;
   int most_parked, most_units;
   const int2* units;  // these are matmul_hopper.cu's
   const int2* chains;
@@ -110,7 +117,8 @@ __device__ __forceinline__ void join4(const MatmulArgs& a, int tile, int n, int 
   if (row + 2 < p.rows) v.z = load_written(out + 2);
   if (row + 3 < p.rows) v.w = load_written(out + 3);
   const float* part = a.workspace + ((size_t)n * a.tiles + tile) * 16 + quarter * 4;
-  for (int i = 1; i < a.slices; i++, part += (size_t)a.rows * a.tiles * 16) v = add4(v, load_written4(part));
+  for (int i = 1; i < a.slices; i++, part += (size_t)a.rows * a.tiles * 16)
+    v = add4(v, load_written4(part));
   write4(p, a.first_row + n, row, v);
 }
 
@@ -131,10 +139,12 @@ template <int FORMAT> __device__ __forceinline__ Part part_of_block(const Matmul
   } else {
     const int share = quotient(blockIdx.x, a.slices);
     b.slice = blockIdx.x - share * a.slices;
-    b.first_tile = share * a.share_tiles + min(share, a.larger), b.tiles = a.share_tiles + (share < a.larger);
+    b.first_tile = share * a.share_tiles + min(share, a.larger),
+    b.tiles = a.share_tiles + (share < a.larger);
     b.first_k = quotient(superblocks * b.slice, a.slices);
     b.depth = quotient(superblocks * (b.slice + 1), a.slices) - b.first_k;
-    const int step = quotient(b.tiles * b.depth * min(lane, warps), warps), tile = quotient(step, b.depth);
+    const int step = quotient(b.tiles * b.depth * min(lane, warps), warps),
+              tile = quotient(step, b.depth);
     b.at = tile << 8 | (step - tile * b.depth);
   }
   return b;
@@ -163,7 +173,8 @@ struct Slices {
 
   // A row tile's sum over this slice.
   template <int N8>
-  __device__ __forceinline__ void put(const MatmulArgs& a, const Part& b, int tile, const float (&acc)[1][N8][4]) const {
+  __device__ __forceinline__ void put(const MatmulArgs& a, const Part& b, int tile,
+                                      const float (&acc)[1][N8][4]) const {
     const int g = (threadIdx.x & 31) >> 2, t = threadIdx.x & 3, result = a.rows * LD;
     const MatmulProduct& p = a.products[product_of(a, tile)];
     const int row = (tile - p.first_tile) * 16;
@@ -175,9 +186,12 @@ struct Slices {
     };
 #if __CUDA_ARCH__ >= 900
     if (clustered && !a.workspace) {
-      const int index = tile - b.first_tile, mine = quotient(index, a.slices), owner = index - mine * a.slices;
-      const u32 to = address_in(parts + (b.slice * a.owned + mine) * result, owner), signal = address_in(sent, owner);
-      each([&](int n, int i, float v) { send_to_if(n < a.rows, to + (n * LD + i) * 4, v, signal); });
+      const int index = tile - b.first_tile, mine = quotient(index, a.slices),
+                owner = index - mine * a.slices;
+      const u32 to = address_in(parts + (b.slice * a.owned + mine) * result, owner),
+                signal = address_in(sent, owner);
+      each(
+          [&](int n, int i, float v) { send_to_if(n < a.rows, to + (n * LD + i) * 4, v, signal); });
       return;
     }
 #endif
@@ -238,13 +252,17 @@ __device__ __forceinline__ void matmul(const MatmulArgs& a) {
 
   const int stage_bytes = FORMAT == MIXED ? a.stage_bytes : tile_bytes(FORMAT);
   const int x_stride = a.x_stride, sums_stride = (x_stride >> 4) + 12, result = a.rows * LD;
-  const int x_rows = N8 == 1 ? a.rows : 8 * N8;  // those that do not exist hold anything: their results are dropped
+  // Those that do not exist hold anything: their results are dropped.
+  const int x_rows = N8 == 1 ? a.rows : 8 * N8;
   Ring ring = {memory + warp * a.stages * stage_bytes, a.stages, stage_bytes};
   u8* x = memory + warps * a.stages * stage_bytes;          // [x_rows][x_stride]
   u8* sums = x + x_rows * x_stride;                         // [x_rows][sums_stride]
-  float* left = (float*)(sums + x_rows * sums_stride);      // [warps][rows][LD]: ends of row tiles, for the warp before
+  // [warps][rows][LD]: ends of row tiles, for the warp before.
+  float* left = (float*)(sums + x_rows * sums_stride);
   Slices slices = {left + warps * result, nullptr, a.slices > 1 && !a.join};
-  u64* ended = (u64*)(slices.parts + (slices.clustered && !a.workspace ? a.slices * a.owned * result : 0));  // [warps]
+  // [warps].
+  u64* ended =
+      (u64*)(slices.parts + (slices.clustered && !a.workspace ? a.slices * a.owned * result : 0));
   slices.sent = ended + warps;
   slices.open();
   if (lane == 0) barrier_init(ended + warp, 32);
@@ -277,8 +295,9 @@ __device__ __forceinline__ void matmul(const MatmulArgs& a) {
     } while (PHASES && count <= 0);
     const MatmulProduct& p = a.products[product_of(a, tile)];
     if (FORMAT == MIXED) ahead.format = p.format;
-    ahead.at = p.weight + lane * 16 +
-               ((size_t)(tile - p.first_tile) * superblocks + b.first_k + from) * bytes_of(ahead.format);
+    ahead.at =
+        p.weight + lane * 16 +
+        ((size_t)(tile - p.first_tile) * superblocks + b.first_k + from) * bytes_of(ahead.format);
     ahead.left = count;
   };
   if (begin < end) advance();
@@ -292,17 +311,20 @@ __device__ __forceinline__ void matmul(const MatmulArgs& a) {
   // Weights are on their way; activations come from the kernel before this one.
   wait_for_inputs();
   const int g = lane >> 2, t = lane & 3;
-  int from = 0, to = PHASES ? min(a.held, depth) : depth;  // superblocks of the slice whose activations are here
+  // Superblocks of the slice whose activations are here.
+  int from = 0, to = PHASES ? min(a.held, depth) : depth;
 #pragma unroll 1
   for (;;) {
     // A warp asks for a row, 16 bytes a lane: that is there sooner than what one lane asks for in
     // whole rows.
-    const int x_pieces = (to - from) * 32, row_pieces = x_pieces + (a.with_sums ? (to - from) * 2 : 0);
+    const int x_pieces = (to - from) * 32,
+              row_pieces = x_pieces + (a.with_sums ? (to - from) * 2 : 0);
 #pragma unroll 1
     for (int n = warp; n < a.rows; n += warps) {
       const size_t row = a.chosen ? a.chosen[a.first_row + n] : a.first_row + n;
       const __half* x_from = a.x.x + row * a.x.ld + (b.first_k + from) * 256 + lane * 8;
-      const __half* sums_from = a.x.sums + row * (a.x.ld / 16) + (b.first_k + from) * 16 - x_pieces * 8 + lane * 8;
+      const __half* sums_from =
+          a.x.sums + row * (a.x.ld / 16) + (b.first_k + from) * 16 - x_pieces * 8 + lane * 8;
       const u32 x_to = shared_address(x + n * x_stride) + lane * 16;
       const u32 sums_to = shared_address(sums + n * sums_stride) - x_pieces * 16 + lane * 16;
 #pragma unroll 4
@@ -314,20 +336,24 @@ __device__ __forceinline__ void matmul(const MatmulArgs& a) {
     copies_done();
     __syncthreads();  // and barriers are initialised
 #if __CUDA_ARCH__ >= 900
-    if (slices.clustered && from == 0) cluster_wait();  // every block runs: its shared memory may be written
+    // Every block runs: its shared memory may be written.
+    if (slices.clustered && from == 0) cluster_wait();
 #endif
 
 #pragma unroll 1
     for (int step = begin; step < end; step = next_tile(step)) {
       const int k = step & 255, tile = b.first_tile + (step >> 8);
-      const int now = PHASES ? max(k, from) : k, count = (PHASES ? min(stop(step), to) : stop(step)) - now;
+      const int now = PHASES ? max(k, from) : k,
+                count = (PHASES ? min(stop(step), to) : stop(step)) - now;
       if (PHASES && count <= 0 && to < depth) continue;
       const int n = N8 == 1 ? min(g, a.rows - 1) : g;
       Rows rows = {(const __half*)(x + n * x_stride + t * 16 + (now - from) * 512),
-                   (const __half*)(sums + n * sums_stride + t * 4 + (now - from) * 32), x_stride * 4, sums_stride * 4};
+                   (const __half*)(sums + n * sums_stride + t * 4 + (now - from) * 32),
+                   x_stride * 4, sums_stride * 4};
       float acc[1][N8][4] = {};
       auto parked = [&](int j) -> float4& {
-        const size_t place = (size_t)(blockIdx.x * warps + warp) * a.most_parked + (step >> 8) - (begin >> 8);
+        const size_t place =
+            (size_t)(blockIdx.x * warps + warp) * a.most_parked + (step >> 8) - (begin >> 8);
         return a.parked[(place * N8 + j) * 32 + lane];
       };
       if (PHASES && k < from) {
@@ -344,12 +370,14 @@ __device__ __forceinline__ void matmul(const MatmulArgs& a) {
       } else {
         const MatmulProduct& p = a.products[product_of(a, tile)];
         const u8* weights =
-            p.weight + ((size_t)(tile - p.first_tile) * superblocks + b.first_k + now) * bytes_of(p.format);
+            p.weight +
+            ((size_t)(tile - p.first_tile) * superblocks + b.first_k + now) * bytes_of(p.format);
         multiply_tiles_of<N8>(p.format, weights, ring, count, rows, acc, ahead, advance, policy);
       }
       if (PHASES && to < depth) {
 #pragma unroll
-        for (int j = 0; j < N8; j++) parked(j) = make_float4(acc[0][j][0], acc[0][j][1], acc[0][j][2], acc[0][j][3]);
+        for (int j = 0; j < N8; j++)
+          parked(j) = make_float4(acc[0][j][0], acc[0][j][1], acc[0][j][2], acc[0][j][3]);
         continue;
       }
       // The row tile ends, or this warp's part of it: what is left of it was the first thing the

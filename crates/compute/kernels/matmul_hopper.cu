@@ -35,12 +35,15 @@
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
 // What ordinary stores wrote to shared memory is seen by the tensor cores after this and a barrier.
-__device__ __forceinline__ void store_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+__device__ __forceinline__ void store_fence() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
 
 // acc += a row tile of each of the four warps times the activation rows, over 256 columns, in the
 // order of multiply_tile in tiles.cuh. `x` and `sums` describe the superblock's activations.
 template <int FORMAT, int N8>
-__device__ __forceinline__ void multiply_unit(const u8* tile, u64 x, u64 sums, float (&acc)[1][N8][4]) {
+__device__ __forceinline__ void multiply_unit(const u8* tile, u64 x, u64 sums,
+                                              float (&acc)[1][N8][4]) {
   typedef Tile<FORMAT> T;
   constexpr int K16 = 2 * N8 * 8;  // 16 columns further in a descriptor
   const int lane = threadIdx.x & 31;
@@ -49,8 +52,10 @@ __device__ __forceinline__ void multiply_unit(const u8* tile, u64 x, u64 sums, f
   typename T::Head head = T::head(tile, lane);
 #pragma unroll
   for (int c = 0; c < 4; c++) {
-    if (FORMAT == TILE_Q6_K && c > 0) head = T::head(tile, lane);  // read again, it would take 16 registers
-    if (FORMAT != TILE_Q8_0 && c >= 2) warpgroup_wait<1>();        // the wgmma that read this buffer
+    // Read again, it would take 16 registers.
+    if (FORMAT == TILE_Q6_K && c > 0) head = T::head(tile, lane);
+    // The wgmma that read this buffer.
+    if (FORMAT != TILE_Q8_0 && c >= 2) warpgroup_wait<1>();
     u32(&f)[4][4] = a[c & 1];
     T::chunk(tile, head, c, lane, f);
     hold(f);
@@ -70,7 +75,8 @@ __device__ __forceinline__ void multiply_unit(const u8* tile, u64 x, u64 sums, f
       for (int j = 0; j < N8; j++)
 #pragma unroll
         for (int e = 0; e < 4; e++)
-          acc[0][j][e] = __fmaf_rn(d2[e >> 1], odd[j][e], __fmaf_rn(d[e >> 1], even[j][e], acc[0][j][e]));
+          acc[0][j][e] =
+              __fmaf_rn(d2[e >> 1], odd[j][e], __fmaf_rn(d[e >> 1], even[j][e], acc[0][j][e]));
     } else {
       warpgroup_mma(even, f[0], b, c > 0);
       warpgroup_mma(odd, f[1], b + K16, c > 0);
@@ -86,7 +92,8 @@ __device__ __forceinline__ void multiply_unit(const u8* tile, u64 x, u64 sums, f
     if constexpr (MINS) {
       u32 f[4];
       T::mins(head, lane, f, m);
-      warpgroup_wait<(N8 > 4 ? 0 : 1)>();  // so that e4 may have the registers of the first buffer, or of both
+      // So that e4 may have the registers of the first buffer, or of both.
+      warpgroup_wait<(N8 > 4 ? 0 : 1)>();
       hold(f);
       warpgroup_fence();
       warpgroup_mma(e4, f, sums, false);
@@ -106,9 +113,11 @@ __device__ __forceinline__ void multiply_unit(const u8* tile, u64 x, u64 sums, f
 // Activations of superblocks `from` to `to` of the slice, each as [32 groups of 8 columns][N
 // rows][8] in the tiles' order of columns, then the sums as [2][N rows][8].
 template <int N8>
-__device__ __forceinline__ void bring_x(const MatmulArgs& a, const Part& b, int from, int to, u8* x) {
+__device__ __forceinline__ void bring_x(const MatmulArgs& a, const Part& b, int from, int to,
+                                        u8* x) {
   constexpr int N = 8 * N8, STAGE = N * 544;
-  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, warps = blockDim.x >> 5, g = lane >> 2, t = lane & 3;
+  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, warps = blockDim.x >> 5,
+            g = lane >> 2, t = lane & 3;
   // Rows that do not exist read the last one; their results are dropped.
   auto row_of = [&](int n) {
     n = a.first_row + min(n, a.rows - 1);
@@ -116,7 +125,8 @@ __device__ __forceinline__ void bring_x(const MatmulArgs& a, const Part& b, int 
   };
   const __half* rows[N8];
 #pragma unroll
-  for (int j = 0; j < N8; j++) rows[j] = a.x.x + row_of(8 * j + g) * a.x.ld + (b.first_k + from) * 256 + t * 8;
+  for (int j = 0; j < N8; j++)
+    rows[j] = a.x.x + row_of(8 * j + g) * a.x.ld + (b.first_k + from) * 256 + t * 8;
 #pragma unroll(16 / N8)
   for (int group = warp; group < 8 * (to - from); group += warps) {
     uint4 v[N8];
@@ -134,7 +144,8 @@ __device__ __forceinline__ void bring_x(const MatmulArgs& a, const Part& b, int 
   if (a.with_sums) {
     for (int i = threadIdx.x; i < 2 * N * (to - from); i += blockDim.x) {
       const int k = i / (2 * N), n = i % (2 * N) >> 1, half = i & 1;
-      const __half* sums = a.x.sums + row_of(n) * (a.x.ld / 16) + (b.first_k + from + k) * 16 + half * 8;
+      const __half* sums =
+          a.x.sums + row_of(n) * (a.x.ld / 16) + (b.first_k + from + k) * 16 + half * 8;
       *(uint4*)(x + k * STAGE + N * 512 + half * N * 16 + n * 16) = load16(sums);
     }
   }
@@ -148,22 +159,25 @@ template <int N8> struct Sums {
   float* parts;  // [slices - 1][owned][N8][32 lanes][4]
   u64* sent;
 
-  __device__ __forceinline__ void put(const MatmulArgs& a, const Part& b, int tile, const float (&acc)[1][N8][4],
-                                      float4* own) const {
-    const int index = tile - b.first_tile, mine = quotient(index, a.slices), owner = index - mine * a.slices;
+  __device__ __forceinline__ void put(const MatmulArgs& a, const Part& b, int tile,
+                                      const float (&acc)[1][N8][4], float4* own) const {
+    const int index = tile - b.first_tile, mine = quotient(index, a.slices),
+              owner = index - mine * a.slices;
     if (owner == b.slice) {
 #pragma unroll
-      for (int j = 0; j < N8; j++) own[j * 32] = make_float4(acc[0][j][0], acc[0][j][1], acc[0][j][2], acc[0][j][3]);
+      for (int j = 0; j < N8; j++)
+        own[j * 32] = make_float4(acc[0][j][0], acc[0][j][1], acc[0][j][2], acc[0][j][3]);
       return;
     }
     const int from = b.slice - (b.slice > owner);
-    const u32 to = address_in(parts + ((from * a.owned + mine) * N8 * 32 + (threadIdx.x & 31)) * 4, owner);
+    const u32 to =
+        address_in(parts + ((from * a.owned + mine) * N8 * 32 + (threadIdx.x & 31)) * 4, owner);
     const u32 signal = address_in(sent, owner);
 #pragma unroll
     for (int j = 0; j < N8; j++)
       asm volatile(
-          "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(
-              to + j * 512),
+          "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, "
+          "%4}, [%5];" ::"r"(to + j * 512),
           "f"(acc[0][j][0]), "f"(acc[0][j][1]), "f"(acc[0][j][2]), "f"(acc[0][j][3]), "r"(signal)
           : "memory");
   }
@@ -176,7 +190,8 @@ template <int N8> struct Sums {
     if (a.slices > 1) barrier_wait(sent, 0);
 #pragma unroll 1
     for (int i = threadIdx.x >> 5; i < mine; i += warps) {
-      const int tile = b.first_tile + i * a.slices + b.slice, piece = a.chains[b.slice * a.tiles + tile].y;
+      const int tile = b.first_tile + i * a.slices + b.slice,
+                piece = a.chains[b.slice * a.tiles + tile].y;
       const float4* own = a.parked + ((size_t)blockIdx.x * a.most_parked + piece) * N8 * 32 + lane;
       const MatmulProduct& p = a.products[product_of(a, tile)];
       const int row = (tile - p.first_tile) * 16 + g;
@@ -188,7 +203,8 @@ template <int N8> struct Sums {
         for (int s = 0; s < a.slices; s++) {
           float4 w = kept;
           if (s != b.slice)
-            w = load_written4(parts + (((s - (s > b.slice)) * a.owned + i) * N8 + j) * 128 + lane * 4);
+            w = load_written4(parts + (((s - (s > b.slice)) * a.owned + i) * N8 + j) * 128 +
+                              lane * 4);
           v = s == 0 ? w : add4(v, w);
         }
         float* out = p.out + (size_t)(a.first_row + 8 * j + 2 * t) * p.out_stride + row;
@@ -250,8 +266,9 @@ template <int N8, int FORMAT> __device__ __forceinline__ void matmul_hopper(cons
     const MatmulProduct& p = a.products[product_of(a, tile)];
     if (FORMAT == MIXED) ahead.format = p.format;
     const int from = (next >> 8) * a.held;
-    ahead.at = p.weight + lane * 16 +
-               ((size_t)(tile - p.first_tile) * superblocks + b.first_k + from) * bytes_of(ahead.format);
+    ahead.at =
+        p.weight + lane * 16 +
+        ((size_t)(tile - p.first_tile) * superblocks + b.first_k + from) * bytes_of(ahead.format);
     ahead.left = min(a.held, b.depth - from);
   };
   advance();
@@ -274,7 +291,8 @@ template <int N8, int FORMAT> __device__ __forceinline__ void matmul_hopper(cons
     if (from) __syncthreads();  // nobody reads the activations of the phase before any more
     bring_x<N8>(a, b, from, to, x);
     __syncthreads();
-    if (slices.clustered && from == 0) cluster_wait();  // every block runs: its shared memory may be written
+    // Every block runs: its shared memory may be written.
+    if (slices.clustered && from == 0) cluster_wait();
 #pragma unroll 1
     for (int i = 0; i < units; i++) {
       const int tile = __shfl_sync(~0u, tile_of, i);
@@ -293,7 +311,8 @@ template <int N8, int FORMAT> __device__ __forceinline__ void matmul_hopper(cons
       auto park = [&](int k) {
         float4* at = piece_before(k);
 #pragma unroll
-        for (int j = 0; j < N8; j++) at[j * 32] = make_float4(acc[0][j][0], acc[0][j][1], acc[0][j][2], acc[0][j][3]);
+        for (int j = 0; j < N8; j++)
+          at[j * 32] = make_float4(acc[0][j][0], acc[0][j][1], acc[0][j][2], acc[0][j][3]);
       };
       auto add_parked = [&](const float4* at) {
 #pragma unroll
@@ -308,14 +327,16 @@ template <int N8, int FORMAT> __device__ __forceinline__ void matmul_hopper(cons
       auto direct = [&](int k) {
         if (!mine) return (const u8*)x;
         const MatmulProduct& p = a.products[product_of(a, tile)];
-        return p.weight + ((size_t)(tile - p.first_tile) * superblocks + b.first_k + k) * bytes_of(p.format);
+        return p.weight +
+               ((size_t)(tile - p.first_tile) * superblocks + b.first_k + k) * bytes_of(p.format);
       };
 #pragma unroll 1
       for (int k = from; k < to; k++) {
         if (begins >> k & 1) {
           park(k);
 #pragma unroll
-          for (int j = 0; j < N8; j++) acc[0][j][0] = acc[0][j][1] = acc[0][j][2] = acc[0][j][3] = 0.f;
+          for (int j = 0; j < N8; j++)
+            acc[0][j][0] = acc[0][j][1] = acc[0][j][2] = acc[0][j][3] = 0.f;
         }
         if (mine) ring.wait();
         const u64 xk = x_matrix + (u64)((k - from) * (STAGE / 16)), sums = xk + N * 32;

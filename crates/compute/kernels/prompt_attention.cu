@@ -42,13 +42,20 @@ template <int DIM> __device__ __forceinline__ void attend(const AttentionArgs& a
     const Sequence& sequence = a.pass.sequences[s];
     const int committed = sequence.committed, end = committed + sequence.rows;
     const int base = (committed / QUERIES + left) * QUERIES;
-    block = {sequence.pages[a.cache], sequence.first_page[a.cache], committed, end, sequence.first_row, base,
-             max(base, committed), min(base + QUERIES, end)};
+    block = {sequence.pages[a.cache],
+             sequence.first_page[a.cache],
+             committed,
+             end,
+             sequence.first_row,
+             base,
+             max(base, committed),
+             min(base + QUERIES, end)};
   }
   __syncthreads();
   auto lowest = [&](int p) { return a.window ? max(0, p - a.window + 1) : 0; };
 
-  const Sweep w = {lowest(block.low) / KEYS, block.base / KEYS + 1, lowest(block.high - 1), block.low + 1, false};
+  const Sweep w = {lowest(block.low) / KEYS, block.base / KEYS + 1, lowest(block.high - 1),
+                   block.low + 1, false};
   const u32 key_part = ((u32)a.layer * 2 * kv_heads + kv_head) * KEYS * row_bytes;
   const u32 value_part = key_part + (u32)kv_heads * KEYS * row_bytes;
   auto page_of = [&](int tile) -> const u8* {
@@ -58,7 +65,8 @@ template <int DIM> __device__ __forceinline__ void attend(const AttentionArgs& a
   auto load = [&](int tile, int part, __half* to) {
     if (part == 0) page = next;
     const u8* in_page = page + (part ? value_part : key_part);
-    const u8* in_pass = a.kv + ((size_t)block.first_row * 2 * kv_heads + part * kv_heads + kv_head) * row_bytes;
+    const u8* in_pass =
+        a.kv + ((size_t)block.first_row * 2 * kv_heads + part * kv_heads + kv_head) * row_bytes;
     const size_t stride = (size_t)2 * kv_heads * row_bytes;
     load_tile<DIM>(to, a.layout.kind, a.head_dim, a.kv, [&](int i) -> const u8* {
       const int p = tile * KEYS + i;
@@ -100,7 +108,8 @@ template <int DIM> __device__ __forceinline__ void attend(const AttentionArgs& a
     const float factor = 1.f / rows.total[h];
 #pragma unroll
     for (int n = 0; n < DIM / 8; n++)
-      *(float2*)(at(row, n) + 2 * (lane & 3)) = make_float2(rows.o[n][2 * h] * factor, rows.o[n][2 * h + 1] * factor);
+      *(float2*)(at(row, n) + 2 * (lane & 3)) =
+          make_float2(rows.o[n][2 * h] * factor, rows.o[n][2 * h + 1] * factor);
   }
   __syncwarp();
   const int groups = a.head_dim / 8;
@@ -111,7 +120,8 @@ template <int DIM> __device__ __forceinline__ void attend(const AttentionArgs& a
     const float4 u = ((const float4*)at(x, group))[0], v = ((const float4*)at(x, group))[1];
     float y[8] = {u.x, u.y, u.z, u.w, v.x, v.y, v.z, v.w};
     if (a.gated) {
-      const float* gate = a.q + ((size_t)row * a.heads + head) * a.query_stride + a.head_dim + group * 8;
+      const float* gate =
+          a.q + ((size_t)row * a.heads + head) * a.query_stride + a.head_dim + group * 8;
       const float4 g = ((const float4*)gate)[0], k = ((const float4*)gate)[1];
       const float z[8] = {g.x, g.y, g.z, g.w, k.x, k.y, k.z, k.w};
 #pragma unroll

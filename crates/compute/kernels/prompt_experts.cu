@@ -10,7 +10,8 @@ struct PromptExpertsArgs {
   const __half* x;
   const u32* order;   // [visits]: row * top_k + rank, by expert
   const u32* starts;  // [experts + 1]
-  int ld, experts, divisor, count;  // x row of a visit is visit / divisor: top_k, or 1 where x has a row per visit
+  // x row of a visit is visit / divisor: top_k, or 1 where x has a row per visit.
+  int ld, experts, divisor, count;
   PromptProduct products[MAX_PRODUCTS];
 };
 
@@ -20,7 +21,9 @@ struct VisitRows {
   const __half* from[2];
   const u32* visits;
   int count;
-  __device__ __forceinline__ bool there(int i) const { return (int)(threadIdx.x >> 3) + 32 * i < count; }
+  __device__ __forceinline__ bool there(int i) const {
+    return (int)(threadIdx.x >> 3) + 32 * i < count;
+  }
   __device__ __forceinline__ const __half* source(int i) const { return from[i]; }
   __device__ __forceinline__ int out(int n) const { return n < count ? (int)visits[n] : -1; }
 };
@@ -28,7 +31,8 @@ struct VisitRows {
 KERNEL(prompt_experts, 255, PromptExpertsArgs, 256) {
   launch_dependents();
   u8* stages = shared_memory();
-  u32* groups = (u32*)(stages + STAGES * GROUP * 128);  // [experts + 1]: groups of visits before each expert
+  // [experts + 1]: groups of visits before each expert.
+  u32* groups = (u32*)(stages + STAGES * GROUP * 128);
   const int tid = threadIdx.x, warp = tid >> 5, lane = tid & 31;
   wait_for_inputs();
   if (warp == 0) {
@@ -71,10 +75,10 @@ KERNEL(prompt_experts, 255, PromptExpertsArgs, 256) {
     }
     const PromptProduct q = a.products[p];
     const size_t expert_tiles = (size_t)((q.rows + 15) / 16) * (a.ld / 256) * low;
-#define FORERUN_CASE(F)                                                                                        \
-  case F:                                                                                                      \
-    multiply<F, 8, 2>(q.weight + expert_tiles * tile_bytes(F), q.out, q.rows, a.ld, first_tile, warp, 0, rows, \
-                      stages);                                                                                 \
+#define FORERUN_CASE(F)                                                                         \
+  case F:                                                                                       \
+    multiply<F, 8, 2>(q.weight + expert_tiles * tile_bytes(F), q.out, q.rows, a.ld, first_tile, \
+                      warp, 0, rows, stages);                                                   \
     break
     switch (q.format) {
       FORERUN_CASE(TILE_Q4_K);

@@ -11,7 +11,8 @@ struct alignas(64) TensorMap {  // as the driver writes it
   u64 words[16];
 };
 struct HopperArgs {
-  TensorMap x;  // [rows][K] halves, boxes of 64 columns and BN rows, pieces of 16 bytes turned by the row
+  // [rows][K] halves, boxes of 64 columns and BN rows, pieces of 16 bytes turned by the row.
+  TensorMap x;
   int columns;  // K, a multiple of 256
   int rows, count;
   int slots;    // weight tiles that a warp has room for
@@ -21,7 +22,8 @@ struct HopperArgs {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(FORERUN_EMULATION)
 #ifndef FORERUN_EMULATION
 // A box of x, from column `column` of row `row` on. Rows that are not there become zeros.
-__device__ __forceinline__ void copy_box(void* to, const TensorMap& x, int column, int row, u64* barrier) {
+__device__ __forceinline__ void copy_box(void* to, const TensorMap& x, int column, int row,
+                                         u64* barrier) {
   asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes "
                "[%0], [%1, {%3, %4}], [%2];" ::"r"(shared_address(to)),
                "l"(&x), "r"(shared_address(barrier)), "r"(column), "r"(row)
@@ -47,7 +49,8 @@ template <int HALVES_, int BN_> struct Rows {
   };
   __device__ __forceinline__ int count() const {
     int blocks = 0;
-    for (int p = 0; p < a.count; p++) blocks += (a.products[p].rows + 128 * HALVES - 1) / (128 * HALVES);
+    for (int p = 0; p < a.count; p++)
+      blocks += (a.products[p].rows + 128 * HALVES - 1) / (128 * HALVES);
     return blocks * ((a.rows + BN - 1) / BN);
   }
   __device__ __forceinline__ void prepare(Shared&) const {}

@@ -23,26 +23,34 @@
 #include "prompt_tiles.cuh"
 
 constexpr int HEAD = 4096, X_ROOM = 81920, MAX_STAGES = 8, MAX_SLOTS = 8, MAX_EXPERTS = 512;
-__host__ __device__ constexpr int slot_bytes(int format) { return (tile_bytes(format) + 63) / 64 * 64; }
-template <int BN> constexpr int stages_of = X_ROOM / (BN * 128) < MAX_STAGES ? X_ROOM / (BN * 128) : MAX_STAGES;
+__host__ __device__ constexpr int slot_bytes(int format) {
+  return (tile_bytes(format) + 63) / 64 * 64;
+}
+template <int BN>
+constexpr int stages_of = X_ROOM / (BN * 128) < MAX_STAGES ? X_ROOM / (BN * 128) : MAX_STAGES;
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(FORERUN_EMULATION)
 #ifndef FORERUN_EMULATION
 // Without a branch: one between wgmma in flight makes ptxas wait for each of them.
 __device__ __forceinline__ void barrier_arrive_if(u64* b, bool yes) {
-  asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %1, 0;\n@p mbarrier.arrive.shared.b64 _, [%0];\n}" ::"r"(
-                   shared_address(b)),
-               "r"((u32)yes)
-               : "memory");
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.u32 p, %1, 0;\n@p mbarrier.arrive.shared.b64 _, [%0];\n}" ::"r"(
+          shared_address(b)),
+      "r"((u32)yes)
+      : "memory");
 }
-__device__ __forceinline__ void warpgroup_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ __forceinline__ void warpgroup_fence() {
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
 // Registers that wgmma reads are ready here: their making must not be moved between the wgmma.
 __device__ __forceinline__ void hold(u32 (&a)[2][4]) {
 #pragma unroll
   for (int i = 0; i < 2; i++)
     asm volatile("" : "+r"(a[i][0]), "+r"(a[i][1]), "+r"(a[i][2]), "+r"(a[i][3])::"memory");
 }
-__device__ __forceinline__ void warpgroup_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+__device__ __forceinline__ void warpgroup_commit() {
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
 template <int N> __device__ __forceinline__ void warpgroup_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
 }
@@ -54,28 +62,31 @@ template <int N> __device__ __forceinline__ void more_registers() {
 }
 // c += a b: 64 weight rows, of which a warp holds 16, times BN rows of x in shared memory, 16
 // columns.
-#define SUMS(i)                                                                                        \
-  "+f"(c[i]), "+f"(c[i + 1]), "+f"(c[i + 2]), "+f"(c[i + 3]), "+f"(c[i + 4]), "+f"(c[i + 5]), "+f"(c[i + 6]), \
-      "+f"(c[i + 7])
+#define SUMS(i)                                                                               \
+  "+f"(c[i]), "+f"(c[i + 1]), "+f"(c[i + 2]), "+f"(c[i + 3]), "+f"(c[i + 4]), "+f"(c[i + 5]), \
+      "+f"(c[i + 6]), "+f"(c[i + 7])
 #define SUMS32 SUMS(0), SUMS(8), SUMS(16), SUMS(24)
 #define SUMS48 SUMS32, SUMS(32), SUMS(40)
 #define SUMS64 SUMS48, SUMS(48), SUMS(56)
-#define NAMES32                                                                                       \
-  "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26," \
+#define NAMES32                                                                                    \
+  "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25," \
+  "%26,"                                                                                           \
   "%27,%28,%29,%30,%31"
 #define NAMES48 NAMES32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47"
 #define NAMES64 NAMES48 ",%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
 #define NAMES80 NAMES64 ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79"
-#define WGMMA(N, NAMES, A, B, ...)                                                                                     \
-  asm volatile("{\n.reg .pred p;\nsetp.eq.u32 p, 0, 0;\nwgmma.mma_async.sync.aligned.m64n" N "k16.f32.f16.f16 {" NAMES \
-               "}, {" A "}, " B ", p, 1, 1, 0;\n}"                                                                     \
-               : __VA_ARGS__                                                                                           \
+#define WGMMA(N, NAMES, A, B, ...)                                                           \
+  asm volatile("{\n.reg .pred p;\nsetp.eq.u32 p, 0, 0;\nwgmma.mma_async.sync.aligned.m64n" N \
+               "k16.f32.f16.f16 {" NAMES "}, {" A "}, " B ", p, 1, 1, 0;\n}"                 \
+               : __VA_ARGS__                                                                 \
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
-template <int BN> __device__ __forceinline__ void warpgroup_mma(float (&c)[BN / 2], const u32 (&a)[4], u64 b) {
+template <int BN>
+__device__ __forceinline__ void warpgroup_mma(float (&c)[BN / 2], const u32 (&a)[4], u64 b) {
   if constexpr (BN == 64) WGMMA("64", NAMES32, "%32,%33,%34,%35", "%36", SUMS32);
   if constexpr (BN == 96) WGMMA("96", NAMES48, "%48,%49,%50,%51", "%52", SUMS48);
   if constexpr (BN == 128) WGMMA("128", NAMES64, "%64,%65,%66,%67", "%68", SUMS64);
-  if constexpr (BN == 160) WGMMA("160", NAMES80, "%80,%81,%82,%83", "%84", SUMS64, SUMS(64), SUMS(72));
+  if constexpr (BN == 160)
+    WGMMA("160", NAMES80, "%80,%81,%82,%83", "%84", SUMS64, SUMS(64), SUMS(72));
 }
 #endif
 
@@ -106,14 +117,18 @@ template <int FORMAT, class Work>
 __device__ __forceinline__ void consume(const Work& work, Shared& b, int warp) {
   typedef Decode<FORMAT> D;
   constexpr int HALVES = Work::HALVES, BN = Work::BN, GROUPS = HALVES;
-  constexpr int SLOT = 4 * slot_bytes(FORMAT), STAGES = stages_of<BN>;  // a slot has a tile of each warp
-  const int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3, KB = work.a.columns / 256, slots = work.a.slots;
+  // A slot has a tile of each warp.
+  constexpr int SLOT = 4 * slot_bytes(FORMAT), STAGES = stages_of<BN>;
+  const int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3, KB = work.a.columns / 256,
+            slots = work.a.slots;
   const u8* ring = b.ring(warp >> 2, slots * SLOT) + (warp & 3) * slot_bytes(FORMAT);
   const Lanes lanes(lane);
   u64 *landed = b.landed + (warp >> 2) * MAX_SLOTS, *read = b.read + (warp >> 2) * MAX_SLOTS;
   // Rows of 128 bytes, eight of them 1024; pieces of 16 bytes stand at piece ^ (row & 7).
-  const u64 x_matrix = (u64)1 << 62 | (u64)(1024 / 16) << 32 | (u64)1 << 16 | (shared_address(b.x) & 0x3ffff) >> 4;
-  constexpr int UNITS = HALVES * 2 / GROUPS;  // of a step: GROUPS groups of 32 columns of a half, two wgmma each
+  const u64 x_matrix =
+      (u64)1 << 62 | (u64)(1024 / 16) << 32 | (u64)1 << 16 | (shared_address(b.x) & 0x3ffff) >> 4;
+  // Of a step: GROUPS groups of 32 columns of a half, two wgmma each.
+  constexpr int UNITS = HALVES * 2 / GROUPS;
   u32 fragments[2][GROUPS][2][4];
   Place slot, stage;
   for (int number = blockIdx.x, items = work.count(); number < items; number += gridDim.x) {
@@ -172,14 +187,16 @@ __device__ __forceinline__ void consume(const Work& work, Shared& b, int warp) {
     const int row = (item.first_tile + (warp >> 2) * 4 * HALVES + (warp & 3)) * 16 + g;
     int out_rows[BN / 4];  // all before the first store: the compiler could not move one across it
 #pragma unroll
-    for (int i = 0; i < BN / 4; i++) out_rows[i] = item.out_row(work, (i >> 1) * 8 + 2 * t + (i & 1));
+    for (int i = 0; i < BN / 4; i++)
+      out_rows[i] = item.out_row(work, (i >> 1) * 8 + 2 * t + (i & 1));
 #pragma unroll
     for (int i = 0; i < BN / 4; i++) {
       float* out = q.out + (size_t)out_rows[i] * q.rows + row;
 #pragma unroll
       for (int k = 0; k < 2 * HALVES; k++) {  // rows g and g + 8 of each half
         const int r = 64 * (k >> 1) + 8 * (k & 1);
-        if (row + r < q.rows && out_rows[i] >= 0) out[r] = acc[k >> 1][(i >> 1) * 4 + 2 * (k & 1) + (i & 1)];
+        if (row + r < q.rows && out_rows[i] >= 0)
+          out[r] = acc[k >> 1][(i >> 1) * 4 + 2 * (k & 1) + (i & 1)];
       }
     }
   }
@@ -209,8 +226,8 @@ __device__ __forceinline__ void bring_weights(const Work& work, Shared& b, int g
 #pragma unroll 1
         for (int i = 0; i < 4; i++) {
           const u32 tile = min(first + 4 * h + i, tiles - 1) * KB + kb;
-          copy_bulk(ring + slot.at * SLOT + i * slot_bytes(FORMAT), weight + (size_t)tile * BYTES, BYTES,
-                    landed + slot.at);
+          copy_bulk(ring + slot.at * SLOT + i * slot_bytes(FORMAT), weight + (size_t)tile * BYTES,
+                    BYTES, landed + slot.at);
         }
         slot.next(slots);
       }

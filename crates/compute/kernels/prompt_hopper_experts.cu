@@ -10,7 +10,8 @@ struct HopperExpertsArgs {
   const u32* order;   // [visits]: row * top_k + rank, by expert
   const u32* starts;  // [experts + 1]
   int columns;        // K, a multiple of 256
-  int experts, divisor, count;  // x row of a visit is visit / divisor: top_k, or 1 where x has a row per visit
+  // x row of a visit is visit / divisor: top_k, or 1 where x has a row per visit.
+  int experts, divisor, count;
   int slots;          // weight tiles that a warp has room for
   PromptProduct products[MAX_PRODUCTS];
 };
@@ -19,7 +20,9 @@ struct HopperExpertsArgs {
 #ifndef FORERUN_EMULATION
 // What copies of 16 bytes wrote to shared memory is seen by the tensor cores after this and a
 // barrier.
-__device__ __forceinline__ void store_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+__device__ __forceinline__ void store_fence() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
 #endif
 
 template <int BN_> struct Visits {
@@ -45,7 +48,9 @@ template <int BN_> struct Visits {
       order = work.a.order + first;
       visits = min((int)(work.a.starts[low + 1] - first), BN);
     }
-    __device__ __forceinline__ int out_row(const Visits&, int n) const { return n < visits ? (int)order[n] : -1; }
+    __device__ __forceinline__ int out_row(const Visits&, int n) const {
+      return n < visits ? (int)order[n] : -1;
+    }
   };
   __device__ __forceinline__ int count() const { return groups[a.experts] * blocks; }
 
@@ -89,7 +94,8 @@ template <int BN_> struct Visits {
       u32 from[BN / 8];  // halves from x on
 #pragma unroll
       for (int i = 0; i < BN / 8; i++)
-        from[i] = item.order[min(row + 8 * i, item.visits - 1)] / (u32)a.divisor * (u32)a.columns + piece * 8;
+        from[i] = item.order[min(row + 8 * i, item.visits - 1)] / (u32)a.divisor * (u32)a.columns +
+                  piece * 8;
       const __half* x = a.x;
 #pragma unroll 1
       for (int left = a.columns; left > 0; left -= 64, x += 64) {
@@ -110,7 +116,8 @@ template <int BN_> struct Visits {
   }
 };
 
-template <int FORMAT, int BN> __device__ __forceinline__ void experts_block(const HopperExpertsArgs& a) {
+template <int FORMAT, int BN>
+__device__ __forceinline__ void experts_block(const HopperExpertsArgs& a) {
   int blocks = 0;
   for (int p = 0; p < a.count; p++) blocks += (a.products[p].rows + 255) / 256;
   hopper_block<FORMAT>(Visits<BN>{a, ((Shared*)shared_memory())->groups, blocks});

@@ -21,8 +21,12 @@ struct PlainRows {
   const __half* first;  // this thread's piece of the first row that it copies
   const __half* safe;
   int stride, n0, count;
-  __device__ __forceinline__ bool there(int i) const { return n0 + (int)(threadIdx.x >> 3) + 32 * i < count; }
-  __device__ __forceinline__ const __half* source(int i) const { return there(i) ? first + (size_t)i * stride : safe; }
+  __device__ __forceinline__ bool there(int i) const {
+    return n0 + (int)(threadIdx.x >> 3) + 32 * i < count;
+  }
+  __device__ __forceinline__ const __half* source(int i) const {
+    return there(i) ? first + (size_t)i * stride : safe;
+  }
   __device__ __forceinline__ int out(int n) const { return n0 + n < count ? n0 + n : -1; }
 };
 
@@ -35,11 +39,14 @@ __device__ __forceinline__ void prompt_block(const PromptArgs& a, int warps_n) {
   const int n0 = blockIdx.x * ROWS * 32;
   int first_tile;
   const int p = find_product(a, blockIdx.y, 256 / warps_n, first_tile);
-  const PlainRows rows{a.x + (size_t)(n0 + (tid >> 3)) * a.ld + (tid & 7) * 8, a.x, a.ld * 32, n0, a.rows};
+  const PlainRows rows{a.x + (size_t)(n0 + (tid >> 3)) * a.ld + (tid & 7) * 8, a.x, a.ld * 32, n0,
+                       a.rows};
   wait_for_inputs();
   const PromptProduct q = a.products[p];
-#define FORERUN_CASE(F) \
-  case F: multiply<F, N8, ROWS>(q.weight, q.out, q.rows, a.ld, first_tile, wm, wn, rows, stages); break
+#define FORERUN_CASE(F)                                                                     \
+  case F:                                                                                   \
+    multiply<F, N8, ROWS>(q.weight, q.out, q.rows, a.ld, first_tile, wm, wn, rows, stages); \
+    break
   switch (q.format) {
     FORERUN_CASE(TILE_Q4_K);
     FORERUN_CASE(TILE_Q5_K);

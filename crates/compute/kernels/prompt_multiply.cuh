@@ -14,15 +14,16 @@ constexpr int STAGES = 4;
 // rows.source(i), zeros unless rows.there(i); rows.out(n): the out row of the block's x row n, or
 // -1.
 template <int FORMAT, int N8, int ROWS, class Rows>
-__device__ __forceinline__ void multiply(const u8* weight, float* out, int M, int K, int first_tile, int wm, int wn,
-                                         const Rows& rows, u8* stages) {
+__device__ __forceinline__ void multiply(const u8* weight, float* out, int M, int K, int first_tile,
+                                         int wm, int wn, const Rows& rows, u8* stages) {
   typedef Decode<FORMAT> D;
   constexpr int BYTES = tile_bytes(FORMAT);
   const int tid = threadIdx.x, lane = tid & 31, g = lane >> 2, t = lane & 3;
   const int tiles = (M + 15) / 16, KB = K / 256;
   const u8* tile[2];
 #pragma unroll
-  for (int m = 0; m < 2; m++) tile[m] = weight + (size_t)min(first_tile + 2 * wm + m, tiles - 1) * KB * BYTES;
+  for (int m = 0; m < 2; m++)
+    tile[m] = weight + (size_t)min(first_tile + 2 * wm + m, tiles - 1) * KB * BYTES;
 
   // piece p of row r lies at r 128 + 16 (p ^ 4 (r & 1)): the four lanes of a row and of the next
   // read all 32 banks
@@ -59,7 +60,8 @@ __device__ __forceinline__ void multiply(const u8* weight, float* out, int M, in
 
   int stage = 0;
   for (int kb = 0; kb < KB; kb++) {
-    const int more = kb + 1 < KB ? BYTES : 0;  // the last superblock is fetched again rather than none
+    // The last superblock is fetched again rather than none.
+    const int more = kb + 1 < KB ? BYTES : 0;
 #pragma unroll 1  // a smaller body keeps fewer registers
     for (int c = 0; c < 4; c++) {
       copy_wait<STAGES - 2>();

@@ -22,7 +22,8 @@ struct PromptProduct {
 
 // The product and its row tile that a block's number along M means.
 template <class Args>
-__device__ __forceinline__ int find_product(const Args& a, int number, int block_rows, int& first_tile) {
+__device__ __forceinline__ int find_product(const Args& a, int number, int block_rows,
+                                            int& first_tile) {
   int p = 0;
   while (p + 1 < a.count) {
     const int blocks = (a.products[p].rows + block_rows - 1) / block_rows;
@@ -43,10 +44,13 @@ __device__ __forceinline__ u8* shared_memory() {
 }
 // 16 bytes to shared memory, zeros where `ok` is false.
 __device__ __forceinline__ void copy16(void* to, const void* from, bool ok) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(ok ? 16 : 0)
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from),
+               "r"(ok ? 16 : 0)
                : "memory");
 }
-__device__ __forceinline__ void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+__device__ __forceinline__ void copy_commit() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
 template <int N> __device__ __forceinline__ void copy_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
 }
@@ -69,7 +73,9 @@ __device__ __forceinline__ u32 pack_half2(float low, float high) {
 }
 // Makes what follows from `v` be computed anew rather than kept: registers are scarcer than
 // instructions.
-__device__ __forceinline__ void forget(uint4& v) { asm volatile("" : "+r"(v.x), "+r"(v.y), "+r"(v.z), "+r"(v.w)); }
+__device__ __forceinline__ void forget(uint4& v) {
+  asm volatile("" : "+r"(v.x), "+r"(v.y), "+r"(v.z), "+r"(v.w));
+}
 // Four matrices of 8 rows x 16 bytes: lane 8 m + r gives the address of row r of matrix m; lane 4 g
 // + t gets word t of row g of each.
 __device__ __forceinline__ uint4 load_matrices(const u8* p) {
@@ -119,11 +125,14 @@ struct Lanes {
     return {two ? w.z : w.x, two ? w.w : w.y, two ? w.x : w.z, two ? w.y : w.w};
   }
   // Word t of the pieces at `at`.
-  __device__ __forceinline__ uint4 own_words(const u8* at) const { return in_order(load_matrices(at + matrix)); }
+  __device__ __forceinline__ uint4 own_words(const u8* at) const {
+    return in_order(load_matrices(at + matrix));
+  }
   // The word `offset` bytes into the pieces at `at`.
   __device__ __forceinline__ uint4 words(const u8* at, int offset) const {
     const u32 p = shared_address(at) + word + offset;
-    return in_order({shared_word(p), shared_word(p ^ 16), shared_word(p ^ 32), shared_word(p ^ 48)});
+    return in_order(
+        {shared_word(p), shared_word(p ^ 16), shared_word(p ^ 32), shared_word(p ^ 48)});
   }
 };
 
@@ -173,7 +182,8 @@ template <int FORMAT> struct DecodeK {  // Q4_K, Q5_K
   __device__ static __forceinline__ Chunk chunk(const u8* tile, int c, int lane) {
     return {stream16(tile + c * 512 + lane * 16)};
   }
-  __device__ static __forceinline__ Plain plain(const u8* tile, int c, const Lanes& lanes, int lane) {
+  __device__ static __forceinline__ Plain plain(const u8* tile, int c, const Lanes& lanes,
+                                                int lane) {
     Plain k;
     k.w = lanes.own_words(tile + c * 512);
     if (FIFTH) {
@@ -183,15 +193,19 @@ template <int FORMAT> struct DecodeK {  // Q4_K, Q5_K
     }
     return k;
   }
-  static constexpr float MIDDLE = FIFTH ? 16.f : 8.f;  // weights lie around it: the offset that remains is small
+  // Weights lie around it: the offset that remains is small.
+  static constexpr float MIDDLE = FIFTH ? 16.f : 8.f;
 
   // weight = (q - MIDDLE) scale + offset; of group `group` of chunk c.
-  __device__ static __forceinline__ void factors(const uint4& r, int c, int group, float& scale, float& offset) {
+  __device__ static __forceinline__ void factors(const uint4& r, int c, int group, float& scale,
+                                                 float& offset) {
     const float d = low_float(r.x), dmin = high_float(r.x);
     const u32 scales = c < 2 ? r.y & 0x3f3f3f3f : (r.w & 0x0f0f0f0f) | ((r.y >> 2) & 0x30303030);
-    const u32 mins = c < 2 ? r.z & 0x3f3f3f3f : ((r.w >> 4) & 0x0f0f0f0f) | ((r.z >> 2) & 0x30303030);
+    const u32 mins =
+        c < 2 ? r.z & 0x3f3f3f3f : ((r.w >> 4) & 0x0f0f0f0f) | ((r.z >> 2) & 0x30303030);
     scale = __fmaf_rn(byte_float(scales, 2 * (c & 1) + group), d, -8388608.f * d);
-    offset = __fmaf_rn(MIDDLE, scale, -__fmaf_rn(byte_float(mins, 2 * (c & 1) + group), dmin, -8388608.f * dmin));
+    offset = __fmaf_rn(MIDDLE, scale,
+                       -__fmaf_rn(byte_float(mins, 2 * (c & 1) + group), dmin, -8388608.f * dmin));
   }
   __device__ static __forceinline__ Ready ready(const u8* tile, int lane) {
     const Head h = rows<FromShared>(tile, lane);
@@ -211,8 +225,8 @@ template <int FORMAT> struct DecodeK {  // Q4_K, Q5_K
     return {{__shfl_sync(~0u, r.scale[0], from), __shfl_sync(~0u, r.scale[1], from)},
             {__shfl_sync(~0u, r.offset[0], from), __shfl_sync(~0u, r.offset[1], from)}};
   }
-  __device__ static __forceinline__ void fragments(u32 (&a)[2][4], const Head& h, const Chunk& k, int c, int group,
-                                                   int) {
+  __device__ static __forceinline__ void fragments(u32 (&a)[2][4], const Head& h, const Chunk& k,
+                                                   int c, int group, int) {
     Ready r;
 #pragma unroll
     for (int i = 0; i < 2; i++) {
@@ -223,15 +237,15 @@ template <int FORMAT> struct DecodeK {  // Q4_K, Q5_K
     }
     decode(a, r, k, [&](int i) { return turn_right(word_of(h.fifth, c), i); }, group);
   }
-  __device__ static __forceinline__ void fragments(u32 (&a)[2][4], const Ready& r, const Plain& k, int, int group,
-                                                   int) {
+  __device__ static __forceinline__ void fragments(u32 (&a)[2][4], const Ready& r, const Plain& k,
+                                                   int, int group, int) {
     decode(a, r, k, [&](int i) { return word_of(k.fifth, i); }, group);
   }
   // `fifth(i)`: fifth bits of word i, where row g's stand 4 (first group) and 8 bits up, row g +
   // 8's 8 bits further around.
   template <class Words, class Fifth>
-  __device__ static __forceinline__ void decode(u32 (&a)[2][4], const Ready& r, const Words& k, const Fifth& fifth,
-                                                int group) {
+  __device__ static __forceinline__ void decode(u32 (&a)[2][4], const Ready& r, const Words& k,
+                                                const Fifth& fifth, int group) {
 #pragma unroll
     for (int i = 0; i < 4; i++) {
       // 0x6400 | q is 1024 + q; the second group's stand 4 bits up: 1024 + 16 q
@@ -247,11 +261,15 @@ template <int FORMAT> struct DecodeK {  // Q4_K, Q5_K
       constexpr u32 HIGH = FIFTH ? 0xd500d500 : 0xd480d480;  // -(64 + MIDDLE)
       q0 = group ? half2_fma(q0, 0x2c002c00, HIGH) : half2_add(q0, LOW);
       q8 = group ? half2_fma(q8, 0x2c002c00, HIGH) : half2_add(q8, LOW);
-      a[i >> 1][2 * (i & 1)] = half2_fma(q0, of_group(r.scale[0], group), of_group(r.offset[0], group));
-      a[i >> 1][2 * (i & 1) + 1] = half2_fma(q8, of_group(r.scale[1], group), of_group(r.offset[1], group));
+      a[i >> 1][2 * (i & 1)] =
+          half2_fma(q0, of_group(r.scale[0], group), of_group(r.offset[0], group));
+      a[i >> 1][2 * (i & 1) + 1] =
+          half2_fma(q8, of_group(r.scale[1], group), of_group(r.offset[1], group));
     }
   }
-  __device__ static __forceinline__ u32 of_group(u32 v, int group) { return group ? twice_high(v) : twice_low(v); }
+  __device__ static __forceinline__ u32 of_group(u32 v, int group) {
+    return group ? twice_high(v) : twice_low(v);
+  }
 };
 template <> struct Decode<TILE_Q4_K> : DecodeK<TILE_Q4_K> {};
 template <> struct Decode<TILE_Q5_K> : DecodeK<TILE_Q5_K> {};
@@ -279,20 +297,25 @@ template <> struct Decode<TILE_Q6_K> {
     }
     return h;
   }
-  __device__ static __forceinline__ Head head(const u8* tile, int lane) { return rows<FromGlobal>(tile, lane); }
+  __device__ static __forceinline__ Head head(const u8* tile, int lane) {
+    return rows<FromGlobal>(tile, lane);
+  }
   struct Ready {};
   __device__ static __forceinline__ Ready ready(const u8*, int) { return {}; }
   __device__ static __forceinline__ Head plain_head(const u8* tile, const Ready&, int, int lane) {
     return rows<FromShared>(tile, lane);
   }
   __device__ static __forceinline__ Chunk chunk(const u8* tile, int c, int lane) {
-    return {stream16(tile + c * 512 + lane * 16), stream8(tile + 2048 + (c >> 1) * 512 + lane * 16 + (c & 1) * 8)};
+    return {stream16(tile + c * 512 + lane * 16),
+            stream8(tile + 2048 + (c >> 1) * 512 + lane * 16 + (c & 1) * 8)};
   }
-  __device__ static __forceinline__ Plain plain(const u8* tile, int c, const Lanes& lanes, int lane) {
+  __device__ static __forceinline__ Plain plain(const u8* tile, int c, const Lanes& lanes,
+                                                int lane) {
     const uint4 p = lanes.words(tile + 2048 + (c >> 1) * 512, (c & 1) * 8 + (lane & 2) * 2);
     const int turn = (lane & 1) * 2;
     return {lanes.own_words(tile + c * 512),
-            {turn_right(p.x, turn), turn_right(p.y, turn), turn_right(p.z, turn), turn_right(p.w, turn)}};
+            {turn_right(p.x, turn), turn_right(p.y, turn), turn_right(p.z, turn),
+             turn_right(p.w, turn)}};
   }
   // High pairs of word i, as DecodeK::fifth.
   __device__ static __forceinline__ u32 pairs(const Chunk& k, int i) {
@@ -310,23 +333,26 @@ template <> struct Decode<TILE_Q6_K> {
   }
 
   template <class Words>
-  __device__ static __forceinline__ void fragments(u32 (&a)[2][4], const Head& h, const Words& k, int c, int group,
-                                                   int lane) {
+  __device__ static __forceinline__ void fragments(u32 (&a)[2][4], const Head& h, const Words& k,
+                                                   int c, int group, int lane) {
     u32 scale[2];  // a byte is a scale + 128: 0x6400 | byte = 1024 + byte, less 1152
 #pragma unroll
     for (int i = 0; i < 2; i++)
-      scale[i] = half2_mul(half2_add(scales(k, word_of(h.scales[i], c), group, lane), 0xe480e480), twice_low(h.d[i]));
+      scale[i] = half2_mul(half2_add(scales(k, word_of(h.scales[i], c), group, lane), 0xe480e480),
+                           twice_low(h.d[i]));
 #pragma unroll
     for (int i = 0; i < 4; i++) {
       const u32 nibble = group ? 0x00f000f0 : 0x000f000f, pair = group ? 0x03000300 : 0x00300030;
       const u32 v = word_of(k.w, i), p = pairs(k, i);
       // First the nibble among the bits of `p`, then those that are wanted: two instructions.
-      const u32 v0 = (v & nibble) | (p & ~nibble), v8 = ((v >> 8) & nibble) | (turn_byte(p) & ~nibble);
+      const u32 v0 = (v & nibble) | (p & ~nibble),
+                v8 = ((v >> 8) & nibble) | (turn_byte(p) & ~nibble);
       u32 q0 = (v0 & (nibble | pair)) | 0x64006400, q8 = (v8 & (nibble | pair)) | 0x64006400;
       q0 = group ? half2_fma(q0, 0x2c002c00, 0xd600d600) : half2_add(q0, 0xe420e420);
       q8 = group ? half2_fma(q8, 0x2c002c00, 0xd600d600) : half2_add(q8, 0xe420e420);
       a[i >> 1][2 * (i & 1)] = half2_mul(q0, i >> 1 ? twice_high(scale[0]) : twice_low(scale[0]));
-      a[i >> 1][2 * (i & 1) + 1] = half2_mul(q8, i >> 1 ? twice_high(scale[1]) : twice_low(scale[1]));
+      a[i >> 1][2 * (i & 1) + 1] =
+          half2_mul(q8, i >> 1 ? twice_high(scale[1]) : twice_low(scale[1]));
     }
   }
 };
@@ -341,22 +367,26 @@ template <> struct Decode<TILE_Q8_0> {
   };
   typedef Chunk Plain;
   template <class From> __device__ static __forceinline__ Head rows(const u8* tile, int lane) {
-    return {{From::get(tile + 4096 + (lane >> 2) * 16), From::get(tile + 4096 + (lane >> 2) * 16 + 128)}};
+    return {{From::get(tile + 4096 + (lane >> 2) * 16),
+             From::get(tile + 4096 + (lane >> 2) * 16 + 128)}};
   }
-  __device__ static __forceinline__ Head head(const u8* tile, int lane) { return rows<FromGlobal>(tile, lane); }
+  __device__ static __forceinline__ Head head(const u8* tile, int lane) {
+    return rows<FromGlobal>(tile, lane);
+  }
   struct Ready {};
   __device__ static __forceinline__ Ready ready(const u8*, int) { return {}; }
   __device__ static __forceinline__ Head plain_head(const u8* tile, const Ready&, int, int lane) {
     return rows<FromShared>(tile, lane);
   }
   __device__ static __forceinline__ Chunk chunk(const u8* tile, int c, int lane) {
-    return {{stream16(tile + 2 * c * 512 + lane * 16), stream16(tile + (2 * c + 1) * 512 + lane * 16)}};
+    return {
+        {stream16(tile + 2 * c * 512 + lane * 16), stream16(tile + (2 * c + 1) * 512 + lane * 16)}};
   }
   __device__ static __forceinline__ Plain plain(const u8* tile, int c, const Lanes& lanes, int) {
     return {{lanes.own_words(tile + 2 * c * 512), lanes.own_words(tile + (2 * c + 1) * 512)}};
   }
-  __device__ static __forceinline__ void fragments(u32 (&a)[2][4], const Head& h, const Chunk& k, int c, int group,
-                                                   int) {
+  __device__ static __forceinline__ void fragments(u32 (&a)[2][4], const Head& h, const Chunk& k,
+                                                   int c, int group, int) {
     const u32 d0 = word_of(h.d[0], c), d8 = word_of(h.d[1], c);
 #pragma unroll
     for (int i = 0; i < 4; i++) {
@@ -380,16 +410,20 @@ template <> struct Decode<TILE_F16> {
   __device__ static __forceinline__ Head head(const u8*, int) { return {}; }
   struct Ready {};
   __device__ static __forceinline__ Ready ready(const u8*, int) { return {}; }
-  __device__ static __forceinline__ Head plain_head(const u8*, const Ready&, int, int) { return {}; }
+  __device__ static __forceinline__ Head plain_head(const u8*, const Ready&, int, int) {
+    return {};
+  }
   __device__ static __forceinline__ Chunk chunk(const u8* tile, int c, int lane) {
     const u8* p = tile + 2 * c * 1024 + lane * 16;
     return {{{stream16(p), stream16(p + 512)}, {stream16(p + 1024), stream16(p + 1536)}}};
   }
   __device__ static __forceinline__ Plain plain(const u8* tile, int c, const Lanes& lanes, int) {
     const u8* p = tile + 2 * c * 1024;
-    return {{{lanes.own_words(p), lanes.own_words(p + 512)}, {lanes.own_words(p + 1024), lanes.own_words(p + 1536)}}};
+    return {{{lanes.own_words(p), lanes.own_words(p + 512)},
+             {lanes.own_words(p + 1024), lanes.own_words(p + 1536)}}};
   }
-  __device__ static __forceinline__ void fragments(u32 (&a)[2][4], const Head&, const Chunk& k, int, int group, int) {
+  __device__ static __forceinline__ void fragments(u32 (&a)[2][4], const Head&, const Chunk& k, int,
+                                                   int group, int) {
 #pragma unroll
     for (int i = 0; i < 4; i++) {
       a[i >> 1][2 * (i & 1)] = word_of(k.w[group][0], i);

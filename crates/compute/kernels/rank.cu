@@ -115,13 +115,16 @@ KERNEL(rank_chunks, 64, RankArgs, THREADS, 4) {
   wait_for_inputs();
   constexpr float NOTHING = -3.4028235e38f;  // beyond the row: finite, and no logit is lower
   float numbers[HELD];
-  const auto column = [&](int i) { return first + (i / 4 * THREADS + (int)threadIdx.x) * 4 + i % 4; };
+  const auto column = [&](int i) {
+    return first + (i / 4 * THREADS + (int)threadIdx.x) * 4 + i % 4;
+  };
   if (a.vocab % 4 == 0) {  // rows begin at multiples of 16 bytes
 #pragma unroll
     for (int i = 0; i < HELD; i += 4) {
       float4 four = make_float4(NOTHING, NOTHING, NOTHING, NOTHING);
       if (column(i) < a.vocab) four = *(const float4*)(logits + column(i));
-      numbers[i] = four.x, numbers[i + 1] = four.y, numbers[i + 2] = four.z, numbers[i + 3] = four.w;
+      numbers[i] = four.x, numbers[i + 1] = four.y, numbers[i + 2] = four.z,
+      numbers[i + 3] = four.w;
     }
   } else {
 #pragma unroll
@@ -140,7 +143,8 @@ KERNEL(rank_chunks, 64, RankArgs, THREADS, 4) {
     const float least = logit_of(bound);
 #pragma unroll
     for (int i = 0; i < HELD; i++) {
-      if (!(numbers[i] < least) && column(i) < a.vocab) {  // the word decides, also where a key stands for a NaN
+      // The word decides, also where a key stands for a NaN.
+      if (!(numbers[i] < least) && column(i) < a.vocab) {
         const u64 word = word_of(numbers[i], column(i));
         if (word >= bound) f(word);
       }
@@ -181,7 +185,8 @@ KERNEL(rank_merge, 64, RankArgs, THREADS) {
     }
   };
   // Every warp adds the chunks' sums up by itself, in the same order.
-  const float2 part = lane < a.chunks ? a.sums[(size_t)row * a.chunks + lane] : make_float2(0.f, 0.f);
+  const float2 part =
+      lane < a.chunks ? a.sums[(size_t)row * a.chunks + lane] : make_float2(0.f, 0.f);
   const float highest = logit_of((u64)best_of(mine, each, a.ranks, s) << 32);
   const float total = warp_sum(lane < a.chunks ? part.y * expf(part.x - highest) : 0.f);
   const bool bad = total != total;

@@ -6,7 +6,8 @@
 struct ReadArgs {
   const uint4* data;
   u64 pieces;
-  u32* out;  // written only if every word is what no memory holds, so that the loads are not left out
+  // Written only if every word is what no memory holds, so that the loads are not left out.
+  u32* out;
 };
 
 KERNEL(read_memory, 40, ReadArgs, 256) {

@@ -28,10 +28,12 @@ template <int HELD, int ROWS> struct Choice {
 
   // visit(row of these, rank, id) is called for each, by the lane that holds it.
   template <class F>
-  __device__ __forceinline__ void choose(const float* const (&logits)[ROWS], int experts, int top_k, F visit) {
+  __device__ __forceinline__ void choose(const float* const (&logits)[ROWS], int experts, int top_k,
+                                         F visit) {
     const int lane = threadIdx.x & 31;
     float numbers[ROWS][HELD];
-    if (experts == 32 * HELD) {  // without conditions all are asked for before the first is looked at
+    // Without conditions all are asked for before the first is looked at.
+    if (experts == 32 * HELD) {
 #pragma unroll
       for (int r = 0; r < ROWS; r++)
 #pragma unroll
@@ -40,7 +42,8 @@ template <int HELD, int ROWS> struct Choice {
 #pragma unroll
       for (int r = 0; r < ROWS; r++)
 #pragma unroll
-        for (int i = 0; i < HELD; i++) numbers[r][i] = i * 32 + lane < experts ? logits[r][i * 32 + lane] : 0.f;
+        for (int i = 0; i < HELD; i++)
+          numbers[r][i] = i * 32 + lane < experts ? logits[r][i * 32 + lane] : 0.f;
     }
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {

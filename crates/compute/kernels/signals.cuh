@@ -7,7 +7,9 @@
 #pragma once
 #include "forerun.cuh"
 
-__device__ __forceinline__ u32 shared_address(const void* at) { return (u32)__cvta_generic_to_shared(at); }
+__device__ __forceinline__ u32 shared_address(const void* at) {
+  return (u32)__cvta_generic_to_shared(at);
+}
 
 // By one thread; then all of the block arrive, and wait before the first of them sends.
 __device__ __forceinline__ void make_signals(u64* signals, int count) {
@@ -30,7 +32,8 @@ __device__ __forceinline__ void cluster_wait() {
 // So many bytes will come, once.
 __device__ __forceinline__ void expect(u64* signal, u32 bytes) {
 #if __CUDA_ARCH__ >= 900
-  asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(shared_address(signal)), "r"(bytes)
+  asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(shared_address(signal)),
+               "r"(bytes)
                : "memory");
 #endif
 }
@@ -57,30 +60,33 @@ __device__ __forceinline__ u32 address_in(u32 address, int rank) {
 // Writes to that place in the shared memory of a block of the cluster, which its signal counts.
 __device__ __forceinline__ void send(float* to, int rank, float x, u64* signal) {
 #if __CUDA_ARCH__ >= 900
-  asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %1, [%2];" ::"r"(
-                   address_in(shared_address(to), rank)),
-               "f"(x), "r"(address_in(shared_address(signal), rank))
-               : "memory");
+  asm volatile(
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %1, [%2];" ::"r"(
+          address_in(shared_address(to), rank)),
+      "f"(x), "r"(address_in(shared_address(signal), rank))
+      : "memory");
 #else
   *to = x;
 #endif
 }
 __device__ __forceinline__ void send2(void* to, int rank, const float2& x, u64* signal) {
 #if __CUDA_ARCH__ >= 900
-  asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(
-                   address_in(shared_address(to), rank)),
-               "f"(x.x), "f"(x.y), "r"(address_in(shared_address(signal), rank))
-               : "memory");
+  asm volatile(
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::
+          "r"(address_in(shared_address(to), rank)),
+      "f"(x.x), "f"(x.y), "r"(address_in(shared_address(signal), rank))
+      : "memory");
 #else
   *(float2*)to = x;
 #endif
 }
 __device__ __forceinline__ void send4(void* to, int rank, const float4& x, u64* signal) {
 #if __CUDA_ARCH__ >= 900
-  asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(
-                   address_in(shared_address(to), rank)),
-               "f"(x.x), "f"(x.y), "f"(x.z), "f"(x.w), "r"(address_in(shared_address(signal), rank))
-               : "memory");
+  asm volatile(
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, "
+      "[%5];" ::"r"(address_in(shared_address(to), rank)),
+      "f"(x.x), "f"(x.y), "f"(x.z), "f"(x.w), "r"(address_in(shared_address(signal), rank))
+      : "memory");
 #else
   *(float4*)to = x;
 #endif

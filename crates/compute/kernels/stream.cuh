@@ -5,7 +5,8 @@
 #include "ring.cuh"
 #include "tiles.cuh"
 
-constexpr int DIRECT = 8;  // added to a format: its tiles do not pass through the ring (Q8_0 and F16)
+// Added to a format: its tiles do not pass through the ring (Q8_0 and F16)
+constexpr int DIRECT = 8;
 constexpr int MIXED = -1;  // no format: tiles have several
 
 __device__ __forceinline__ int bytes_of(int format) { return tile_bytes(format & (DIRECT - 1)); }
@@ -40,17 +41,20 @@ template <int BYTES> __device__ __forceinline__ void copy_tile(u32 to, const u8*
 #pragma unroll
   for (int at = 0; at + 512 <= BYTES; at += 512) copy_streamed(to + at, from + at, policy);
   constexpr int REST = BYTES % 512, AT = BYTES - REST;
-  if constexpr (REST > 0) copy_streamed_if((threadIdx.x & 31) < REST / 16, to + AT, from + AT, policy);
+  if constexpr (REST > 0)
+    copy_streamed_if((threadIdx.x & 31) < REST / 16, to + AT, from + AT, policy);
 }
 __device__ __forceinline__ void copy_tile(u32 to, const u8* from, int bytes, u64 policy) {
 #pragma unroll 1
-  for (int at = (threadIdx.x & 31) * 16; at < bytes; at += 512, to += 512, from += 512) copy_streamed(to, from, policy);
+  for (int at = (threadIdx.x & 31) * 16; at < bytes; at += 512, to += 512, from += 512)
+    copy_streamed(to, from, policy);
 }
 
 // Asks for the next tile, into the ring's place; `advance` goes on to the next row tile. FORMAT is
 // that of the tile multiplied last, which the next one mostly has too; MIXED if it is not known.
 template <int FORMAT, class Advance>
-__device__ __forceinline__ void ask(const Ring& ring, Ahead& ahead, const Advance& advance, u64 policy) {
+__device__ __forceinline__ void ask(const Ring& ring, Ahead& ahead, const Advance& advance,
+                                    u64 policy) {
   if (ahead.left) {
     const u32 to = shared_address(ring.base + ring.place) + (threadIdx.x & 31) * 16;
     constexpr int BYTES = tile_bytes(FORMAT == MIXED ? 0 : FORMAT);
@@ -76,17 +80,20 @@ struct Rows {
 };
 
 template <int FORMAT, int N8, int MT, int UNROLL>
-__device__ __forceinline__ void multiply_tile(const u8* tile, const Rows& rows, float (&acc)[MT][N8][4], int lane) {
+__device__ __forceinline__ void multiply_tile(const u8* tile, const Rows& rows,
+                                              float (&acc)[MT][N8][4], int lane) {
   const __half *x[N8], *sums[N8];
 #pragma unroll
-  for (int j = 0; j < N8; j++) x[j] = rows.x + j * rows.x_step, sums[j] = rows.sums + j * rows.sums_step;
+  for (int j = 0; j < N8; j++)
+    x[j] = rows.x + j * rows.x_step, sums[j] = rows.sums + j * rows.sums_step;
   multiply_tile<FORMAT, N8, MT, UNROLL>(tile, x, sums, acc, lane);
 }
 
 // `count` tiles that follow each other times N8 x 8 activation rows; acc as for multiply_tile.
 template <int FORMAT, int N8, class Advance>
-__device__ __forceinline__ void multiply_tiles(Ring& ring, int count, Rows& rows, float (&acc)[1][N8][4],
-                                               Ahead& ahead, const Advance& advance, u64 policy) {
+__device__ __forceinline__ void multiply_tiles(Ring& ring, int count, Rows& rows,
+                                               float (&acc)[1][N8][4], Ahead& ahead,
+                                               const Advance& advance, u64 policy) {
   constexpr bool LARGE = FORMAT == TILE_Q8_0 || FORMAT == TILE_F16;
   constexpr int UNROLL = !LARGE ? 4 : N8 > 2 ? 1 : 2;  // how many registers that takes
 #pragma unroll 1
@@ -103,8 +110,9 @@ __device__ __forceinline__ void multiply_tiles(Ring& ring, int count, Rows& rows
 // The same of a format that is read from memory directly, when it is multiplied: what the ring has
 // for it is empty.
 template <int FORMAT, int N8, class Advance>
-__device__ __forceinline__ void multiply_direct(Ring& ring, const u8* from, int count, Rows& rows, float (&acc)[1][N8][4],
-                                                Ahead& ahead, const Advance& advance, u64 policy) {
+__device__ __forceinline__ void multiply_direct(Ring& ring, const u8* from, int count, Rows& rows,
+                                                float (&acc)[1][N8][4], Ahead& ahead,
+                                                const Advance& advance, u64 policy) {
 #pragma unroll 1
   do {
     multiply_tile<FORMAT, N8, 1, 1>(from, rows, acc, threadIdx.x & 31);
@@ -121,11 +129,21 @@ __device__ __forceinline__ void multiply_tiles_of(int format, const u8* from, Ri
                                                   Rows& rows, float (&acc)[1][N8][4], Ahead& ahead,
                                                   const Advance& advance, u64 policy) {
   switch (format) {
-    case TILE_Q4_K: multiply_tiles<TILE_Q4_K, N8>(ring, count, rows, acc, ahead, advance, policy); break;
-    case TILE_Q5_K: multiply_tiles<TILE_Q5_K, N8>(ring, count, rows, acc, ahead, advance, policy); break;
-    case TILE_Q6_K: multiply_tiles<TILE_Q6_K, N8>(ring, count, rows, acc, ahead, advance, policy); break;
-    case TILE_Q8_0: multiply_tiles<TILE_Q8_0, N8>(ring, count, rows, acc, ahead, advance, policy); break;
-    case TILE_F16: multiply_tiles<TILE_F16, N8>(ring, count, rows, acc, ahead, advance, policy); break;
+    case TILE_Q4_K:
+      multiply_tiles<TILE_Q4_K, N8>(ring, count, rows, acc, ahead, advance, policy);
+      break;
+    case TILE_Q5_K:
+      multiply_tiles<TILE_Q5_K, N8>(ring, count, rows, acc, ahead, advance, policy);
+      break;
+    case TILE_Q6_K:
+      multiply_tiles<TILE_Q6_K, N8>(ring, count, rows, acc, ahead, advance, policy);
+      break;
+    case TILE_Q8_0:
+      multiply_tiles<TILE_Q8_0, N8>(ring, count, rows, acc, ahead, advance, policy);
+      break;
+    case TILE_F16:
+      multiply_tiles<TILE_F16, N8>(ring, count, rows, acc, ahead, advance, policy);
+      break;
     case TILE_Q8_0 + DIRECT:
       multiply_direct<TILE_Q8_0, N8>(ring, from, count, rows, acc, ahead, advance, policy);
       break;

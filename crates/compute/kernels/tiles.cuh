@@ -44,7 +44,9 @@ __host__ __device__ constexpr int tile_bytes(int format) {
 // ------------------------------------------------------------------ instructions
 
 #ifndef FORERUN_EMULATION  // an emulator on the CPU brings its own
-__device__ __forceinline__ u32 permute(u32 a, u32 b, u32 selector) { return __byte_perm(a, b, selector); }
+__device__ __forceinline__ u32 permute(u32 a, u32 b, u32 selector) {
+  return __byte_perm(a, b, selector);
+}
 __device__ __forceinline__ u32 turn_right(u32 a, int bits) { return __funnelshift_r(a, a, bits); }
 __device__ __forceinline__ u32 half2_mul(u32 a, u32 b) {
   u32 r;
@@ -74,7 +76,8 @@ __device__ __forceinline__ u32 twice_high(u32 a) {
   return r;
 }
 __device__ __forceinline__ void mma(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+      "{%0,%1,%2,%3};"
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
@@ -93,8 +96,12 @@ __device__ __forceinline__ u32 load_word(const void* p) { return *(const u32*)p;
 __device__ __forceinline__ u32 word_of(const uint4& v, int i) {
   return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
 }
-__device__ __forceinline__ float low_float(u32 h) { return __half2float(__ushort_as_half(h & 0xffff)); }
-__device__ __forceinline__ float high_float(u32 h) { return __half2float(__ushort_as_half(h >> 16)); }
+__device__ __forceinline__ float low_float(u32 h) {
+  return __half2float(__ushort_as_half(h & 0xffff));
+}
+__device__ __forceinline__ float high_float(u32 h) {
+  return __half2float(__ushort_as_half(h >> 16));
+}
 
 // ------------------------------------------------------------------ decoding Each format gives:
 // `Head`, what a lane keeps of a tile; `chunk`, the A fragments of 64 columns, k-steps 0 and 1 for
@@ -120,12 +127,15 @@ template <int FORMAT> struct TileK {
     if (FORMAT == TILE_Q5_K) h.fifth = load16(tile + 2304 + lane * 16);
     return h;
   }
-  __device__ static __forceinline__ void chunk(const u8* tile, const Head& h, int c, int lane, u32 (&a)[4][4]) {
+  __device__ static __forceinline__ void chunk(const u8* tile, const Head& h, int c, int lane,
+                                               u32 (&a)[4][4]) {
     const uint4 w = load16(tile + c * 512 + lane * 16);
-    u32 low[2], high[2];  // scales of the two groups; the second's nibbles stand 4 bits up, hence / 16
+    // Scales of the two groups; the second's nibbles stand 4 bits up, hence / 16.
+    u32 low[2], high[2];
 #pragma unroll
     for (int i = 0; i < 2; i++) {
-      const u32 s = permute(h.scales[i][c >> 1], 0x64646464, kept((c & 1) ? 0x4342 : 0x4140));  // 1024 + {low, high}
+      // 1024 + {low, high}.
+      const u32 s = permute(h.scales[i][c >> 1], 0x64646464, kept((c & 1) ? 0x4342 : 0x4140));
       const u32 scaled = half2_fma(s, kept(0x2c003c00), 0xd400e400);
       low[i] = twice_low(scaled);
       high[i] = twice_high(scaled);
@@ -184,7 +194,8 @@ template <> struct Tile<TILE_Q6_K> {
     }
     return h;
   }
-  __device__ static __forceinline__ void chunk(const u8* tile, const Head& h, int c, int lane, u32 (&a)[4][4]) {
+  __device__ static __forceinline__ void chunk(const u8* tile, const Head& h, int c, int lane,
+                                               u32 (&a)[4][4]) {
     const uint4 w = load16(tile + c * 512 + lane * 16);
     u32 d[2], z[2];  // per row {scale of the first group, of the second / 16}, and -32 times each
 #pragma unroll
@@ -203,13 +214,18 @@ template <> struct Tile<TILE_Q6_K> {
       const u32 v = word_of(w, i), v8 = v >> 8;
       const u32 p = word_of(h.pairs[c >> 1], 2 * (c & 1) + s);
       const u32 p0 = r ? p >> 2 : p, p8 = r ? turn_right(p, 10) : permute(p, 0, 0x0321);
-      a[s][2 * r] = half2_fma((v & 0x000f000f) | (p0 & 0x00300030), twice_low(d[0]), twice_low(z[0]));
-      a[s][2 * r + 1] = half2_fma((v8 & 0x000f000f) | (p8 & 0x00300030), twice_low(d[1]), twice_low(z[1]));
-      a[2 + s][2 * r] = half2_fma((v & 0x00f000f0) | (p0 & 0x03000300), twice_high(d[0]), twice_high(z[0]));
-      a[2 + s][2 * r + 1] = half2_fma((v8 & 0x00f000f0) | (p8 & 0x03000300), twice_high(d[1]), twice_high(z[1]));
+      a[s][2 * r] =
+          half2_fma((v & 0x000f000f) | (p0 & 0x00300030), twice_low(d[0]), twice_low(z[0]));
+      a[s][2 * r + 1] =
+          half2_fma((v8 & 0x000f000f) | (p8 & 0x00300030), twice_low(d[1]), twice_low(z[1]));
+      a[2 + s][2 * r] =
+          half2_fma((v & 0x00f000f0) | (p0 & 0x03000300), twice_high(d[0]), twice_high(z[0]));
+      a[2 + s][2 * r + 1] =
+          half2_fma((v8 & 0x00f000f0) | (p8 & 0x03000300), twice_high(d[1]), twice_high(z[1]));
     }
   }
-  __device__ static __forceinline__ void ends(const u8* tile, const Head&, int lane, float (&d)[2]) {
+  __device__ static __forceinline__ void ends(const u8* tile, const Head&, int lane,
+                                              float (&d)[2]) {
     const __half* p = (const __half*)(tile + 3328) + (lane >> 2);
     d[0] = __half2float(p[0]) * 16777216.f;
     d[1] = __half2float(p[8]) * 16777216.f;
@@ -223,7 +239,8 @@ template <> struct Tile<TILE_Q8_0> {
   __device__ static __forceinline__ Head head(const u8* tile, int lane) {
     return {{load16(tile + 4096 + (lane >> 2) * 16), load16(tile + 4096 + (lane >> 2) * 16 + 128)}};
   }
-  __device__ static __forceinline__ void chunk(const u8* tile, const Head&, int c, int lane, u32 (&a)[4][4]) {
+  __device__ static __forceinline__ void chunk(const u8* tile, const Head&, int c, int lane,
+                                               u32 (&a)[4][4]) {
 #pragma unroll
     for (int half = 0; half < 2; half++) {
       const uint4 w = load16(tile + (2 * c + half) * 512 + lane * 16);
@@ -248,7 +265,8 @@ template <> struct Tile<TILE_Q8_0> {
 template <> struct Tile<TILE_F16> {
   struct Head {};
   __device__ static __forceinline__ Head head(const u8*, int) { return {}; }
-  __device__ static __forceinline__ void chunk(const u8* tile, const Head&, int c, int lane, u32 (&a)[4][4]) {
+  __device__ static __forceinline__ void chunk(const u8* tile, const Head&, int c, int lane,
+                                               u32 (&a)[4][4]) {
 #pragma unroll
     for (int half = 0; half < 2; half++) {
       const u8* p = tile + (2 * c + half) * 1024 + lane * 16;
@@ -260,7 +278,9 @@ template <> struct Tile<TILE_F16> {
       }
     }
   }
-  __device__ static __forceinline__ void ends(const u8*, const Head&, int, float (&d)[2]) { d[0] = d[1] = 1.f; }
+  __device__ static __forceinline__ void ends(const u8*, const Head&, int, float (&d)[2]) {
+    d[0] = d[1] = 1.f;
+  }
 };
 
 // ------------------------------------------------------------------ product acc[m][j] += MT tiles
@@ -273,7 +293,8 @@ template <> struct Tile<TILE_F16> {
 // fewer registers, for Q8_0 and F16.
 template <int FORMAT, int N8, int MT, int UNROLL = 4>
 __device__ __forceinline__ void multiply_tile(const u8* tile, const __half* const (&x)[N8],
-                                              const __half* const (&sums)[N8], float (&acc)[MT][N8][4], int lane) {
+                                              const __half* const (&sums)[N8],
+                                              float (&acc)[MT][N8][4], int lane) {
   constexpr int BYTES = tile_bytes(FORMAT);
   typedef Tile<FORMAT> T;
   float even[MT][N8][4], odd[MT][N8][4];  // two chains: consecutive mma do not wait for each other
@@ -311,7 +332,8 @@ __device__ __forceinline__ void multiply_tile(const u8* tile, const __half* cons
           mma(second, a[3], b[j][1].z, b[j][1].w);
 #pragma unroll
           for (int e = 0; e < 4; e++)
-            acc[m][j][e] = __fmaf_rn(d2[e >> 1], second[e], __fmaf_rn(d[e >> 1], first[e], acc[m][j][e]));
+            acc[m][j][e] =
+                __fmaf_rn(d2[e >> 1], second[e], __fmaf_rn(d[e >> 1], first[e], acc[m][j][e]));
         }
       } else {
 #pragma unroll

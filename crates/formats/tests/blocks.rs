@@ -70,6 +70,7 @@ fn sizes_are_of_whole_blocks() {
         (BlockType::Q4_K, 256, 144),
         (BlockType::Q5_K, 256, 176),
         (BlockType::Q6_K, 256, 210),
+        (BlockType::IQ3_S, 256, 110),
         (BlockType::IQ4_NL, 32, 18),
         (BlockType::IQ4_XS, 256, 136),
     ];

@@ -401,6 +401,7 @@ formats! {
     Q4_K: Nibbles, Super<8, true>, 0;
     Q5_K: Fives, Super<8, true>, 0;
     Q6_K: Sixes, Super<16, false>, 32;
+    IQ3_S: Fives, Super<8, false>, 16;
     IQ4_NL: Table, Half<false>, 128;
     IQ4_XS: Table, Super<8, false>, 128;
 }
@@ -421,6 +422,7 @@ macro_rules! with_format {
             T::Q4_K => $f::<b::Q4_K $(, $c)*>($($arg),*),
             T::Q5_K => $f::<b::Q5_K $(, $c)*>($($arg),*),
             T::Q6_K => $f::<b::Q6_K $(, $c)*>($($arg),*),
+            T::IQ3_S => $f::<b::IQ3_S $(, $c)*>($($arg),*),
             T::IQ4_NL => $f::<b::IQ4_NL $(, $c)*>($($arg),*),
             T::IQ4_XS => $f::<b::IQ4_XS $(, $c)*>($($arg),*),
             T::F32 | T::F16 | T::BF16 => unreachable!("floats have no blocks"),

@@ -3,7 +3,7 @@
 
 use super::blocks::{Codes, Exploded, Format, GROUP, Scales, TILE, with_format};
 use crate::{backend::Matrix, memory::Memory};
-use formats::BlockType;
+use formats::{BlockType, blocks::IQ3_S};
 
 /// A matrix as the kernels read it: [experts, tiles, tile bytes].
 pub(crate) struct Packed {
@@ -207,6 +207,11 @@ fn explode(ty: BlockType, b: &[u8]) -> Exploded {
                 let low = b[32 + 32 * (i / 128) + i % 32] >> (2 * (i / 32 % 4)) & 3;
                 e.codes[i] = low | (b[i % 32] >> (i / 32) & 1) << 2;
             }
+        }
+        BlockType::IQ3_S => {
+            let block: &IQ3_S = bytemuck::from_bytes(b);
+            e.codes = block.quants().map(|q| (q + 16) as u8);
+            e.scales[..8].copy_from_slice(&block.scales());
         }
         BlockType::IQ4_XS => {
             let high = u16::from_le_bytes([b[2], b[3]]);

@@ -127,8 +127,8 @@ fn compile(architecture: &str) -> Result<Vec<Vec<u8>>, Error> {
     }
     let missing = || {
         Error::Kernels(format!(
-            "this build has no kernels for `{architecture}` and no libnvrtc was found to compile them with: install \
-             a CUDA toolkit, or set NVRTC_LIB to a libnvrtc.so, or use a build with kernels"
+            "this build has no kernels for `{architecture}` and no libnvrtc was found to compile \
+             them with: install a CUDA toolkit, or set NVRTC_LIB to a libnvrtc.so, or use a build with kernels"
         ))
     };
     let nvrtc =

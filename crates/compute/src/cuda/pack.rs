@@ -5,7 +5,7 @@
 
 use crate::backend::Matrix;
 use formats::BlockType;
-use formats::blocks::{self, Half, IQ4_NL, IQ4_XS, Q4_0, Q4_K, Q5_0, Q5_K, Q6_K, Q8_0};
+use formats::blocks::{self, Half, IQ3_S, IQ4_NL, IQ4_XS, Q4_0, Q4_K, Q5_0, Q5_K, Q6_K, Q8_0};
 use half::f16;
 use std::{array, thread};
 
@@ -27,7 +27,8 @@ pub(crate) enum TileFormat {
 
 impl TileFormat {
     /// The tiles a type is packed into: its own; `Q8_0` for other types of small integers and one
-    /// scale per 32 (exact but for the scale of `IQ4_XS`, which is rounded to f16); `F16` for the
+    /// scale per 32 (exact but for the scales of
+    /// `IQ3_S` and `IQ4_XS`, which are rounded to f16); `F16` for the
     /// rest.
     pub(crate) const fn of(ty: BlockType) -> Self {
         match ty {
@@ -37,6 +38,7 @@ impl TileFormat {
             BlockType::Q8_0
             | BlockType::Q4_0
             | BlockType::Q5_0
+            | BlockType::IQ3_S
             | BlockType::IQ4_NL
             | BlockType::IQ4_XS => Self::Q8_0,
             BlockType::F32
@@ -198,6 +200,12 @@ fn pack_q8_0(ty: BlockType, rows: &[&[u8]; TILE_ROWS], out: &mut [u8]) {
             quants[r][i * 32..][..32].copy_from_slice(q);
             out[4096 + r * 16 + i * 2..][..2].copy_from_slice(&d.0);
         };
+        let mut groups = |d: Half, scales: [i8; 8], q: [i8; 256]| {
+            for i in 0..8 {
+                let d = d.get() * f32::from(scales[i]);
+                group(i, &q[i * 32..][..32], Half::new(d.clamp(-65504.0, 65504.0)));
+            }
+        };
         match ty {
             BlockType::Q8_0 => blocks_of::<Q8_0>(row).for_each(|(i, b)| group(i, &b.qs, b.d)),
             BlockType::Q4_0 => blocks_of::<Q4_0>(row).for_each(|(i, b)| group(i, &b.quants(), b.d)),
@@ -205,14 +213,11 @@ fn pack_q8_0(ty: BlockType, rows: &[&[u8]; TILE_ROWS], out: &mut [u8]) {
             BlockType::IQ4_NL => {
                 blocks_of::<IQ4_NL>(row).for_each(|(i, b)| group(i, &b.quants(), b.d))
             }
+            BlockType::IQ3_S => {
+                blocks_of::<IQ3_S>(row).for_each(|(_, b)| groups(b.d, b.scales(), b.quants()))
+            }
             BlockType::IQ4_XS => {
-                for (_, b) in blocks_of::<IQ4_XS>(row) {
-                    let (q, scales) = (b.quants(), b.scales());
-                    for i in 0..8 {
-                        let d = b.d.get() * f32::from(scales[i]);
-                        group(i, &q[i * 32..][..32], Half::new(d.clamp(-65504.0, 65504.0)));
-                    }
-                }
+                blocks_of::<IQ4_XS>(row).for_each(|(_, b)| groups(b.d, b.scales(), b.quants()))
             }
             _ => unreachable!("{ty} has no integers and scales per 32"),
         }
@@ -295,6 +300,7 @@ fn put(out: &mut [u8], index: usize, word: u32) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::selftest::{Random, random_blocks};
 
     fn half_at(bytes: &[u8], at: usize) -> f32 {
         f16::from_le_bytes([bytes[at], bytes[at + 1]]).to_f32()
@@ -346,52 +352,13 @@ mod tests {
         }
     }
 
-    /// Random blocks whose scales are small numbers.
-    fn random_blocks(ty: BlockType, elements: usize) -> Vec<u8> {
-        let mut state = 88172645463325252u64 + ty.ggml_id() as u64;
-        let mut random = || {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            (state >> 32) as u32
-        };
-        let mut bytes: Vec<u8> =
-            (0..ty.bytes_for(elements).unwrap()).map(|_| random() as u8).collect();
-        let halves: &[usize] = match ty {
-            BlockType::Q4_0
-            | BlockType::Q5_0
-            | BlockType::Q8_0
-            | BlockType::IQ4_NL
-            | BlockType::IQ4_XS => &[0],
-            BlockType::Q4_1 | BlockType::Q5_1 | BlockType::Q4_K | BlockType::Q5_K => &[0, 2],
-            BlockType::Q2_K => &[80, 82],
-            BlockType::Q3_K => &[108],
-            BlockType::Q6_K => &[208],
-            BlockType::F32 | BlockType::F16 | BlockType::BF16 => &[],
-        };
-        for block in bytes.chunks_exact_mut(ty.block_bytes()) {
-            for &at in halves {
-                block[at..at + 2]
-                    .copy_from_slice(&Half::new((random() % 1000) as f32 * 1e-5 - 4e-3).0);
-            }
-            let number = (random() % 2001) as f32 * 1e-3 - 1.0;
-            match ty {
-                BlockType::F32 => block.copy_from_slice(&number.to_le_bytes()),
-                BlockType::F16 => block.copy_from_slice(&f16::from_f32(number).to_le_bytes()),
-                BlockType::BF16 => block.copy_from_slice(&number.to_bits().to_le_bytes()[2..]),
-                _ => {}
-            }
-        }
-        bytes
-    }
-
     #[test]
     fn tiles_hold_the_weights_of_the_file() {
         for ty in BlockType::ALL {
             let format = TileFormat::of(ty);
             let (experts, rows) = (3, 21);
             let cols = if ty.block_len() == 256 { 512 } else { 352 };
-            let bytes = random_blocks(ty, experts * rows * cols);
+            let bytes = random_blocks(&mut Random(7), ty, experts * rows * cols);
             let m = Matrix { ty, experts, rows, cols, bytes: &bytes };
             let mut numbers = vec![0f32; experts * rows * cols];
             blocks::decode(ty, &bytes, &mut numbers);
@@ -404,7 +371,7 @@ mod tests {
 
             // Where the scale is rounded, or the product is, f16 has 11 bits.
             let rounded = match ty {
-                BlockType::IQ4_XS | BlockType::F32 => 1.0 / 2048.0,
+                BlockType::IQ3_S | BlockType::IQ4_XS | BlockType::F32 => 1.0 / 2048.0,
                 _ if format == TileFormat::F16 => 1.0 / 2048.0,
                 _ => 1e-6,
             };

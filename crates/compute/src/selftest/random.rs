@@ -38,6 +38,7 @@ fn halves(ty: BlockType) -> &'static [usize] {
         BlockType::Q4_0
         | BlockType::Q5_0
         | BlockType::Q8_0
+        | BlockType::IQ3_S
         | BlockType::IQ4_NL
         | BlockType::IQ4_XS => &[0],
         BlockType::Q4_1 | BlockType::Q5_1 | BlockType::Q4_K | BlockType::Q5_K => &[0, 2],

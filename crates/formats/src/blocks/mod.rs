@@ -1,16 +1,18 @@
 //! The element types weights are stored in, and how each is decoded to `f32`.
 //!
 //! A quantised type is a run of blocks, each a plain `repr(C)` struct of alignment one (`legacy`,
-//! `k`, `iq4`), so that any mapped byte range can be read as a slice of blocks. A struct unpacks
-//! itself with `quants` (the integers in element order) and, where they are packed, `scales` or
-//! `k::unpack_scales`.
+//! `k`, `iq3`, `iq4`), so that any mapped byte range can be read as a slice of blocks. A struct
+//! unpacks itself with `quants` (the integers in element order) and, where they are packed,
+//! `scales` or `k::unpack_scales`.
 
 pub mod float;
+pub mod iq3;
 pub mod iq4;
 pub mod k;
 pub mod legacy;
 
 pub use float::Half;
+pub use iq3::IQ3_S;
 pub use iq4::{IQ4_NL, IQ4_XS};
 pub use k::{Q2_K, Q3_K, Q4_K, Q5_K, Q6_K};
 pub use legacy::{Q4_0, Q4_1, Q5_0, Q5_1, Q8_0};
@@ -36,6 +38,7 @@ pub enum BlockType {
     Q4_K,
     Q5_K,
     Q6_K,
+    IQ3_S,
     IQ4_NL,
     IQ4_XS,
 }
@@ -43,9 +46,10 @@ pub enum BlockType {
 impl BlockType {
     /// Every type, in the order of declaration.
     #[rustfmt::skip]
-    pub const ALL: [Self; 15] = [
-        Self::F32, Self::F16, Self::BF16, Self::Q4_0, Self::Q4_1, Self::Q5_0, Self::Q5_1, Self::Q8_0,
-        Self::Q2_K, Self::Q3_K, Self::Q4_K, Self::Q5_K, Self::Q6_K, Self::IQ4_NL, Self::IQ4_XS,
+    pub const ALL: [Self; 16] = [
+        Self::F32, Self::F16, Self::BF16, Self::Q4_0, Self::Q4_1, Self::Q5_0, Self::Q5_1,
+        Self::Q8_0, Self::Q2_K, Self::Q3_K, Self::Q4_K, Self::Q5_K, Self::Q6_K, Self::IQ3_S,
+        Self::IQ4_NL, Self::IQ4_XS,
     ];
 
     /// Elements in one block.
@@ -53,7 +57,13 @@ impl BlockType {
         match self {
             Self::F32 | Self::F16 | Self::BF16 => 1,
             Self::Q4_0 | Self::Q4_1 | Self::Q5_0 | Self::Q5_1 | Self::Q8_0 | Self::IQ4_NL => 32,
-            Self::Q2_K | Self::Q3_K | Self::Q4_K | Self::Q5_K | Self::Q6_K | Self::IQ4_XS => 256,
+            Self::Q2_K
+            | Self::Q3_K
+            | Self::Q4_K
+            | Self::Q5_K
+            | Self::Q6_K
+            | Self::IQ3_S
+            | Self::IQ4_XS => 256,
         }
     }
 
@@ -72,6 +82,7 @@ impl BlockType {
             Self::Q4_K => size_of::<Q4_K>(),
             Self::Q5_K => size_of::<Q5_K>(),
             Self::Q6_K => size_of::<Q6_K>(),
+            Self::IQ3_S => size_of::<IQ3_S>(),
             Self::IQ4_NL => size_of::<IQ4_NL>(),
             Self::IQ4_XS => size_of::<IQ4_XS>(),
         }
@@ -110,6 +121,7 @@ impl BlockType {
             Self::Q5_K => 13,
             Self::Q6_K => 14,
             Self::IQ4_NL => 20,
+            Self::IQ3_S => 21,
             Self::IQ4_XS => 23,
             Self::BF16 => 30,
         }
@@ -204,6 +216,7 @@ pub fn decode(ty: BlockType, bytes: &[u8], out: &mut [f32]) {
         BlockType::Q4_K => decode_blocks::<Q4_K, _>(bytes, out),
         BlockType::Q5_K => decode_blocks::<Q5_K, _>(bytes, out),
         BlockType::Q6_K => decode_blocks::<Q6_K, _>(bytes, out),
+        BlockType::IQ3_S => decode_blocks::<IQ3_S, _>(bytes, out),
         BlockType::IQ4_NL => decode_blocks::<IQ4_NL, _>(bytes, out),
         BlockType::IQ4_XS => decode_blocks::<IQ4_XS, _>(bytes, out),
     }

@@ -8,6 +8,9 @@
 //!
 //! No state is written; the rows' `k`, `d` and log decay stay in the arena for the commit.
 
+mod keys;
+mod state;
+
 use super::fold::{FoldRow, fold_body};
 use crate::{
     cpu::{
@@ -19,6 +22,8 @@ use crate::{
     plan::{Op, Plan},
     recurrent::{ANCHOR_LAG, ANCHOR_TOKENS, RecurrentLayout, TAPE_TOKENS},
 };
+use keys::{multiply_keys_at, path_of_keys};
+use state::through_state;
 
 /// Rows from the anchor to a row, itself included, are at most this many; a multiple of 16.
 const MAX_PATH: usize = TAPE_TOKENS;
@@ -27,127 +32,10 @@ const _: () = assert!(ANCHOR_TOKENS + ANCHOR_LAG <= MAX_PATH && MAX_PATH.is_mult
 /// Rows whose products with the state are kept at once; they are taken three by three.
 const ROW_GROUP: usize = 16;
 
-/// How many rows of the state ahead it is fetched.
-const FETCH_AHEAD: usize = 16;
-
 pub(super) fn scratch_len(plan: &Plan, pass: &Pass<'_>) -> usize {
     let dim = plan.recurrent_layer(0).0.dim;
     pass.slots * dim * dim + 2 * ROW_GROUP * dim + ANCHOR_TOKENS * dim
 }
-
-/// `out[n] = S^T x[n]` for the key and query of each row. `dim` is a multiple of 32.
-#[inline(always)]
-unsafe fn through_state<L: Lanes>(
-    state: *const f32,
-    dim: usize,
-    x: &[[*const f32; 2]],
-    out: *mut f32,
-) {
-    /// `16 C` columns for `N` rows; returns the number of columns.
-    #[inline(always)]
-    unsafe fn columns<L: Lanes, const N: usize, const C: usize>(
-        state: *const f32,
-        dim: usize,
-        x: &[[*const f32; 2]],
-        column: usize,
-        out: *mut f32,
-    ) -> usize {
-        unsafe {
-            let mut sums = [[[L::zero(); C]; 2]; N];
-            for key in 0..dim {
-                let s: [L; C] =
-                    std::array::from_fn(|c| L::load(state.add(key * dim + column + 16 * c)));
-                if N > 1 {
-                    // Parts of rows are no stream that the processor would fetch ahead by itself.
-                    for c in 0..C {
-                        L::fetch(
-                            state.wrapping_add((key + FETCH_AHEAD) * dim + column + 16 * c).cast(),
-                        );
-                    }
-                }
-                for n in 0..N {
-                    for i in 0..2 {
-                        let x = L::splat(*x[n][i].add(key));
-                        for c in 0..C {
-                            sums[n][i][c] = x.fma(s[c], sums[n][i][c]);
-                        }
-                    }
-                }
-            }
-            for n in 0..N {
-                for i in 0..2 {
-                    for c in 0..C {
-                        sums[n][i][c].store(out.add((2 * n + i) * dim + column + 16 * c));
-                    }
-                }
-            }
-            16 * C
-        }
-    }
-    unsafe {
-        for (n, rows) in x.chunks(3).enumerate() {
-            let out = out.add(n * 6 * dim);
-            let mut column = 0;
-            while column < dim {
-                // Three rows by 64 columns are 24 sums, which fit the registers of AVX-512 and were
-                // the fastest; one row streams better by whole rows of the state.
-                let left = dim - column;
-                column += match rows.len() {
-                    1 if L::ROOMY && left >= 128 => {
-                        columns::<L, 1, 8>(state, dim, rows, column, out)
-                    }
-                    2 if L::ROOMY && left >= 64 => {
-                        columns::<L, 2, 4>(state, dim, rows, column, out)
-                    }
-                    3 if L::ROOMY && left >= 64 => {
-                        columns::<L, 3, 4>(state, dim, rows, column, out)
-                    }
-                    1 => columns::<L, 1, 2>(state, dim, rows, column, out),
-                    2 => columns::<L, 2, 1>(state, dim, rows, column, out),
-                    _ => columns::<L, 3, 1>(state, dim, rows, column, out),
-                };
-            }
-        }
-    }
-}
-
-/// The keys since a row's anchor, for one key head.
-struct KeyJob {
-    keys: [*const f32; MAX_PATH],
-    n: usize,
-    key: *const f32,
-    query: *const f32,
-    dim: usize,
-    /// [(key, query), MAX_PATH].
-    out: *mut f32,
-}
-
-/// Products of a row's key and query with keys, by eights.
-#[inline(always)]
-unsafe fn multiply_keys<L: Lanes>(job: &KeyJob) {
-    unsafe {
-        let together = if L::ROOMY { 8 } else { 2 };
-        for i in (0..job.n).step_by(8) {
-            let mut dots = [L::zero(); 16];
-            for first in (0..8).step_by(together) {
-                for d in (0..job.dim).step_by(16) {
-                    let (key, query) = (L::load(job.key.add(d)), L::load(job.query.add(d)));
-                    for j in first..first + together {
-                        let k = L::load(job.keys[i + j].add(d));
-                        dots[j] = k.fma(key, dots[j]);
-                        dots[8 + j] = k.fma(query, dots[8 + j]);
-                    }
-                }
-            }
-            let mut sums = [0f32; 16];
-            L::sums(dots).store(sums.as_mut_ptr());
-            std::ptr::copy_nonoverlapping(sums.as_ptr(), job.out.add(i), 8);
-            std::ptr::copy_nonoverlapping(sums.as_ptr().add(8), job.out.add(MAX_PATH + i), 8);
-        }
-    }
-}
-
-at_level!(fn multiply_keys_at = multiply_keys(job: &KeyJob));
 
 /// One value head of one sequence.
 struct HeadJob<'a> {
@@ -492,34 +380,4 @@ pub(super) unsafe fn deltanet(view: &View<'_>, op: &Op) {
         // alone.
         unsafe { run_head_at(view.level, view, &job) };
     }
-}
-
-/// The keys from a row's anchor to the row itself.
-unsafe fn path_of_keys(
-    view: &View<'_>,
-    layout: RecurrentLayout,
-    layer: usize,
-    row: usize,
-    head: usize,
-    keys: RawBuffer,
-    query: *const f32,
-    out: *mut f32,
-) -> KeyJob {
-    let pass = view.pass;
-    let tape = pass.sequences[pass.sequence_of[row] as usize].tape;
-    let at = head * layout.dim;
-    let key = keys.row(row).wrapping_add(at).cast_const();
-    let earlier = pass.since_anchor(row);
-    let mut path = [key; MAX_PATH];
-    for (to, tap) in path.iter_mut().zip(earlier) {
-        *to = match tap {
-            Tap::Row(r) => keys.row(*r as usize).wrapping_add(at),
-            Tap::Committed(p) => {
-                let tape = tape.expect("committed rows have a tape").slice::<f32>();
-                tape[layout.key(layer, *p as usize) + at..].as_ptr()
-            }
-            Tap::Nothing => unreachable!("rows since an anchor exist"),
-        };
-    }
-    KeyJob { keys: path, n: earlier.len() + 1, key, query, dim: layout.dim, out }
 }

@@ -138,7 +138,9 @@ unsafe fn swiglu_groups<L: Lanes>(
     }
 }
 
-at_level!(fn swiglu_at = swiglu_groups(gate: *const f32, up: *const f32, n: usize, out: *mut f32, blocks: *mut Q8Block));
+at_level!(fn swiglu_at = swiglu_groups(
+    gate: *const f32, up: *const f32, n: usize, out: *mut f32, blocks: *mut Q8Block,
+));
 
 pub(super) unsafe fn swiglu(view: &View<'_>, parts: &[(Buf, Buf, Buf)]) {
     for &(gate, up, out) in parts {

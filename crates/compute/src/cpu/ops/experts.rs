@@ -36,7 +36,9 @@ unsafe fn route_row<L: Lanes>(logits: &[f32], scale: f32, ids: &mut [u32], weigh
     }
 }
 
-at_level!(fn route_at = route_row(logits: &[f32], scale: f32, ids: &mut [u32], weights: &mut [f32]));
+at_level!(fn route_at = route_row(
+    logits: &[f32], scale: f32, ids: &mut [u32], weights: &mut [f32],
+));
 
 pub(super) unsafe fn route(view: &View<'_>, logits: Buf, routing: &Routing, scale: f32) {
     let (logits, top_k) = (view.buffer(logits), routing.top_k);

@@ -97,6 +97,7 @@ at_level!(
     /// Folds 32 rows into a state; the pass and the commit use this same function, so they agree to
     /// the bit.
     pub(crate) fn fold = fold_body(
-        state: *const f32, rows: &[FoldRow; ANCHOR_TOKENS], dim: usize, scaled_keys: *mut f32, out: *mut f32,
+        state: *const f32, rows: &[FoldRow; ANCHOR_TOKENS], dim: usize, scaled_keys: *mut f32,
+        out: *mut f32,
     )
 );

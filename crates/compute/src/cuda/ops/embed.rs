@@ -28,3 +28,19 @@ pub(crate) fn launch(run: &Run<'_>, table: MatrixId, out: Buf) -> Result<(), Err
     let grid = [run.rows() as u32, table.cols.div_ceil(1024) as u32, 1];
     run.launch(kernel::EMBED, Shape::new(grid, 256), &args)
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::cuda::kernels::HEADERS;
+    use formats::blocks::iq3::IQ3_GRID;
+
+    #[test]
+    fn the_kernel_has_the_table_of_the_format() {
+        let (_, source) = HEADERS.iter().find(|(name, _)| *name == "iq3.cuh").expect("a header");
+        let (_, numbers) = source.split_once("= {").expect("a table");
+        let (numbers, _) = numbers.split_once("};").expect("its end");
+        let numbers = numbers.split(',').map(str::trim).filter(|n| !n.is_empty());
+        let grid: Vec<u16> = numbers.map(|n| u16::from_str_radix(n, 8).expect("octal")).collect();
+        assert_eq!(grid, IQ3_GRID);
+    }
+}
