@@ -140,7 +140,8 @@ pub fn answer(
     let rest = stream.finish();
     emit(Piece { text: &rest, drafted: false, round: None })?;
     written.push_str(&rest);
-    let (decode_s, fallback) = (start.elapsed().as_secs_f64(), generation.fallback().map(str::to_owned));
+    let (decode_s, fallback) =
+        (start.elapsed().as_secs_f64(), generation.fallback().map(str::to_owned));
     let sequence = generation.into_sequence();
     Ok(Answer {
         ids,
