@@ -95,7 +95,7 @@ pub(crate) fn of_weights(
     let progress = Progress::new(4, "making weights");
     let config = TargetConfig { mtp: None, ..config.clone() };
     let counted = Counted { weights, bytes: RefCell::default() };
-    let options = Options { kv: plan.kv, max_rows: PROMPT, ..Options::default() };
+    let options = Options { kv: plan.kv, max_rows: PROMPT, ..Options::new(backend) };
     let mut model = Model::load(backend, &config, &counted, options)?;
     let read = Read::new(&config, &counted.bytes.borrow());
     progress.step("memory");

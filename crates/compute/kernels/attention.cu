@@ -1,7 +1,8 @@
-// Attention of decode passes: up to 64 rows in chains and trees of several sequences.
+// Attention of decode passes: up to DECODE_ROWS rows in chains and trees of several sequences.
 //
 // A row at position p reads the keys below b(p) in chunks and the rest, its tail of 64 to 127 keys,
-// on its own: all keys below b(p) are committed in any company, since a pass is at most 64 deep. A
+// on its own: all keys below b(p) are committed in any company, since a pass is at most DECODE_ROWS
+// deep. A
 // chunk is t(p) tiles of 64 keys, so many that there are at most `parts` of them, and chunks lie at
 // multiples of their length: what is added in which order follows from p alone.
 //
@@ -28,7 +29,8 @@
 //         src/cuda/ops/attention.rs.
 #include "kv.cuh"
 
-constexpr int TAIL_KEYS = 192;  // at most 126 committed ones and, not causal, 64 of the pass
+// At most a pass and a tile of committed ones and, not causal, a whole pass.
+constexpr int TAIL_KEYS = 2 * DECODE_ROWS + KEYS;
 constexpr int JOIN_PARTS = 72;  // parts + 2 at most
 
 // Keys below this are committed before a row at p can be in a pass.

@@ -169,6 +169,10 @@ pub trait Backend: Send {
         Ok(host.to_host()?.holding(share))
     }
 
+    /// Rows of the largest pass that decodes: what texts and their drafts share. Whoever plans a
+    /// round asks for this and assumes nothing.
+    fn decode_rows(&self) -> usize;
+
     /// Rows of a prompt that are best read in one pass.
     fn prompt_rows(&self) -> usize {
         256

@@ -163,6 +163,10 @@ impl Backend for Faulty {
         self.inner.memory_with(host)
     }
 
+    fn decode_rows(&self) -> usize {
+        self.inner.decode_rows()
+    }
+
     fn prompt_rows(&self) -> usize {
         self.inner.prompt_rows()
     }

@@ -98,6 +98,20 @@ pub struct AnchorStep {
     pub rows: Vec<u32>,
 }
 
+/// Rows that start from one anchor, known by its position and, where it lies within the pass, by
+/// the last row behind it.
+struct AnchorGroup {
+    position: usize,
+    last: Option<u32>,
+    rows: Vec<u32>,
+}
+
+impl AnchorGroup {
+    fn is(&self, position: usize, last: Option<u32>) -> bool {
+        self.position == position && self.last == last
+    }
+}
+
 /// What a pass is for. A backend may have other kernels for prompts than for decoding; within a
 /// role a row's bits do not depend on its company.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -259,66 +273,75 @@ impl<'a> Pass<'a> {
     }
 
     fn group_by_anchor(&mut self) {
-        for s in 0..self.sequences.len() {
-            let newest = self.sequences[s].committed / ANCHOR_TOKENS * ANCHOR_TOKENS;
-            // A step is known by its anchor's position and, within the pass, by the last row behind
-            // it.
-            let mut steps: Vec<(usize, Option<u32>, Vec<u32>)> = Vec::new();
-            for row in 0..self.rows() {
-                if self.sequence_of[row] as usize != s {
-                    continue;
-                }
-                let wanted = anchor_of(self.positions[row] as usize);
-                let mut position = wanted;
-                loop {
-                    let last =
-                        if position <= newest { None } else { self.ancestor(row, position - 1) };
-                    let known = steps.iter().position(|(p, l, _)| *p == position && *l == last);
-                    let step = known.unwrap_or_else(|| {
-                        steps.push((position, last, Vec::new()));
-                        steps.len() - 1
-                    });
-                    if position == wanted {
-                        steps[step].2.push(row as u32);
-                    }
-                    if known.is_some() || last.is_none() {
-                        break;
-                    }
-                    position -= ANCHOR_TOKENS;
-                }
-            }
-            steps.sort_by_key(|step| step.0);
+        for sequence in 0..self.sequences.len() {
+            let mut groups = self.anchors_needed(sequence);
+            groups.sort_by_key(|group| group.position);
             let begin = self.steps.len();
-            for (position, last, rows) in &steps {
-                let source = match last {
-                    None if *position == 0 => AnchorSource::Zero,
-                    None if *position == newest => AnchorSource::Newest,
-                    None => AnchorSource::Older,
-                    Some(last) => {
-                        let before = position - ANCHOR_TOKENS;
-                        let base = if before <= newest {
-                            None
-                        } else {
-                            self.ancestor(*last as usize, before - 1)
-                        };
-                        let from = steps.iter().position(|(p, l, _)| *p == before && *l == base);
-                        AnchorSource::Folded {
-                            from: begin + from.expect("the step before"),
-                            last: *last,
-                            slot: 0,
-                        }
-                    }
-                };
-                self.steps.push(AnchorStep {
-                    sequence: s as u32,
-                    position: *position,
-                    source,
-                    rows: rows.clone(),
-                });
+            for i in 0..groups.len() {
+                let source = self.anchor_source(sequence, &groups, i, begin);
+                let (position, rows) = (groups[i].position, std::mem::take(&mut groups[i].rows));
+                self.steps.push(AnchorStep { sequence: sequence as u32, position, source, rows });
             }
             self.steps_of.push((begin, self.steps.len()));
             self.assign_slots(begin);
         }
+    }
+
+    /// The newest anchor that a sequence has committed.
+    fn newest_anchor(&self, sequence: usize) -> usize {
+        self.sequences[sequence].committed / ANCHOR_TOKENS * ANCHOR_TOKENS
+    }
+
+    /// The anchors that rows of a sequence start from, and those on the way to them.
+    fn anchors_needed(&self, sequence: usize) -> Vec<AnchorGroup> {
+        let newest = self.newest_anchor(sequence);
+        let mut groups: Vec<AnchorGroup> = Vec::new();
+        for row in (0..self.rows()).filter(|row| self.sequence_of[*row] as usize == sequence) {
+            let wanted = anchor_of(self.positions[row] as usize);
+            let mut position = wanted;
+            loop {
+                let last = if position <= newest { None } else { self.ancestor(row, position - 1) };
+                let known = groups.iter().position(|group| group.is(position, last));
+                let group = known.unwrap_or_else(|| {
+                    groups.push(AnchorGroup { position, last, rows: Vec::new() });
+                    groups.len() - 1
+                });
+                if position == wanted {
+                    groups[group].rows.push(row as u32);
+                }
+                if known.is_some() || last.is_none() {
+                    break;
+                }
+                position -= ANCHOR_TOKENS;
+            }
+        }
+        groups
+    }
+
+    /// Where the state of group `i` comes from; the steps of its sequence begin at `begin`.
+    fn anchor_source(
+        &self,
+        sequence: usize,
+        groups: &[AnchorGroup],
+        i: usize,
+        begin: usize,
+    ) -> AnchorSource {
+        let newest = self.newest_anchor(sequence);
+        let AnchorGroup { position, last, .. } = groups[i];
+        let Some(last) = last else {
+            return match position {
+                0 => AnchorSource::Zero,
+                _ if position == newest => AnchorSource::Newest,
+                _ => AnchorSource::Older,
+            };
+        };
+        let before = position - ANCHOR_TOKENS;
+        let base = match before <= newest {
+            true => None,
+            false => self.ancestor(last as usize, before - 1),
+        };
+        let from = groups.iter().position(|group| group.is(before, base));
+        AnchorSource::Folded { from: begin + from.expect("the step before"), last, slot: 0 }
     }
 
     /// Gives each folded state a scratch slot that is free from its fold until its last reader.

@@ -2,10 +2,13 @@
 //! rows up to its capacity. Whatever changes from pass to pass (tokens, positions, lengths, pages)
 //! comes from the `Pass`.
 
+mod experts;
+
 use crate::{
     kv::KvLayout,
     recurrent::{RecurrentLayout, TAPE_TOKENS},
 };
+pub use experts::{Experts, FeedForward};
 
 /// A matrix held by a backend, in the form its kernels read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -229,6 +232,9 @@ pub enum Op {
     Route { logits: Buf, routing: Routing, scale: f32 },
     /// `out = sum of weight * expert output + sigmoid(shared gate) * shared output`.
     Combine { routing: Routing, experts: Buf, shared: Option<(Buf, Buf)>, out: Buf },
+    /// Norm, router, experts and their sum in one: what it computes, `Experts::expand` says in the
+    /// ops above.
+    Experts(Experts),
 }
 
 impl std::fmt::Display for Op {
@@ -246,6 +252,7 @@ impl std::fmt::Display for Op {
             Self::SwiGlu { .. } => "swiglu",
             Self::Route { .. } => "route",
             Self::Combine { .. } => "combine",
+            Self::Experts(_) => "experts",
         })
     }
 }

@@ -40,7 +40,7 @@ fn main() -> runs::Result<()> {
             let mut cpu = Cpu::new(CpuLevel::detect(), threads, Activations::Int8);
             let begin = Instant::now();
             let target = checkpoint::Target::open(&path).expect("the model opens");
-            let options = Options { max_rows: 512, ..Options::default() };
+            let options = Options { max_rows: 512, ..Options::new(&cpu) };
             let mut model =
                 Model::load(&mut cpu, &target.config, &target.weights, options).expect("it loads");
             println!(
@@ -59,7 +59,7 @@ fn main() -> runs::Result<()> {
         let mut cpu = Cpu::new(CpuLevel::detect(), threads, Activations::Int8);
         let weights = synthetic::Weights::new(&config, synthetic::Mix::Q4_K_M, 1);
         let begin = Instant::now();
-        let options = Options { max_rows: 128, ..Options::default() };
+        let options = Options { max_rows: 128, ..Options::new(&cpu) };
         let mut model = Model::load(&mut cpu, &config, &weights, options).expect("it loads");
         let bytes = megabytes(&cpu);
         println!("\nsynthetic 0.8b Q4_K_M: made in {:.0} ms, {bytes:.0} MB of weights", ms(begin));

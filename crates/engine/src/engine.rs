@@ -46,7 +46,7 @@ impl Engine {
         spec: Spec,
     ) -> Result<Self, Error> {
         let taps = drafter.map_or_else(Vec::new, |(config, _)| config.taps.clone());
-        let options = Options { kv, taps, max_rows: backend.prompt_rows(), ..Options::default() };
+        let options = Options { kv, taps, ..Options::new(&*backend) };
         let model = Model::load(&mut *backend, target.0, target.1, options)?;
         let mut drafters = Vec::new();
         if let Some((config, source)) = drafter {
@@ -130,7 +130,7 @@ impl Engine {
 
     /// Rows of the largest pass that decodes.
     pub(crate) fn decode_rows(&self) -> usize {
-        crate::draft::MAX_NODES + 1
+        self.backend.decode_rows()
     }
 
     /// Reads tokens into a sequence, as many as one pass takes at most: part of a prompt that

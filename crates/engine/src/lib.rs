@@ -64,7 +64,8 @@
 //! let config = synthetic::tiny();
 //! let mut cpu = Cpu::new(CpuLevel::detect(), 1, Activations::Int8);
 //! let weights = synthetic::Weights::new(&config, synthetic::Mix::Q8_0, 1);
-//! let mut model = Model::load(&mut cpu, &config, &weights, Options::default())?;
+//! let options = Options::new(&cpu);
+//! let mut model = Model::load(&mut cpu, &config, &weights, options)?;
 //! let mut sequence = model.sequence();
 //! model.read(&mut cpu, &mut sequence, &[1, 2, 3], |_| ())?;
 //! let row = Row { token: 4, sequence: 0, parent: None };

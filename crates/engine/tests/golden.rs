@@ -36,7 +36,7 @@ impl Golden {
 
     fn load(&self, backend: &mut dyn Backend) -> Model {
         let target = checkpoint::Target::open(&self.model).expect("the model opens");
-        let options = Options { taps: self.taps.clone(), ..Options::default() };
+        let options = Options { taps: self.taps.clone(), ..Options::new(backend) };
         Model::load(backend, &target.config, &target.weights, options).expect("the model loads")
     }
 

@@ -207,12 +207,16 @@ impl Backend for Cpu {
         Ok(VectorId(self.vectors.len() as u32 - 1))
     }
 
+    fn decode_rows(&self) -> usize {
+        matmul::ROW_CHUNK
+    }
+
     fn arena(&self, plan: Arc<Plan>, capacity: usize, chosen: usize) -> Result<Arena, Error> {
         let rounded = |cols: usize| match self.activations {
             Activations::Int8 => cols / 32 * size_of::<Q8Block>(),
             Activations::F32 => 0,
         };
-        Arena::new(plan, capacity, chosen, rounded, |len| Ok(Memory::zeroed(len)))
+        Arena::new(plan.expanded(), capacity, chosen, rounded, |len| Ok(Memory::zeroed(len)))
     }
 
     fn run(&mut self, arena: &mut Arena, pass: &Pass<'_>) -> Result<(), Error> {

@@ -1,7 +1,7 @@
 //! A backend that holds nothing and counts what the CUDA backend would: loading a model on it is
 //! the plan of device memory, made by the very code that loads it.
 
-use super::{ops, pack, run};
+use super::{args, ops, pack, run};
 use crate::{
     Error,
     arena::Arena,
@@ -106,6 +106,10 @@ impl Backend for Ledger {
         let arena = Arena::new(plan, capacity, chosen, run::activation_bytes, allocate)?;
         bill.buffers += count.get();
         Ok(arena)
+    }
+
+    fn decode_rows(&self) -> usize {
+        args::DECODE_ROWS
     }
 
     fn prompt_rows(&self) -> usize {

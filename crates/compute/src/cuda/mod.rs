@@ -73,9 +73,9 @@ struct Needs {
 }
 
 impl Needs {
-    fn new(plan: &Plan, weights: &Weights, limits: &DeviceInfo) -> Self {
+    fn new(plan: &Arc<Plan>, weights: &Weights, limits: &DeviceInfo) -> Self {
         let mut needs = Self { products: 0, attention: Vec::new(), recurrent: None };
-        for op in &plan.ops {
+        for op in &plan.expanded().ops {
             match op {
                 Op::Attention { shape, .. } if !needs.attention.contains(shape) => {
                     needs.attention.push(*shape);
@@ -273,6 +273,10 @@ impl Backend for Cuda {
         Ok(Memory::from(memory).holding(share))
     }
 
+    fn decode_rows(&self) -> usize {
+        DECODE_ROWS
+    }
+
     fn prompt_rows(&self) -> usize {
         prompt_rows(self.driver.info().memory)
     }
@@ -403,7 +407,7 @@ impl Cuda {
         }
         buffer.upload(&self.driver, pass)?;
         let run = self.run_on(arena, buffer.args(pass), pass);
-        let launch = || run.execute_all(&plan.ops);
+        let launch = || plan.ops.iter().try_for_each(|op| run.execute(op));
         if self.driver.is_timed()? || !is_small {
             return launch();
         }

@@ -88,21 +88,8 @@ impl Run<'_> {
         self.weights.vector(id)
     }
 
-    /// Launches ops in order; those that make up a block's experts together.
-    pub(crate) fn execute_all(&self, mut ops: &[Op]) -> Result<(), Error> {
-        while let [op, rest @ ..] = ops {
-            if ops::experts::launch_block(self, ops)? {
-                ops = &ops[ops::experts::BLOCK_OPS..];
-            } else {
-                self.execute(op)?;
-                ops = rest;
-            }
-        }
-        Ok(())
-    }
-
     /// Launches everything an op is.
-    fn execute(&self, op: &Op) -> Result<(), Error> {
+    pub(crate) fn execute(&self, op: &Op) -> Result<(), Error> {
         match op {
             Op::Embed { table, out } => ops::embed::launch(self, *table, *out),
             Op::Norm { .. } => ops::norm::launch(self, op),
@@ -124,6 +111,10 @@ impl Run<'_> {
             Op::Combine { routing, experts, shared, out } => {
                 ops::combine::launch(self, routing, *experts, *shared, *out)
             }
+            Op::Experts(experts) if ops::experts::is_fused(self, experts) => {
+                ops::experts::launch_fused(self, experts)
+            }
+            Op::Experts(experts) => experts.expand().iter().try_for_each(|op| self.execute(op)),
         }
     }
 }

@@ -13,6 +13,9 @@ use crate::{
 };
 use std::sync::Arc;
 
+// Rows of a path are bytes.
+const _: () = assert!(DECODE_ROWS <= 1 << 8);
+
 /// Room for passes of up to so many rows, and where each array lies.
 pub(crate) struct PassBuffer {
     memory: DeviceMemory,

@@ -121,6 +121,7 @@ impl Run<'_> {
             Op::Convolve { layer, weight, q, v } => self.convolve(*layer, *weight, *q, *v),
             Op::DeltaNet { .. } => self.deltanet(op),
             Op::Route { logits, routing, scale } => self.route(*logits, routing, *scale),
+            Op::Experts(experts) => experts.expand().iter().for_each(|op| self.execute(op)),
             Op::Combine { routing, experts, shared, out } => {
                 self.combine(routing, *experts, *shared, *out)
             }
@@ -171,6 +172,11 @@ impl Backend for Reference {
     fn vector(&mut self, numbers: &[f32]) -> Result<VectorId, Error> {
         self.vectors.push(numbers.to_vec());
         Ok(VectorId(self.vectors.len() as u32 - 1))
+    }
+
+    /// It reads row after row and has no bound of its own; this is what others are compared at.
+    fn decode_rows(&self) -> usize {
+        64
     }
 
     fn arena(&self, plan: Arc<Plan>, capacity: usize, chosen: usize) -> Result<Arena, Error> {

@@ -1,7 +1,10 @@
 //! Mixture of experts: routing, grouped products, combination.
 
 use super::{Both, Random, chain};
-use crate::{Backend, Error, Extent, Kind, Matrix, Op, Pass, Plan, Product, Rows, SequenceView};
+use crate::{
+    Backend, Error, Experts, Extent, FeedForward, Kind, Matrix, Op, Pass, Plan, Product, Rows,
+    SequenceView,
+};
 use formats::BlockType;
 
 pub(super) fn run(both: &mut Both<'_>) -> Result<(), Error> {
@@ -136,40 +139,34 @@ fn block(both: &mut Both<'_>, rows: usize, s: &Shape) -> Result<(), Error> {
         let shared_upped = plan.numbers("shared up", s.shared_width);
         let shared_act = plan.activation("shared act", s.shared_width);
         let shared_downed = plan.numbers("shared down", s.hidden);
-        let weight = if on_device { norm.device } else { norm.reference };
-        let product = |x, weight, out, rows| Product { x, weight: pick(weight), out, rows };
-        let (to, from, all) = (Rows::ToExperts(routing), Rows::FromExperts(routing), Rows::All);
-        let routers = vec![
-            product(normed, router, logits, all),
-            product(normed, shared_router, shared_logit, all),
-        ];
-        let ups = vec![
-            product(normed, gate, gated, to),
-            product(normed, up, upped, to),
-            product(normed, shared_gate, shared_gated, all),
-            product(normed, shared_up, shared_upped, all),
-        ];
-        let parts = vec![(gated, upped, act), (shared_gated, shared_upped, shared_act)];
-        let downs = vec![
-            product(act, down, downed, from),
-            product(shared_act, shared_down, shared_downed, all),
-        ];
-        let shared = Some((shared_downed, shared_logit));
-        plan.record(Op::Norm {
+        plan.record(Op::Experts(Experts {
             x,
             add: Some(y),
-            weight,
+            norm: if on_device { norm.device } else { norm.reference },
             eps: 1e-6,
-            out: normed,
-            offset: 0,
-            tap: None,
-        });
-        plan.record(Op::Matmul { products: routers });
-        plan.record(Op::Route { logits, routing, scale: 1.5 });
-        plan.record(Op::Matmul { products: ups });
-        plan.record(Op::SwiGlu { parts });
-        plan.record(Op::Matmul { products: downs });
-        plan.record(Op::Combine { routing, experts: downed, shared, out: y });
+            normed,
+            router: pick(router),
+            shared_router: pick(shared_router),
+            logits,
+            shared_logits: shared_logit,
+            routing,
+            scale: 1.5,
+            experts: FeedForward {
+                weights: [gate, up, down].map(pick),
+                gate: gated,
+                up: upped,
+                act,
+                out: downed,
+            },
+            shared: FeedForward {
+                weights: [shared_gate, shared_up, shared_down].map(pick),
+                gate: shared_gated,
+                up: shared_upped,
+                act: shared_act,
+                out: shared_downed,
+            },
+            out: y,
+        }));
         let part = |numbers: &[f32]| numbers[first * s.hidden..(first + count) * s.hidden].to_vec();
         (plan, vec![(x, part(&residual)), (y, part(&added))], vec![x, routing.weights, y])
     };

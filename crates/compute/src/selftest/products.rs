@@ -42,7 +42,7 @@ pub(super) fn run(both: &mut Both<'_>) -> Result<(), Error> {
 
 /// Weights made on the device: every row of a pass of many has the bits it has in a pass of 16.
 fn company(both: &mut Both<'_>, matrices: &[(BlockType, usize)], cols: usize) -> Result<(), Error> {
-    const MOST: usize = 64;
+    let most = both.device.decode_rows();
     let names: Vec<String> = matrices.iter().map(|(ty, rows)| format!("{ty} {rows}")).collect();
     let name = format!("product {} x {cols}", names.join(" + "));
     if !both.wants(&name) {
@@ -56,7 +56,7 @@ fn company(both: &mut Both<'_>, matrices: &[(BlockType, usize)], cols: usize) ->
             None => return Ok(()),
         }
     }
-    let x = Random(11).numbers(MOST * cols);
+    let x = Random(11).numbers(most * cols);
     let mut outputs_of = |rows: Range<usize>| -> Result<Vec<Vec<f32>>, Error> {
         let mut plan = Plan::new("product");
         let (input, loaded) = (plan.numbers("input", cols), plan.activation("x", cols));
@@ -74,9 +74,9 @@ fn company(both: &mut Both<'_>, matrices: &[(BlockType, usize)], cols: usize) ->
         outputs.iter().map(|out| Ok(arena.read(*out)?.into_owned())).collect::<Result<_, Error>>()
     };
     let few: Vec<_> =
-        (0..MOST).step_by(16).map(|i| outputs_of(i..i + 16)).collect::<Result<_, _>>()?;
+        (0..most).step_by(16).map(|i| outputs_of(i..i + 16)).collect::<Result<_, _>>()?;
     let mut found = Vec::new();
-    for count in [17, 24, 32, 33, 41, 48, 49, MOST] {
+    for count in [17, 24, 32, 33, 41, 48, 49, most] {
         let many = outputs_of(0..count)?;
         let same = many.iter().zip(matrices).enumerate().all(|(i, (many, (_, outputs)))| {
             many.chunks(*outputs).enumerate().all(|(row, numbers)| {

@@ -49,8 +49,7 @@ impl Probe {
         kv: KvType,
     ) -> Result<Self, Error> {
         let config = TargetConfig { mtp: None, ..target.0.clone() };
-        let options =
-            Options { kv, taps: layers, max_rows: backend.prompt_rows(), ..Options::default() };
+        let options = Options { kv, taps: layers, ..Options::new(&*backend) };
         let model = Model::load(&mut *backend, &config, target.1, options)?;
         Ok(Self { backend, model })
     }

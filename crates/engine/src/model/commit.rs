@@ -157,7 +157,8 @@ mod tests {
         let cpu = Cpu::new(CpuLevel::detect(), 1, Activations::Int8);
         let mut backend = Faulty::new(Box::new(cpu), faults.clone());
         let weights = synthetic::Weights::new(&config, synthetic::Mix::Q4_K_M, 3);
-        let mut model = Model::load(&mut backend, &config, &weights, Options::default()).unwrap();
+        let options = Options::new(&backend);
+        let mut model = Model::load(&mut backend, &config, &weights, options).unwrap();
         let tokens: Vec<u32> = (1..100).collect();
         let (mut sequences, mut rows, mut paths) = (Vec::new(), Vec::new(), Vec::new());
         for (i, (before, more)) in [(30, 1), (44, 20), (0, 70)].into_iter().enumerate() {

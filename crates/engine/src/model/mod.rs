@@ -36,9 +36,11 @@ pub struct Options {
     pub taps: Vec<usize>,
 }
 
-impl Default for Options {
-    fn default() -> Self {
-        Self { kv: KvType::F16, max_rows: 256, max_chosen: 64, taps: Vec::new() }
+impl Options {
+    /// What suits a backend: passes as large as it takes them, no layers tapped.
+    pub fn new(backend: &dyn Backend) -> Self {
+        let (max_rows, max_chosen) = (backend.prompt_rows(), backend.decode_rows());
+        Self { kv: KvType::F16, max_rows, max_chosen, taps: Vec::new() }
     }
 }
 

@@ -6,7 +6,10 @@ use checkpoint::{
     TargetConfig,
     target::{Ffn, Mixer},
 };
-use compute::{AttentionShape, Buf, Extent, Kind, Op, Plan, Product, Rotary, Rows, VectorId};
+use compute::{
+    AttentionShape, Buf, Experts, Extent, FeedForward, Kind, MatrixId, Op, Plan, Product, Rotary,
+    Rows, VectorId,
+};
 
 /// Records the blocks of one plan. Buffers are shared by all blocks.
 pub(crate) struct Recorder<'a> {
@@ -70,11 +73,10 @@ impl<'a> Recorder<'a> {
             Mixer::Gdn => self.deltanet(name, layer)?,
         }
         self.pending = true;
-        let weight = self.loader.vector(&format!("{name}.post_attention_norm.weight"), hidden)?;
-        self.norm(weight, self.normed, 0);
+        let norm = self.loader.vector(&format!("{name}.post_attention_norm.weight"), hidden)?;
         match self.config.ffn {
-            Ffn::Dense { width } => self.feed_forward(name, width)?,
-            Ffn::Moe { .. } => self.experts(name)?,
+            Ffn::Dense { width } => self.feed_forward(name, norm, width)?,
+            Ffn::Moe { .. } => self.experts(name, norm)?,
         }
         self.pending = true;
         Ok(())
@@ -183,7 +185,8 @@ impl<'a> Recorder<'a> {
         Ok(())
     }
 
-    fn feed_forward(&mut self, name: &str, width: usize) -> Result<(), Error> {
+    fn feed_forward(&mut self, name: &str, norm: VectorId, width: usize) -> Result<(), Error> {
+        self.norm(norm, self.normed, 0);
         let hidden = self.config.hidden;
         let (gate, up) =
             (self.shared("gate", Kind::Numbers, width), self.shared("up", Kind::Numbers, width));
@@ -208,75 +211,72 @@ impl<'a> Recorder<'a> {
         Ok(())
     }
 
-    fn experts(&mut self, name: &str) -> Result<(), Error> {
+    fn experts(&mut self, name: &str, norm: VectorId) -> Result<(), Error> {
         let Ffn::Moe { experts, used, width, shared_width, weights_scale } = self.config.ffn else {
             unreachable!("a dense layer has no experts")
         };
-        let (hidden, x) = (self.config.hidden, self.normed);
-        let logits = self.shared("router", Kind::Numbers, experts);
-        let routing = match self.plan.ops.iter().find_map(|op| match op {
-            Op::Route { routing, .. } => Some(*routing),
+        assert!(self.tap.is_none(), "a tap is taken by the norm before the mixer");
+        let hidden = self.config.hidden;
+        let known = self.plan.ops.iter().find_map(|op| match op {
+            Op::Experts(before) => Some(before.routing),
             _ => None,
-        }) {
-            Some(routing) => routing,
-            None => self.plan.routing(experts, used),
-        };
-        let visits = Extent::Rows(used);
-        let gate = self.shared_of("expert gate", Kind::Numbers, width, visits);
-        let up = self.shared_of("expert up", Kind::Numbers, width, visits);
-        let act = self.shared_of("expert act", Kind::Activation, width, visits);
-        let out = self.shared_of("expert out", Kind::Numbers, hidden, visits);
-        let shared_gate = self.shared("shared gate", Kind::Numbers, shared_width);
-        let shared_up = self.shared("shared up", Kind::Numbers, shared_width);
-        let shared_act = self.shared("shared act", Kind::Activation, shared_width);
-        let shared_out = self.shared("shared out", Kind::Numbers, hidden);
-        let shared_weight = self.shared("shared weight", Kind::Numbers, 1);
+        });
+        let routing = known.unwrap_or_else(|| self.plan.routing(experts, used));
+        let logits = self.shared("router", Kind::Numbers, experts);
+        let shared_logits = self.shared("shared weight", Kind::Numbers, 1);
         let load = &mut self.loader;
         let named = |part: &str| format!("{name}.ffn_{part}.weight");
         let router = load.matrix(&named("gate_inp"), experts, hidden)?;
         let shared_router = load.row(&named("gate_inp_shexp"), hidden)?;
-        let (to, from) = (Rows::ToExperts(routing), Rows::FromExperts(routing));
-        let gates = vec![
-            Product {
-                x,
-                weight: load.experts(&named("gate_exps"), experts, width, hidden)?,
-                out: gate,
-                rows: to,
-            },
-            Product {
-                x,
-                weight: load.experts(&named("up_exps"), experts, width, hidden)?,
-                out: up,
-                rows: to,
-            },
-            Self::product(x, load.matrix(&named("gate_shexp"), shared_width, hidden)?, shared_gate),
-            Self::product(x, load.matrix(&named("up_shexp"), shared_width, hidden)?, shared_up),
+        let weights = [
+            load.experts(&named("gate_exps"), experts, width, hidden)?,
+            load.experts(&named("up_exps"), experts, width, hidden)?,
+            load.experts(&named("down_exps"), experts, hidden, width)?,
         ];
-        let downs = vec![
-            Product {
-                x: act,
-                weight: load.experts(&named("down_exps"), experts, hidden, width)?,
-                out,
-                rows: from,
-            },
-            Self::product(
-                shared_act,
-                load.matrix(&named("down_shexp"), hidden, shared_width)?,
-                shared_out,
-            ),
+        let shared_weights = [
+            load.matrix(&named("gate_shexp"), shared_width, hidden)?,
+            load.matrix(&named("up_shexp"), shared_width, hidden)?,
+            load.matrix(&named("down_shexp"), hidden, shared_width)?,
         ];
-        let routers =
-            vec![Self::product(x, router, logits), Self::product(x, shared_router, shared_weight)];
-        self.plan.record(Op::Matmul { products: routers });
-        self.plan.record(Op::Route { logits, routing, scale: weights_scale });
-        self.plan.record(Op::Matmul { products: gates });
-        self.plan.record(Op::SwiGlu {
-            parts: vec![(gate, up, act), (shared_gate, shared_up, shared_act)],
-        });
-        self.plan.record(Op::Matmul { products: downs });
-        let shared = Some((shared_out, shared_weight));
-        self.plan.record(Op::Combine { routing, experts: out, shared, out: self.y });
+        let visits = Extent::Rows(used);
+        let op = Experts {
+            x: self.x,
+            add: self.pending.then_some(self.y),
+            norm,
+            eps: self.config.norm_eps,
+            normed: self.normed,
+            router,
+            shared_router,
+            logits,
+            shared_logits,
+            routing,
+            scale: weights_scale,
+            experts: self.feed_forward_of("expert", weights, width, visits),
+            shared: self.feed_forward_of("shared", shared_weights, shared_width, Extent::Rows(1)),
+            out: self.y,
+        };
+        self.plan.record(Op::Experts(op));
         Ok(())
+    }
+
+    /// A feed-forward part with the buffers that every block uses for it.
+    fn feed_forward_of(
+        &mut self,
+        who: &str,
+        weights: [MatrixId; 3],
+        width: usize,
+        rows: Extent,
+    ) -> FeedForward {
+        let hidden = self.config.hidden;
+        let mut buffer =
+            |part, kind, cols| self.shared_of(&format!("{who} {part}"), kind, cols, rows);
+        FeedForward {
+            weights,
+            gate: buffer("gate", Kind::Numbers, width),
+            up: buffer("up", Kind::Numbers, width),
+            act: buffer("act", Kind::Activation, width),
+            out: buffer("out", Kind::Numbers, hidden),
+        }
     }
 
     /// A buffer that every block uses under this name.
