@@ -183,6 +183,7 @@ impl Cuda {
             pass: args,
             slots: pass.slots,
             most_rows: most_rows(pass),
+            outbox: self.outbox.address(),
         }
     }
 

@@ -7,8 +7,9 @@ use crate::{
         BOX, Cuda, DeviceMemory,
         args::{Kernel, RankArgs, kernel},
         driver::Shape,
+        run::Run,
     },
-    plan::Buf,
+    plan::{Buf, Candidates},
     rank::Ranked,
 };
 
@@ -53,8 +54,10 @@ pub(crate) fn rank(
             bad,
             rows: rows as i32,
             vocab: vocab as i32,
+            stride: vocab as i32,
             ranks: asked as i32,
             chunks: chunks as i32,
+            ..Default::default()
         };
         let launch = |kernel: Kernel<RankArgs>, grid| {
             cuda.kernels.launch(&cuda.driver, kernel, Shape::new(grid, THREADS), &args)
@@ -72,4 +75,35 @@ pub(crate) fn rank(
         }
     }
     Ok(ranked)
+}
+
+/// The best tokens among those with ids below `vocab`, as a step of a plan.
+pub(crate) fn launch(
+    run: &Run<'_>,
+    logits: Buf,
+    vocab: usize,
+    out: &Candidates,
+) -> Result<(), Error> {
+    let (rows, count, stride) = (run.pass.chosen_rows as usize, out.count, run.cols(logits));
+    let chunks = vocab.div_ceil(CHUNK);
+    assert!(vocab <= stride && chunks <= MAX_CHUNKS, "{vocab} of {stride} tokens");
+    assert!(count <= MAX_RANKS.min(vocab), "{count} candidates of {vocab} tokens");
+    let words = 8 * rows * chunks * count;
+    assert!(words + 8 * rows * chunks <= BOX, "candidates of {rows} rows");
+    let args = RankArgs {
+        logits: run.buffer(logits),
+        best: run.outbox,
+        sums: run.outbox + words as u64,
+        list: run.buffer(out.buf),
+        rows: rows as i32,
+        vocab: vocab as i32,
+        stride: stride as i32,
+        ranks: count as i32,
+        chunks: chunks as i32,
+        list_stride: run.cols(out.buf) as i32,
+        ..Default::default()
+    };
+    let grid = [chunks as u32, rows as u32, 1];
+    run.launch(kernel::RANK_CHUNKS, Shape::new(grid, THREADS), &args)?;
+    run.launch(kernel::RANK_MERGE, Shape::new([rows as u32, 1, 1], THREADS), &args)
 }
