@@ -6,7 +6,8 @@
 // Floor: 8 rows of 5120 with 2 taps: 0.16 MB read, as much written, 40 KB of base kernel, all in
 // L2. Latency limits it: a thread takes 8 columns and has all its loads in flight at once.
 // Launch: block_conv: grid [ceil(cols / 1024), rows], block 128; conv_norm: grid [rows], block
-// ceil(cols / 256) * 32 (cols <= 8192). cols is a multiple of 32. No dynamic shared memory.
+// ceil(cols / 256) * 32 (cols <= 8192). cols is a multiple of 32, group one of 16. No dynamic shared
+// memory.
 #include "forerun.cuh"
 
 constexpr int REACH = 3;  // rows before a row that a pass knows
@@ -46,11 +47,10 @@ __device__ __forceinline__ void add_tap(const BlockConvArgs& a, int row, int fro
   float base[8], x[8];
   read8(a.base + (size_t)t * a.cols + col, base);
   read8(a.x + (size_t)from * a.cols + col, x);
-  const bool shared = a.group % 8 == 0;
-  const float one = of_tap[col / a.group];
+  const float dynamic = of_tap[col / a.group];
 #pragma unroll
   for (int i = 0; i < 8; i++) {
-    const float factor = base[i] + (shared ? one : of_tap[(col + i) / a.group]);
+    const float factor = base[i] + dynamic;
     // Without a sum before it a row that only reads itself keeps its bits.
     y[i] = t == 0 ? factor * x[i] : fmaf(factor, x[i], y[i]);
   }

@@ -4,16 +4,14 @@
 // row before on the path; else all of them are the token of the row before, or the row's own.
 //
 // Floor: 7 rows of 16 candidates, rank 256 in BF16: 2 x 16 rows of 512 bytes each: 0.11 MB of a
-// table from memory: one latency. A block takes a row of candidates. Codebook rows are decoded to
-// shared memory, as many columns at a time as have room; a thread has up to 16 pairs. Sums run over
-// the columns in four parts, whatever the number of candidates.
-// Launch: grid [chosen rows], block 256. count <= 64, rank a multiple of 32.
+// table from memory: one latency. A block takes 256 pairs of a row, a thread one. Codebook rows are
+// decoded to shared memory, as many columns at a time as have room.
+// Launch: grid [chosen rows, ceil(count^2 / 256)], block 256. count <= 64, rank a multiple of 32.
 #include "table.cuh"
 
 constexpr int THREADS = 256;
 constexpr int MAX_COUNT = 64;
 constexpr int HELD = 4096;  // numbers of a side in shared memory
-constexpr int MAX_PAIRS = MAX_COUNT * MAX_COUNT / THREADS;
 
 struct Codebook {
   const u8* rows;
@@ -28,7 +26,7 @@ struct PairsArgs {
   int count, stride, rank;
 };
 
-KERNEL(pairs, 96, PairsArgs, THREADS) {
+KERNEL(pairs, 64, PairsArgs, THREADS) {
   // Rows are padded by four numbers, so that those of different candidates lie in other banks.
   __shared__ __align__(16) float left[HELD + 4 * MAX_COUNT], right[HELD + 4 * MAX_COUNT];
   __shared__ int ids[2][MAX_COUNT];
@@ -43,15 +41,15 @@ KERNEL(pairs, 96, PairsArgs, THREADS) {
     ids[0][threadIdx.x] = chosen ? (int)*(list - a.stride) : token;
     ids[1][threadIdx.x] = (int)*list;
   }
-  float4 sums[MAX_PAIRS];
-#pragma unroll
-  for (int p = 0; p < MAX_PAIRS; p++) sums[p] = make_float4(0.f, 0.f, 0.f, 0.f);
+  const int pair = blockIdx.y * THREADS + threadIdx.x;
+  float score = 0.f;
   int span = HELD / count & ~31;
   if (span > a.rank) span = a.rank;
   for (int first = 0; first < a.rank; first += span) {
     const int cols = a.rank - first < span ? a.rank - first : span;
     const int quads = cols / 4, ld = span + 4;
     __syncthreads();
+#pragma unroll 1
     for (int at = threadIdx.x; at < 2 * count * quads; at += THREADS) {
       const int side = at >= count * quads, in = at - side * count * quads;
       const int which = in / quads, col = in % quads * 4;
@@ -65,25 +63,18 @@ KERNEL(pairs, 96, PairsArgs, THREADS) {
       *(float4*)((side ? right : left) + which * ld + col) = make_float4(y[0], y[1], y[2], y[3]);
     }
     __syncthreads();
-#pragma unroll
-    for (int p = 0; p < MAX_PAIRS; p++) {
-      const int pair = p * THREADS + threadIdx.x;
-      if (pair >= count * count) break;
+    if (pair < count * count) {
       const float4* x = (const float4*)(left + pair / count * ld);
       const float4* y = (const float4*)(right + pair % count * ld);
-      float4 sum = sums[p];
+      float4 sum = make_float4(0.f, 0.f, 0.f, 0.f);
+#pragma unroll 4
       for (int q = 0; q < quads; q++) {
         const float4 u = x[q], v = y[q];
         sum.x = fmaf(u.x, v.x, sum.x), sum.y = fmaf(u.y, v.y, sum.y);
         sum.z = fmaf(u.z, v.z, sum.z), sum.w = fmaf(u.w, v.w, sum.w);
       }
-      sums[p] = sum;
+      score += sum.x + sum.y + (sum.z + sum.w);
     }
   }
-  float* scores = a.candidates + (size_t)i * a.stride + 2 * count;
-#pragma unroll
-  for (int p = 0; p < MAX_PAIRS; p++) {
-    const int pair = p * THREADS + threadIdx.x;
-    if (pair < count * count) scores[pair] = sums[p].x + sums[p].y + (sums[p].z + sums[p].w);
-  }
+  if (pair < count * count) a.candidates[(size_t)i * a.stride + 2 * count + pair] = score;
 }

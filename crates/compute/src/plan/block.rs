@@ -23,7 +23,7 @@ pub struct BlockConv {
     pub first: usize,
     /// Rows that are read, at most [`BlockConv::MAX_TAPS`].
     pub taps: usize,
-    /// Columns that share their coefficients.
+    /// Columns that share their coefficients: a multiple of 16.
     pub group: usize,
     /// [rows, cols], numbers or an activation.
     pub out: Buf,

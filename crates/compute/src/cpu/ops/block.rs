@@ -56,21 +56,6 @@ struct ConvRow {
     blocks: *mut Q8Block,
 }
 
-/// Coefficients of the 16 columns from `col` on.
-#[inline(always)]
-unsafe fn coefficients_at<L: Lanes>(of_tap: *const f32, col: usize, group: usize) -> L {
-    unsafe {
-        if group.is_multiple_of(16) {
-            return L::splat(*of_tap.add(col / group));
-        }
-        let mut each = [0f32; 16];
-        for i in 0..16 {
-            each[i] = *of_tap.add((col + i) / group);
-        }
-        L::load(each.as_ptr())
-    }
-}
-
 #[inline(always)]
 unsafe fn conv_row<L: Lanes>(row: &ConvRow) {
     unsafe {
@@ -81,8 +66,8 @@ unsafe fn conv_row<L: Lanes>(row: &ConvRow) {
                 if tap.is_null() {
                     continue;
                 }
-                let of_tap = coefficients_at::<L>(row.coefficients.add(t * groups), col, row.group);
-                let factor = L::load(row.base.add(t * row.cols + col)).add(of_tap);
+                let dynamic = L::splat(*row.coefficients.add(t * groups + col / row.group));
+                let factor = L::load(row.base.add(t * row.cols + col)).add(dynamic);
                 let x = L::load(tap.add(col));
                 // Without a sum before it a row that only reads itself keeps its bits.
                 sum = if t == 0 { factor.mul(x) } else { factor.fma(x, sum) };
@@ -101,7 +86,8 @@ pub(super) unsafe fn block_conv(view: &View<'_>, conv: &BlockConv) {
     let (x, out) = (view.buffer(conv.x), view.buffer(conv.out));
     let (base, coefficients) = (view.vector(conv.base), view.buffer(conv.coefficients));
     let cols = x.cols;
-    assert!(cols.is_multiple_of(32) && out.cols == cols && cols.is_multiple_of(conv.group));
+    assert!(cols.is_multiple_of(32) && out.cols == cols);
+    assert!(conv.group.is_multiple_of(16) && cols.is_multiple_of(conv.group));
     assert!(conv.taps <= BlockConv::MAX_TAPS && base.len() == conv.taps * cols);
     assert!(conv.first + conv.taps * cols / conv.group <= coefficients.cols);
     let is_activation = view.plan.buffers[conv.out.0 as usize].kind == Kind::Activation;

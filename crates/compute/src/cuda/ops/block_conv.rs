@@ -13,7 +13,8 @@ use crate::{
 fn args(run: &Run<'_>, conv: &BlockConv) -> BlockConvArgs {
     let (cols, stride) = (run.cols(conv.x), run.cols(conv.coefficients));
     assert!(cols.is_multiple_of(32) && run.cols(conv.out) == cols, "rows of {cols}");
-    assert!(conv.taps <= BlockConv::MAX_TAPS && cols.is_multiple_of(conv.group), "{conv:?}");
+    assert!(conv.group.is_multiple_of(16) && cols.is_multiple_of(conv.group), "{conv:?}");
+    assert!(conv.taps <= BlockConv::MAX_TAPS, "{conv:?}");
     assert!(conv.first + conv.taps * cols / conv.group <= stride, "{conv:?}");
     let mut args = BlockConvArgs {
         pass: run.pass,

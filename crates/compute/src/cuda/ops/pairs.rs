@@ -35,5 +35,6 @@ pub(crate) fn launch(run: &Run<'_>, pairs: &Pairs) -> Result<(), Error> {
         stride: run.cols(pairs.candidates.buf) as i32,
         rank: rank as i32,
     };
-    run.launch(kernel::PAIRS, Shape::new([run.pass.chosen_rows as u32, 1, 1], 256), &args)
+    let grid = [run.pass.chosen_rows as u32, (count * count).div_ceil(256) as u32, 1];
+    run.launch(kernel::PAIRS, Shape::new(grid, 256), &args)
 }

@@ -19,16 +19,16 @@ const MAX_CHUNKS: usize = 32;
 const MAX_RANKS: usize = 64;
 const THREADS: u32 = 256;
 
-/// The best `ranks` tokens of each of the first `rows` rows; nothing of a row where a logit is not
-/// a number.
+/// The best `ranks` tokens of each of the first `rows` rows among those below `vocab`; nothing of a
+/// row where a logit is not a number.
 pub(crate) fn rank(
     cuda: &Cuda,
     arena: &Arena,
     logits: Buf,
-    rows: usize,
-    ranks: usize,
+    [rows, ranks, vocab]: [usize; 3],
 ) -> Result<Vec<Option<Ranked>>, Error> {
-    let vocab = arena.plan.cols(logits);
+    let stride = arena.plan.cols(logits);
+    assert!(vocab <= stride, "{vocab} of {stride} tokens");
     let chunks = vocab.div_ceil(CHUNK);
     assert!(chunks <= MAX_CHUNKS && ranks <= MAX_RANKS, "{ranks} ranks of {vocab} tokens");
     let asked = ranks.clamp(1, vocab);
@@ -46,7 +46,7 @@ pub(crate) fn rank(
         let logs = ids + (4 * rows * asked) as u64;
         let bad = logs + (4 * rows * asked) as u64;
         let args = RankArgs {
-            logits: address + (4 * first * vocab) as u64,
+            logits: address + (4 * first * stride) as u64,
             best,
             sums,
             ids,
@@ -54,7 +54,7 @@ pub(crate) fn rank(
             bad,
             rows: rows as i32,
             vocab: vocab as i32,
-            stride: vocab as i32,
+            stride: stride as i32,
             ranks: asked as i32,
             chunks: chunks as i32,
             ..Default::default()
