@@ -305,6 +305,7 @@ fn qwen_drafter() -> DrafterConfig {
         ffn: 0,
         taps: Vec::new(),
         block: 16,
+        trained_block: None,
         mask_token: 248_070,
         rope: Rope { theta: 1e7, scaling: None },
         norm_eps: 1e-6,
@@ -328,16 +329,8 @@ pub const NAMES: [&str; 8] = [
 
 /// The shape of that name.
 pub fn named(name: &str) -> Option<TargetConfig> {
-    let shapes: [fn() -> TargetConfig; NAMES.len()] = [
-        tiny,
-        tiny_moe,
-        qwen35_0_8b,
-        qwen35_4b,
-        qwen35_9b,
-        qwen36_27b,
-        qwen36_35b_a3b,
-        qwen36_27b,
-    ];
+    let shapes: [fn() -> TargetConfig; NAMES.len()] =
+        [tiny, tiny_moe, qwen35_0_8b, qwen35_4b, qwen35_9b, qwen36_27b, qwen36_35b_a3b, qwen36_27b];
     NAMES.iter().zip(shapes).find(|(n, _)| **n == name).map(|(_, shape)| shape())
 }
 

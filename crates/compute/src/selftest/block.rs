@@ -77,7 +77,9 @@ fn convolution(both: &mut Both<'_>, cols: usize, taps: usize, group: usize) -> R
         let rows = pass.rows();
         let inputs: Vec<(Buf, Vec<f32>)> = inputs
             .iter()
-            .map(|buf| (*buf, numbers[first * plan.cols(*buf)..][..rows * plan.cols(*buf)].to_vec()))
+            .map(|buf| {
+                (*buf, numbers[first * plan.cols(*buf)..][..rows * plan.cols(*buf)].to_vec())
+            })
             .collect();
         let arena = run_plan(both.device, plan, &inputs, &pass)?;
         Ok(arena.read(out)?.iter().map(|x| x.to_bits()).collect())
@@ -120,7 +122,8 @@ fn candidates(both: &mut Both<'_>, ty: BlockType, shape: Shape) -> Result<(), Er
     let gates = random.numbers(chosen * rank);
     for gated in [true, false] {
         let run = |backend: &mut dyn Backend, tables: [crate::MatrixId; 2]| {
-            let (plan, [l, g], out) = plans::candidates(tables, [columns, vocab, count, rank], gated);
+            let (plan, [l, g], out) =
+                plans::candidates(tables, [columns, vocab, count, rank], gated);
             let inputs = [(l, logits.clone()), (g, gates.clone())];
             let arena = run_plan(backend, plan, &inputs, &pass())?;
             Ok::<_, Error>(arena.read(out)?.into_owned())

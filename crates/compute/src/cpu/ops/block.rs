@@ -92,7 +92,8 @@ pub(super) unsafe fn block_conv(view: &View<'_>, conv: &BlockConv) {
     assert!(conv.first + conv.taps * cols / conv.group <= coefficients.cols);
     let is_activation = view.plan.buffers[conv.out.0 as usize].kind == Kind::Activation;
     for row in view.worker.share(view.rows()) {
-        let tap = |read: Option<usize>| read.map_or(std::ptr::null(), |read| x.row(read).cast_const());
+        let tap =
+            |read: Option<usize>| read.map_or(std::ptr::null(), |read| x.row(read).cast_const());
         let rounds = view.int8 && is_activation;
         let job = ConvRow {
             taps: conv.rows(view.pass, row).map(tap),
@@ -200,7 +201,8 @@ pub(super) unsafe fn pairs(view: &View<'_>, pairs: &Pairs) {
             }
         };
         let out = candidates.row(i).wrapping_add(2 * count);
-        let gates = pairs.gates.map_or(std::ptr::null(), |gates| view.buffer(gates).row(i).cast_const());
+        let gates =
+            pairs.gates.map_or(std::ptr::null(), |gates| view.buffer(gates).row(i).cast_const());
         let (left, right) = (left.as_mut_ptr(), right.as_ptr());
         let job = PairsJob { left, before, gates, right, count, rank, out };
         // SAFETY: this thread's scratch, and scores of a row that is this thread's alone.

@@ -75,7 +75,11 @@ mod tests {
         [first, second].concat()
     }
 
-    fn lattice(rows: &[f32], confidence: Option<&dyn Fn(usize, u32) -> f32>, ranks: usize) -> Lattice {
+    fn lattice(
+        rows: &[f32],
+        confidence: Option<&dyn Fn(usize, u32) -> f32>,
+        ranks: usize,
+    ) -> Lattice {
         Choices { rows, count: 2, confidence, tip: 1 }.lattice(ranks).expect("numbers")
     }
 

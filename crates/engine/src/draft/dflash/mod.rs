@@ -13,6 +13,8 @@
 mod choices;
 mod parts;
 mod plans;
+#[cfg(test)]
+mod tests;
 
 use super::{Ask, Drafted, Drafter, Lattice, MAX_NODES, Reads, Shape, ranks_needed};
 use crate::model::{Loader, Model, WeightSource, append};
@@ -209,8 +211,8 @@ impl Dflash {
                 let of_token = self.parts.confidence.as_ref().map_or(0.0, |c| c.of_token(before));
                 1.0 / (1.0 + (-sureness[text * positions + position] - of_token).exp())
             };
-            let confidence = (!sureness.is_empty())
-                .then_some(&confidence as &dyn Fn(usize, u32) -> f32);
+            let confidence =
+                (!sureness.is_empty()).then_some(&confidence as &dyn Fn(usize, u32) -> f32);
             let rows = &numbers[text * positions * width..][..positions * width];
             lattices.push(Choices { rows, count, confidence, tip }.lattice(ranks));
         }
@@ -233,10 +235,15 @@ fn check(config: &DrafterConfig, vocab: usize) -> Result<(), Error> {
         multiple("a group of a drafter's convolution", conv.group, 16, "a multiple of 16")?;
         if conv.kernel > BlockConv::MAX_TAPS {
             let what = "a drafter's convolution";
-            return Err(Error::Unsupported { what, found: conv.kernel, expected: "at most 4 taps" });
+            return Err(Error::Unsupported {
+                what,
+                found: conv.kernel,
+                expected: "at most 4 taps",
+            });
         }
     }
-    let tables = [extras.selector.map(|s| (s.rank, s.vocab)), extras.markov.map(|m| (m.rank, m.vocab))];
+    let tables =
+        [extras.selector.map(|s| (s.rank, s.vocab)), extras.markov.map(|m| (m.rank, m.vocab))];
     for (rank, rows) in tables.into_iter().flatten() {
         multiple("the rank of a drafter's codebooks", rank, 32, THIRTY_TWO)?;
         if rows < vocab {
@@ -279,7 +286,7 @@ impl Drafter for Dflash {
     }
 
     fn block(&self) -> Option<usize> {
-        Some(self.config.block)
+        Some(self.config.trained_block.unwrap_or(self.config.block))
     }
 
     fn state(&self) -> DraftState {

@@ -294,7 +294,8 @@ impl Attention {
         let (heads, kv_heads, head_dim) = (config.q_heads, config.kv_heads, config.head_dim);
         let shape = AttentionShape { heads, kv_heads, head_dim, gated: false };
         let q = plan.numbers("q", heads * head_dim);
-        let (k, v) = (plan.numbers("k", kv_heads * head_dim), plan.numbers("v", kv_heads * head_dim));
+        let (k, v) =
+            (plan.numbers("k", kv_heads * head_dim), plan.numbers("v", kv_heads * head_dim));
         Self { shape, angles, q, k, v, out: plan.activation("attended", heads * head_dim) }
     }
 
