@@ -110,7 +110,7 @@ impl WeightSource for Weights {
         } else if name.ends_with("conv_base") {
             // Near the identity: a row itself, and a little of the one before it.
             let (taps, cols) = (shape[1], shape[2]);
-            let whole = |i: usize| if i / cols % taps == 0 { 1.0 } else { 0.0 };
+            let whole = |i: usize| if (i / cols).is_multiple_of(taps) { 1.0 } else { 0.0 };
             floats((0..len).map(|i| whole(i) + 0.1 * random.number()))
         } else if name.ends_with("ssm_a") {
             floats((0..len).map(|_| -0.3 * random.number().exp()))

@@ -50,7 +50,8 @@ impl WeightSource for Neutral<'_> {
         let mut numbers = vec![0f32; added.shape.iter().product()];
         if name.ends_with("conv_base") {
             let (taps, cols) = (added.shape[1], added.shape[2]);
-            let own = numbers.iter_mut().enumerate().filter(|(i, _)| i / cols % taps == 0);
+            let own =
+                numbers.iter_mut().enumerate().filter(|(i, _)| (i / cols).is_multiple_of(taps));
             own.for_each(|(_, x)| *x = 1.0);
         } else if !name.contains("conv_proj") && !name.contains("successor") && !name.contains("w2")
         {

@@ -8,16 +8,16 @@ use crate::{
 };
 
 /// Convolution over the rows of a pass, along each row's path, with coefficients of the row that
-/// reads: `out[r][c] = sum over t of (base[t][c] + coefficients[r][first + t * groups + c / group])
-/// * x[r - t][c]`, where `r - t` is the row `t` before `r` on its path. What is committed, or of
-/// another sequence, counts as nothing: a block begins with zeros.
+/// reads: `out[r][c] = sum over t of (base[t][c] + dynamic[r][t][c / group]) * x[r - t][c]`, where
+/// `r - t` is the row `t` before `r` on its path. What is committed, or of another sequence, counts
+/// as nothing: a block begins with zeros.
 #[derive(Clone, Copy, Debug)]
 pub struct BlockConv {
     /// [rows, cols].
     pub x: Buf,
     /// [taps, cols], this row's first.
     pub base: VectorId,
-    /// [rows, at least first + taps * groups].
+    /// [rows, at least first + taps * groups]: `dynamic` from column `first` on.
     pub coefficients: Buf,
     /// Column of `coefficients` that those of this convolution begin at.
     pub first: usize,
