@@ -42,6 +42,9 @@ pub struct DrafterConfig {
     pub taps: Vec<usize>,
     /// Rows of a block pass: the anchor and the masks.
     pub block: usize,
+    /// Rows it was trained with, where a flag asks for more.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trained_block: Option<usize>,
     /// The token that stands for "to be filled in".
     pub mask_token: u32,
     /// Rotary settings, over the whole head.
@@ -109,6 +112,9 @@ pub struct Overrides {
     pub yarn: Option<Option<Yarn>>,
     /// `--draft-block`
     pub block: Option<usize>,
+    /// `--draft-selector`: false leaves a selector that is there out, so that drafts are chosen by
+    /// their logits alone.
+    pub selector: Option<bool>,
 }
 
 /// Which layers of a drafter are causal inside the block.
@@ -225,6 +231,10 @@ impl Drafter {
             report.warn(format!("the drafter carries a copy of `{name}`; the target's is used"));
         }
         report.skipped = skipped;
+        let mut config = config;
+        if overrides.selector == Some(false) {
+            config.extras.selector = None;
+        }
         Ok(Self { config, dialect, weights, report, origin })
     }
 }
