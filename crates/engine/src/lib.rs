@@ -106,6 +106,6 @@ pub use model::{Accepted, Model, Options, Random, Requantised, Tensor, WeightSou
 pub use propose::Spec;
 pub use rehearse::Rehearsed;
 pub use round::Round;
-pub use sequence::{Block, Sequence};
+pub use sequence::{Sequence, StateBlock};
 pub use state::{DraftState, KeptRows};
 pub use stow::Stowed;
