@@ -3,18 +3,20 @@
 //! comes from the `Pass`.
 
 mod experts;
+mod link;
 
 use crate::{
     kv::KvLayout,
     recurrent::{RecurrentLayout, TAPE_TOKENS},
 };
 pub use experts::{Experts, FeedForward};
+pub use link::Links;
 
-/// A matrix held by a backend, in the form its kernels read.
+/// A matrix held by a backend, in the form its kernels read; before a plan is linked, one it names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct MatrixId(pub(crate) u32);
 
-/// A vector of f32 held by a backend.
+/// A vector of f32 held by a backend; before a plan is linked, one it names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct VectorId(pub(crate) u32);
 

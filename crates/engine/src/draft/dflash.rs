@@ -6,14 +6,14 @@
 //! once; `block` runs the newest token and the masks over them. Only `context` rows are ever kept.
 
 use super::{Ask, Drafted, Drafter, Lattice, MAX_NODES, Reads, Shape, ranks_needed};
-use crate::model::{Loader, Model, Shared, WeightSource, append};
+use crate::model::{Model, Shared, WeightSource, Weights, append};
 use crate::propose::Spec;
 use crate::state::{DraftState, commit_pages};
 use crate::{Error, Row};
 use checkpoint::DrafterConfig;
 use compute::{
-    Arena, AttentionShape, Backend, Buf, CommitPath, Extent, Kind, KvLayout, KvType, MatrixId, Op,
-    PAGE_TOKENS, Pass, Plan, Product, Ranked, Rotary, Rows, VectorId,
+    Arena, AttentionShape, Backend, Buf, CommitPath, Extent, Kind, KvLayout, KvType, Links,
+    MatrixId, Op, PAGE_TOKENS, Pass, Plan, Product, Ranked, Rotary, Rows, VectorId,
 };
 use std::borrow::Cow;
 use std::time::Instant;
@@ -31,6 +31,7 @@ type Caches = Vec<(KvLayout, Option<usize>)>;
 pub struct Dflash {
     config: DrafterConfig,
     parts: Parts,
+    links: Links,
     caches: Caches,
     context: Arena,
     /// [rows, taps * hidden].
@@ -41,7 +42,7 @@ pub struct Dflash {
     vocab: usize,
 }
 
-/// The weights, which any configuration of the same dimensions can run.
+/// The weights as plans name them; any configuration of the same dimensions can run them.
 #[derive(Clone)]
 struct Parts {
     fc: MatrixId,
@@ -70,7 +71,7 @@ struct Layer {
 type Places = Vec<(usize, usize)>;
 
 impl Dflash {
-    /// Takes the weights in and records the plans. Features are those of the layers that
+    /// Names the weights, takes them in and records the plans. Features are those of the layers that
     /// `config.taps` names.
     pub fn load(
         backend: &mut dyn Backend,
@@ -89,8 +90,10 @@ impl Dflash {
                 return Err(Error::Unsupported { what, found, expected: "a multiple of 32" });
             }
         }
-        let parts = Parts::load(&mut Loader { backend, source }, config)?;
-        Self::record(backend, config, parts, target)
+        let mut weights = target.weights().clone();
+        let parts = Parts::new(&mut weights, config);
+        weights.place(target.options().placement, source, backend)?;
+        Self::record(backend, config, parts, weights.links().clone(), target)
     }
 
     /// The same weights under another configuration: other windows, angles, taps or mask, of the
@@ -109,23 +112,25 @@ impl Dflash {
             dimensions(&self.config),
             "other dimensions need other weights"
         );
-        Self::record(backend, config, self.parts.clone(), target)
+        Self::record(backend, config, self.parts.clone(), self.links.clone(), target)
     }
 
     fn record(
         backend: &dyn Backend,
         config: &DrafterConfig,
         parts: Parts,
+        links: Links,
         target: &Model,
     ) -> Result<Self, Error> {
         let (caches, places) = deal(config);
         let (context, features) = record_context(config, &parts, &caches, &places);
         let vocab = target.config().vocab;
         let (block, logits) = record_block(config, &parts, &caches, &places, target);
-        let context = backend.arena(context.into(), CONTEXT_ROWS, 0)?;
+        let context = backend.arena(context.linked(&links).into(), CONTEXT_ROWS, 0)?;
         let rows = BLOCK_ROWS.max(config.block);
-        let block = backend.arena(block.into(), rows, rows)?;
-        Ok(Self { config: config.clone(), parts, caches, context, features, block, logits, vocab })
+        let block = backend.arena(block.linked(&links).into(), rows, rows)?;
+        let config = config.clone();
+        Ok(Self { config, parts, links, caches, context, features, block, logits, vocab })
     }
 
     /// The drafter's shape.
@@ -133,8 +138,8 @@ impl Dflash {
         &self.config
     }
 
-    /// A block of `rows` rows (newest token and masks) of each text: for each masked position its `ranks`
-    /// best candidates. Nothing for a text where a logit is not a number.
+    /// A block of `rows` rows (newest token and masks) of each text: for each masked position its
+    /// `ranks` best candidates. Nothing for a text where a logit is not a number.
     pub(crate) fn fill_in(
         &mut self,
         backend: &mut dyn Backend,
@@ -278,32 +283,33 @@ fn chain_of(token: u32, count: usize, sequence: u32) -> impl Iterator<Item = Row
 }
 
 impl Parts {
-    fn load(loader: &mut Loader<'_>, config: &DrafterConfig) -> Result<Self, Error> {
+    /// Names them.
+    fn new(weights: &mut Weights, config: &DrafterConfig) -> Self {
         let (hidden, dim, ffn) = (config.hidden, config.head_dim, config.ffn);
         let (queries, keys) = (config.q_heads * dim, config.kv_heads * dim);
         let mut layers = Vec::new();
         for i in 0..config.layers.len() {
             let named = |part: &str| format!("blk.{i}.{part}.weight");
             layers.push(Layer {
-                input_norm: loader.vector(&named("attn_norm"), hidden)?,
-                q: loader.matrix(&named("attn_q"), queries, hidden)?,
-                k: loader.matrix(&named("attn_k"), keys, hidden)?,
-                v: loader.matrix(&named("attn_v"), keys, hidden)?,
-                output: loader.matrix(&named("attn_output"), hidden, queries)?,
-                q_norm: loader.vector(&named("attn_q_norm"), dim)?,
-                k_norm: loader.vector(&named("attn_k_norm"), dim)?,
-                ffn_norm: loader.vector(&named("ffn_norm"), hidden)?,
-                gate: loader.matrix(&named("ffn_gate"), ffn, hidden)?,
-                up: loader.matrix(&named("ffn_up"), ffn, hidden)?,
-                down: loader.matrix(&named("ffn_down"), hidden, ffn)?,
+                input_norm: weights.vector(&named("attn_norm"), hidden),
+                q: weights.matrix(&named("attn_q"), queries, hidden),
+                k: weights.matrix(&named("attn_k"), keys, hidden),
+                v: weights.matrix(&named("attn_v"), keys, hidden),
+                output: weights.matrix(&named("attn_output"), hidden, queries),
+                q_norm: weights.vector(&named("attn_q_norm"), dim),
+                k_norm: weights.vector(&named("attn_k_norm"), dim),
+                ffn_norm: weights.vector(&named("ffn_norm"), hidden),
+                gate: weights.matrix(&named("ffn_gate"), ffn, hidden),
+                up: weights.matrix(&named("ffn_up"), ffn, hidden),
+                down: weights.matrix(&named("ffn_down"), hidden, ffn),
             });
         }
-        Ok(Self {
-            fc: loader.matrix("fc.weight", hidden, config.taps.len() * hidden)?,
-            context_norm: loader.vector("enc.output_norm.weight", hidden)?,
+        Self {
+            fc: weights.matrix("fc.weight", hidden, config.taps.len() * hidden),
+            context_norm: weights.vector("enc.output_norm.weight", hidden),
             layers,
-            output_norm: loader.vector("output_norm.weight", hidden)?,
-        })
+            output_norm: weights.vector("output_norm.weight", hidden),
+        }
     }
 }
 
