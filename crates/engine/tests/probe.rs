@@ -1,5 +1,5 @@
-//! A probe of a drafter sees what a chain of the engine does: the accepted tokens are those it finds
-//! right.
+//! A probe of a drafter sees what a chain of the engine does: the accepted tokens are those it
+//! finds right.
 
 mod support;
 

@@ -71,8 +71,8 @@ struct Layer {
 type Places = Vec<(usize, usize)>;
 
 impl Dflash {
-    /// Names the weights, takes them in and records the plans. Features are those of the layers that
-    /// `config.taps` names.
+    /// Names the weights, takes them in and records the plans. Features are those of the layers
+    /// that `config.taps` names.
     pub fn load(
         backend: &mut dyn Backend,
         config: &DrafterConfig,
