@@ -184,7 +184,7 @@ fn place_vector(
     let tensor = find(source, &weight.name, &weight.shape)?;
     let mut numbers = vec![0.0; weight.shape.iter().product()];
     formats::blocks::decode(tensor.ty, &tensor.bytes, &mut numbers);
-    if let (Form::Columns, [_, cols]) = (weight.form, weight.shape[..]) {
+    if let (Form::Columns, &[_, cols]) = (weight.form, &weight.shape[..]) {
         let column = |c: usize| numbers.iter().skip(c).step_by(cols).copied();
         numbers = (0..cols).flat_map(column).collect();
     }
