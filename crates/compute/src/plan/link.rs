@@ -2,7 +2,7 @@
 //! a byte of a weight is read, so a plan counts the weights it names; where they lie is decided
 //! afterwards, and then the plan is linked.
 
-use super::{Experts, MatrixId, Op, Plan, VectorId};
+use super::{ConvNorm, Experts, MatrixId, Op, Pairs, Plan, VectorId};
 
 /// What a backend calls the weights that plans name, by the number they name them with.
 #[derive(Clone, Debug, Default)]
@@ -64,12 +64,21 @@ impl Op {
                 [router, shared_router].into_iter().for_each(matrix);
                 experts.weights.iter_mut().chain(&mut shared.weights).for_each(matrix);
             }
+            Self::BlockConv(conv) => vector(&mut conv.base),
+            Self::ConvNorm(ConvNorm { conv, weight, .. }) => {
+                [&mut conv.base, weight].into_iter().for_each(vector);
+            }
+            Self::Pairs(Pairs { predecessors, successors, .. }) => {
+                [predecessors, successors].into_iter().for_each(matrix);
+            }
             Self::Load { .. }
             | Self::Angles { .. }
             | Self::Attention { .. }
             | Self::SwiGlu { .. }
             | Self::Route { .. }
-            | Self::Combine { .. } => {}
+            | Self::Combine { .. }
+            | Self::Scale { .. }
+            | Self::Top { .. } => {}
         }
     }
 }

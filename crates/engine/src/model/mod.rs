@@ -23,6 +23,7 @@ pub use placement::{Form, NamedWeight, Place, Placement, on_device};
 pub(crate) use record::Recorder;
 pub use requantise::Requantised;
 pub use source::{Random, Tensor, WeightSource};
+pub(crate) use source::{each_row, numbers};
 use std::{borrow::Cow, collections::HashSet, time::Duration};
 
 /// How a model is set up.

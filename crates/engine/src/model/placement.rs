@@ -2,9 +2,10 @@
 //! then this file decides which memory each of them goes to and hands it over. What a device needs
 //! is counted by handing the same weights to a backend that only counts (`compute::cuda::Ledger`).
 
-use super::source::{Random, WeightSource, find};
+use super::source::{Random, WeightSource, find, numbers};
 use crate::Error;
 use compute::{Backend, Links, Matrix, MatrixId, RandomMatrix, VectorId};
+use formats::BlockType;
 
 /// The memory that a weight lies in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,6 +49,15 @@ pub enum Form {
     Vector,
     /// Numbers column by column.
     Columns,
+    /// Some of its numbers.
+    Part {
+        /// Those before them.
+        first: usize,
+        /// How many there are.
+        len: usize,
+    },
+    /// Its first numbers as a matrix of one row.
+    Head(usize),
 }
 
 /// The weights that plans name, by numbers of their own, and what a backend calls those that were
@@ -104,6 +114,22 @@ impl Weights {
         self.name_vector(name, vec![rows, cols], Form::Columns)
     }
 
+    /// Some numbers of a tensor of any shape.
+    pub(crate) fn part(
+        &mut self,
+        name: &str,
+        shape: &[usize],
+        first: usize,
+        len: usize,
+    ) -> VectorId {
+        self.name_vector(name, shape.to_vec(), Form::Part { first, len })
+    }
+
+    /// The first `len` numbers of a row of `cols` as a matrix.
+    pub(crate) fn head_of_row(&mut self, name: &str, cols: usize, len: usize) -> MatrixId {
+        self.name_matrix(name, vec![1, cols], Form::Head(len))
+    }
+
     fn name_matrix(&mut self, name: &str, shape: Vec<usize>, form: Form) -> MatrixId {
         self.waiting.push(NamedWeight { name: name.into(), shape, form });
         self.matrices += 1;
@@ -125,7 +151,7 @@ impl Weights {
     ) -> Result<(), Error> {
         for weight in self.waiting.drain(..) {
             match weight.form {
-                Form::Vector | Form::Columns => {
+                Form::Vector | Form::Columns | Form::Part { .. } => {
                     self.links.vectors.push(place_vector(&weight, source, backend)?);
                 }
                 _ => {
@@ -153,6 +179,13 @@ fn place_matrix(
     backend: &mut dyn Backend,
 ) -> Result<MatrixId, Error> {
     let NamedWeight { name, shape, form } = weight;
+    if let Form::Head(cols) = *form {
+        let mut numbers = numbers(source, name, shape)?;
+        numbers.truncate(cols);
+        let bytes: Vec<u8> = numbers.iter().flat_map(|x| x.to_le_bytes()).collect();
+        let matrix = Matrix { ty: BlockType::F32, experts: 1, rows: 1, cols, bytes: &bytes };
+        return Ok(backend.matrix(matrix)?);
+    }
     let [experts, rows, cols] = match shape[..] {
         [cols] => [1, 1, cols],
         [rows, cols] => [1, rows, cols],
@@ -181,12 +214,14 @@ fn place_vector(
     source: &dyn WeightSource,
     backend: &mut dyn Backend,
 ) -> Result<VectorId, Error> {
-    let tensor = find(source, &weight.name, &weight.shape)?;
-    let mut numbers = vec![0.0; weight.shape.iter().product()];
-    formats::blocks::decode(tensor.ty, &tensor.bytes, &mut numbers);
-    if let (Form::Columns, &[_, cols]) = (weight.form, &weight.shape[..]) {
-        let column = |c: usize| numbers.iter().skip(c).step_by(cols).copied();
-        numbers = (0..cols).flat_map(column).collect();
+    let mut numbers = numbers(source, &weight.name, &weight.shape)?;
+    match (weight.form, &weight.shape[..]) {
+        (Form::Columns, &[_, cols]) => {
+            let column = |c: usize| numbers.iter().skip(c).step_by(cols).copied();
+            numbers = (0..cols).flat_map(column).collect();
+        }
+        (Form::Part { first, len }, _) => numbers = numbers[first..][..len].to_vec(),
+        _ => {}
     }
     Ok(backend.vector(&numbers)?)
 }

@@ -61,3 +61,31 @@ pub(super) fn find<'s>(
     }
     Ok(tensor)
 }
+
+/// A tensor's numbers.
+pub(crate) fn numbers(
+    source: &dyn WeightSource,
+    name: &str,
+    shape: &[usize],
+) -> Result<Vec<f32>, Error> {
+    let tensor = find(source, name, shape)?;
+    let mut numbers = vec![0.0; shape.iter().product()];
+    formats::blocks::decode(tensor.ty, &tensor.bytes, &mut numbers);
+    Ok(numbers)
+}
+
+/// What `of` makes of each row of a tensor of shape [rows, cols], decoded one at a time.
+pub(crate) fn each_row(
+    source: &dyn WeightSource,
+    name: &str,
+    [rows, cols]: [usize; 2],
+    of: impl Fn(&[f32]) -> f32,
+) -> Result<Vec<f32>, Error> {
+    let tensor = find(source, name, &[rows, cols])?;
+    let mut row = vec![0.0; cols];
+    let decoded = tensor.bytes.chunks_exact(tensor.bytes.len() / rows).map(|bytes| {
+        formats::blocks::decode(tensor.ty, bytes, &mut row);
+        of(&row)
+    });
+    Ok(decoded.collect())
+}
