@@ -56,13 +56,13 @@ use sweep::{Axis, Range};
 #[command(args_conflicts_with_subcommands = true)]
 pub struct Args {
     #[command(subcommand)]
-    part: Option<Part>,
+    task: Option<Task>,
     #[command(flatten)]
     measure: MeasureArgs,
 }
 
 #[derive(Subcommand)]
-enum Part {
+enum Task {
     /// Compare all modes token by token with plain decoding
     Parity(Box<parity::Args>),
     /// Say what changed between two runs beyond noise
@@ -187,12 +187,12 @@ pub fn parity_of(model: &ModelFlags) -> Result<()> {
 
 /// Measures what the arguments ask for and prints it.
 pub fn run(args: &Args) -> Result<()> {
-    match &args.part {
-        Some(Part::Parity(args)) => parity::run(args),
-        Some(Part::Compare(args)) => compare::run(args),
-        Some(Part::Rounds(args)) => rounds::run(args),
-        Some(Part::Versus(args)) => versus::run(args),
-        Some(Part::Tables(args)) => pages::run(args),
+    match &args.task {
+        Some(Task::Parity(args)) => parity::run(args),
+        Some(Task::Compare(args)) => compare::run(args),
+        Some(Task::Rounds(args)) => rounds::run(args),
+        Some(Task::Versus(args)) => versus::run(args),
+        Some(Task::Tables(args)) => pages::run(args),
         None => measured(&args.measure),
     }
 }

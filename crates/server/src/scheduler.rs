@@ -21,7 +21,7 @@ use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::Instant;
 use text::Tokenizer;
 
-/// Sequences that a pass can hold, each with at least its anchor's row.
+/// Sequences that a pass can hold, each with at least its tip's row.
 pub const MAX_SLOTS: usize = 32;
 
 /// What the thread works with.
