@@ -306,7 +306,8 @@ fn keys_that_are_half_there_or_out_of_range() {
         (
             "dflash_config.conv_kernel_size",
             json!(3),
-            "tensor `layers.0.attention_conv.base_kernel` has shape [2, 2, 64], [2, 3, 64] expected",
+            "tensor `layers.0.attention_conv.base_kernel` has shape [2, 2, 64], [2, 3, 64] \
+             expected",
         ),
         (
             "dflash_config.selector_top_k",
