@@ -405,3 +405,15 @@ fn reduced_vocabularies_are_refused_by_name() {
     let found = refusal(&base(), &tensors, &Overrides::default(), None);
     assert!(found.starts_with("reduced-vocabulary drafters are not run (tensor `d2t`)"), "{found}");
 }
+
+#[test]
+fn the_trained_drafter_is_read_with_its_target() {
+    let path = repository().join("models/dense/draft2-Q8_0.gguf");
+    let drafter = open(&path, &Overrides::default(), Some(&dense_target_config())).unwrap();
+    let extras = &drafter.config.extras;
+    assert_eq!(extras.conv, Some(BlockConv { kernel: 2, group: 16 }));
+    assert_eq!(extras.selector, Some(Selector { rank: 32, top_k: 16, vocab: 4096 }));
+    assert_eq!(drafter.config.taps, [1, 3, 5, 6]);
+    assert_eq!(drafter.config.layer_summary(), "sliding 2 of 2, window 256, not causal");
+    assert_eq!(drafter.report.warnings, [""; 0]);
+}
