@@ -21,6 +21,7 @@ mod json;
 mod report;
 mod rope;
 mod source;
+mod strangers;
 pub mod target;
 mod weights;
 

@@ -2,7 +2,7 @@
 
 use crate::{about, embedded};
 use anyhow::{Context, Result, anyhow, bail};
-use checkpoint::{Drafter, Json, Overrides, Source, Target};
+use checkpoint::{Drafter, Json, MtpBlock, Overrides, Source, Target};
 use engine::sampling::Sampling;
 use formats::gguf::Gguf;
 use std::collections::BTreeMap;
@@ -34,6 +34,34 @@ pub struct WeightSummary {
 }
 
 impl Loaded {
+    /// Takes in what `--draft` names: a drafter, or an MTP block that becomes the target's own.
+    fn draft_with(&mut self, path: &Path, overrides: &Overrides) -> Result<()> {
+        let config = &self.target.config;
+        let source = Source::open(path).map_err(about(path))?;
+        if MtpBlock::is_in(&source) {
+            let block = MtpBlock::read(source, Some(config)).map_err(about(path))?;
+            return self.target.join(block).map_err(about(path));
+        }
+        let drafter = Drafter::of(source, overrides, Some(config)).map_err(about(path))?;
+        self.drafter = Some(drafter);
+        Ok(())
+    }
+
+    /// Takes in the MTP block that lies beside a target without one. One that does not fit is no
+    /// reason not to run the target.
+    fn join_mtp_beside(&mut self, target: &Path) {
+        let Some(path) = MtpBlock::beside(target) else { return };
+        let config = &self.target.config;
+        let joined = MtpBlock::open(&path, Some(config)).and_then(|block| self.target.join(block));
+        match joined {
+            Ok(()) => eprintln!("found the target's MTP block beside it: {}", path.display()),
+            Err(error) => eprintln!(
+                "warning: {} lies beside the target and is not used: {error}",
+                path.display()
+            ),
+        }
+    }
+
     /// Bytes of all weights.
     pub fn bytes(&self) -> u64 {
         let weights = [Some(&self.target.weights), self.drafter.as_ref().map(|d| &d.weights)];
@@ -78,17 +106,20 @@ pub(crate) fn load(
         Some(path) => target_at(path)?,
         None => embedded_target()?,
     };
-    let config = Some(&loaded.target.config);
-    loaded.drafter = match (model, draft) {
-        (_, Some(path)) => Some(Drafter::open(path, overrides, config).map_err(about(path))?),
+    match (model, draft) {
+        (_, Some(path)) => loaded.draft_with(path, overrides)?,
         (None, None) => {
             let (_, bytes) = embedded::PAIR.context(NO_PAIR)?;
             let gguf = Box::new(Gguf::parse(bytes).context("the embedded drafter")?);
-            let drafter = Drafter::read(Source::Gguf { gguf, beside: None }, overrides, config);
-            Some(drafter.context("the embedded drafter")?)
+            let (source, config) = (Source::Gguf { gguf, beside: None }, &loaded.target.config);
+            let drafter = Drafter::read(source, overrides, Some(config));
+            loaded.drafter = Some(drafter.context("the embedded drafter")?);
         }
-        (Some(_), None) => None,
-    };
+        (Some(_), None) => {}
+    }
+    if let Some(path) = model.filter(|_| loaded.target.config.mtp.is_none()) {
+        loaded.join_mtp_beside(path);
+    }
     if let Some(drafter) = &mut loaded.drafter {
         drafter.config.extras.real_vocab = Some(real_tokens(&loaded.text.tokenizer));
     }
