@@ -11,6 +11,8 @@
 //! plan with or without these parts.
 
 mod choices;
+#[cfg(test)]
+mod golden_tests;
 mod parts;
 mod plans;
 #[cfg(test)]
