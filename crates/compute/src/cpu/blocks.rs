@@ -9,6 +9,10 @@
 #![allow(clippy::missing_safety_doc, clippy::undocumented_unsafe_blocks)]
 
 use super::lanes::Lanes;
+use formats::blocks::{
+    fp4::FP4_DOUBLED, iq2::IQ2_MAGNITUDES, iq3::IQ3_XXS_MAGNITUDES, iq4::IQ4_VALUES,
+};
+use std::marker::PhantomData;
 
 /// Rows of a tile.
 pub(crate) const TILE: usize = 16;
@@ -16,7 +20,8 @@ pub(crate) const TILE: usize = 16;
 /// Columns of a group.
 pub(crate) const GROUP: usize = 32;
 
-/// One GGUF block taken apart: `weight = scale * d * (code - OFFSET) - min * dmin`.
+/// One block of a file taken apart: `weight = scale * d * (code - OFFSET) - min * dmin`, or, for
+/// types whose scales are f32, `single * (code - OFFSET - zero)`.
 pub(crate) struct Exploded {
     /// One per column.
     pub(crate) codes: [u8; 256],
@@ -28,6 +33,10 @@ pub(crate) struct Exploded {
     pub(crate) d: [u8; 2],
     /// f16; for blocks of 32 it is the constant to add.
     pub(crate) dmin: [u8; 2],
+    /// One per 16 columns.
+    pub(crate) singles: [f32; 8],
+    /// The code that stands for zero, where blocks have one of their own.
+    pub(crate) zero: i8,
 }
 
 /// How codes are packed.
@@ -85,22 +94,74 @@ impl Codes for Nibbles {
     }
 }
 
-/// 4-bit indices into the table of IQ4.
-pub(crate) struct Table;
+/// 4-bit indices into a table of codes.
+pub(crate) struct Lookup<T>(PhantomData<T>);
 
-/// The IQ4 table (ggml `kvalues_iq4nl`) plus 128.
-pub(crate) const IQ4: [u8; 16] =
-    [1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241];
+/// A table that codes are looked up in.
+pub(crate) trait Table {
+    /// What the indices stand for, plus the format's offset.
+    const CODES: [u8; 16];
+    /// No code is larger.
+    const MOST: i32;
+}
 
-impl Codes for Table {
-    const BYTES: usize = Nibbles::BYTES;
+/// Of the 4-bit IQ types.
+pub(crate) struct Iq4;
+impl Table for Iq4 {
+    const CODES: [u8; 16] = offset(&IQ4_VALUES, 128);
     const MOST: i32 = 255;
+}
+
+/// Of `IQ3_XXS`: a digit of the codebook, and 8 where the element is negative.
+pub(crate) struct Iq3;
+impl Table for Iq3 {
+    const CODES: [u8; 16] = signed(&IQ3_XXS_MAGNITUDES, 8, 128);
+    const MOST: i32 = 255;
+}
+
+/// Of the 2-bit IQ types: a digit of the codebook, and 4 where the element is negative.
+pub(crate) struct Iq2;
+impl Table for Iq2 {
+    const CODES: [u8; 16] = signed(&IQ2_MAGNITUDES, 4, 128);
+    const MOST: i32 = 255;
+}
+
+/// Of 4-bit floats, doubled.
+pub(crate) struct Fp4;
+impl Table for Fp4 {
+    const CODES: [u8; 16] = offset(&FP4_DOUBLED, 16);
+    const MOST: i32 = 31;
+}
+
+const fn offset(values: &[i8; 16], offset: i16) -> [u8; 16] {
+    let (mut codes, mut i) = ([0; 16], 0);
+    while i < 16 {
+        codes[i] = (values[i] as i16 + offset) as u8;
+        i += 1;
+    }
+    codes
+}
+
+/// Magnitudes, then from index `negative` on the same below zero.
+const fn signed(magnitudes: &[i8], negative: usize, zero: i16) -> [u8; 16] {
+    let (mut values, mut i) = ([0; 16], 0);
+    while i < magnitudes.len() {
+        values[i] = magnitudes[i];
+        values[negative + i] = -magnitudes[i];
+        i += 1;
+    }
+    offset(&values, zero)
+}
+
+impl<T: Table> Codes for Lookup<T> {
+    const BYTES: usize = Nibbles::BYTES;
+    const MOST: i32 = T::MOST;
 
     #[inline(always)]
     unsafe fn unpack<L: Lanes>(from: *const u8) -> [L::Ints; 8] {
         unsafe {
             let indices = Nibbles::unpack::<L>(from);
-            std::array::from_fn(|i| L::lookup(IQ4.as_ptr(), indices[i]))
+            std::array::from_fn(|i| L::lookup(const { &T::CODES }.as_ptr(), indices[i]))
         }
     }
 
@@ -280,8 +341,8 @@ pub(crate) trait Scales {
     unsafe fn shared<L: Lanes>(from: *const u8) -> (L, L);
     /// Scale and minimum of scale group `i` (of 16 or 32 columns).
     unsafe fn group<L: Lanes>(from: *const u8, shared: (L, L), i: usize) -> (L, L);
-    /// Writes the scales of a row.
-    fn put(scales: &mut [u8], lane: usize, block: &Exploded);
+    /// Writes the scales of a row. A block of the file may be several of a tile: `part` is which.
+    fn put(scales: &mut [u8], lane: usize, block: &Exploded, part: usize);
 }
 
 /// One f16 scale per 32 columns, and with `MINIMA` one f16 constant.
@@ -305,7 +366,7 @@ impl<const MINIMA: bool> Scales for Half<MINIMA> {
         shared
     }
 
-    fn put(scales: &mut [u8], lane: usize, block: &Exploded) {
+    fn put(scales: &mut [u8], lane: usize, block: &Exploded, _: usize) {
         scales[2 * lane..][..2].copy_from_slice(&block.d);
         if MINIMA {
             scales[32 + 2 * lane..][..2].copy_from_slice(&block.dmin);
@@ -350,7 +411,7 @@ impl<const COUNT: usize, const MINIMA: bool> Scales for Super<COUNT, MINIMA> {
         }
     }
 
-    fn put(scales: &mut [u8], lane: usize, block: &Exploded) {
+    fn put(scales: &mut [u8], lane: usize, block: &Exploded, _: usize) {
         for i in 0..COUNT {
             scales[i * TILE + lane] = block.scales[i] as u8;
             if MINIMA {
@@ -364,20 +425,92 @@ impl<const COUNT: usize, const MINIMA: bool> Scales for Super<COUNT, MINIMA> {
     }
 }
 
+/// One f32 scale for `GROUPS` groups, and with `ZERO` the code that stands for zero.
+pub(crate) struct Single<const GROUPS: usize, const ZERO: bool>;
+
+impl<const GROUPS: usize, const ZERO: bool> Scales for Single<GROUPS, ZERO> {
+    const GROUPS: usize = GROUPS;
+    const MINIMA: bool = ZERO;
+    const BYTES: usize = 4 * TILE + TILE * ZERO as usize;
+
+    #[inline(always)]
+    unsafe fn shared<L: Lanes>(from: *const u8) -> (L, L) {
+        unsafe {
+            let scale = L::load(from.cast());
+            (scale, if ZERO { L::load_i8(from.add(4 * TILE).cast()).mul(scale) } else { scale })
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn group<L: Lanes>(_: *const u8, shared: (L, L), _: usize) -> (L, L) {
+        shared
+    }
+
+    fn put(scales: &mut [u8], lane: usize, block: &Exploded, part: usize) {
+        let single = block.singles[2 * GROUPS * part];
+        scales[4 * lane..][..4].copy_from_slice(&single.to_le_bytes());
+        if ZERO {
+            scales[4 * TILE + lane] = block.zero as u8;
+        }
+    }
+}
+
+/// One f32 scale for 16 columns.
+pub(crate) struct Sixteenths;
+
+impl Scales for Sixteenths {
+    const GROUPS: usize = 1;
+    const HALVES: bool = true;
+    const BYTES: usize = 2 * 4 * TILE;
+
+    #[inline(always)]
+    unsafe fn shared<L: Lanes>(_: *const u8) -> (L, L) {
+        unsafe { (L::zero(), L::zero()) }
+    }
+
+    #[inline(always)]
+    unsafe fn group<L: Lanes>(from: *const u8, _: (L, L), i: usize) -> (L, L) {
+        unsafe {
+            let scale = L::load(from.add(4 * TILE * i).cast());
+            (scale, scale)
+        }
+    }
+
+    fn put(scales: &mut [u8], lane: usize, block: &Exploded, part: usize) {
+        for i in 0..2 {
+            let single = block.singles[2 * part + i];
+            scales[4 * (TILE * i + lane)..][..4].copy_from_slice(&single.to_le_bytes());
+        }
+    }
+}
+
 /// A block format: codes, scales, and the code that stands for zero (a power of two, or 0).
 pub(crate) trait Format {
     type Codes: Codes;
     type Scales: Scales;
     const OFFSET: i32;
+    /// What remains of the scales: a power of two.
+    const UNIT: f32 = 1.0;
+    /// Codes are 8-bit floats (e4m3), not integers: such products take f32 activations.
+    const FLOATS: bool = false;
 
     /// Bytes of a tile's block.
     const BYTES: usize = Self::Scales::GROUPS * Self::Codes::BYTES + Self::Scales::BYTES;
     /// Where the scales lie in it.
     const SCALES: usize = Self::Scales::GROUPS * Self::Codes::BYTES;
+
+    /// What a block's groups share, with the unit.
+    #[inline(always)]
+    unsafe fn shared<L: Lanes>(scales: *const u8) -> (L, L) {
+        unsafe {
+            let (d, dmin) = Self::Scales::shared::<L>(scales);
+            if Self::UNIT == 1.0 { (d, dmin) } else { (d.mul(L::splat(Self::UNIT)), dmin) }
+        }
+    }
 }
 
 macro_rules! formats {
-    ($($name:ident: $codes:ty, $scales:ty, $offset:literal;)*) => {
+    ($($name:ident: $codes:ty, $scales:ty, $offset:literal $(, $unit:literal)?;)*) => {
         $(
             #[allow(non_camel_case_types)]
             pub(crate) struct $name;
@@ -385,6 +518,7 @@ macro_rules! formats {
                 type Codes = $codes;
                 type Scales = $scales;
                 const OFFSET: i32 = $offset;
+                $(const UNIT: f32 = $unit;)?
             }
         )*
     };
@@ -402,8 +536,26 @@ formats! {
     Q5_K: Fives, Super<8, true>, 0;
     Q6_K: Sixes, Super<16, false>, 32;
     IQ3_S: Fives, Super<8, false>, 16;
-    IQ4_NL: Table, Half<false>, 128;
-    IQ4_XS: Table, Super<8, false>, 128;
+    IQ4_NL: Lookup<Iq4>, Half<false>, 128;
+    IQ4_XS: Lookup<Iq4>, Super<8, false>, 128;
+    IQ3_XXS: Lookup<Iq3>, Super<8, false>, 128, 0.25;
+    IQ2: Lookup<Iq2>, Super<16, false>, 128, 0.125;
+    IQ1: Fives, Super<16, false>, 16, 0.125;
+    TERNARY: Twos, Super<8, false>, 1;
+    FP4: Lookup<Fp4>, Sixteenths, 16;
+    INT4: Nibbles, Single<4, true>, 0;
+    INT4_32: Nibbles, Single<1, true>, 0;
+    INT8: Bytes, Single<4, false>, 128;
+}
+
+pub(crate) struct FP8;
+impl Format for FP8 {
+    type Codes = Bytes;
+    type Scales = Single<4, false>;
+    const OFFSET: i32 = 0;
+    /// e4m3's bits in an f32's places are the value times 2^-120.
+    const UNIT: f32 = f32::from_bits((127 + 120) << 23);
+    const FLOATS: bool = true;
 }
 
 /// Calls a function generic over `Format` for the block type at hand.
@@ -425,6 +577,15 @@ macro_rules! with_format {
             T::IQ3_S => $f::<b::IQ3_S $(, $c)*>($($arg),*),
             T::IQ4_NL => $f::<b::IQ4_NL $(, $c)*>($($arg),*),
             T::IQ4_XS => $f::<b::IQ4_XS $(, $c)*>($($arg),*),
+            T::IQ3_XXS => $f::<b::IQ3_XXS $(, $c)*>($($arg),*),
+            T::IQ2_XXS | T::IQ2_XS | T::IQ2_S => $f::<b::IQ2 $(, $c)*>($($arg),*),
+            T::IQ1_S | T::IQ1_M => $f::<b::IQ1 $(, $c)*>($($arg),*),
+            T::TQ1_0 | T::TQ2_0 => $f::<b::TERNARY $(, $c)*>($($arg),*),
+            T::MXFP4 | T::NVFP4 | T::FP4 => $f::<b::FP4 $(, $c)*>($($arg),*),
+            T::INT4 => $f::<b::INT4 $(, $c)*>($($arg),*),
+            T::INT4_32 => $f::<b::INT4_32 $(, $c)*>($($arg),*),
+            T::INT8 => $f::<b::INT8 $(, $c)*>($($arg),*),
+            T::FP8 => $f::<b::FP8 $(, $c)*>($($arg),*),
             T::F32 | T::F16 | T::BF16 => unreachable!("floats have no blocks"),
         }
     }};

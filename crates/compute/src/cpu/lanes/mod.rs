@@ -79,6 +79,8 @@ pub(crate) trait Lanes: Copy {
     /// Lanes are integers in -128..=127: 16 bytes out.
     unsafe fn store_i8(self, to: *mut i8);
     unsafe fn from_ints(ints: Self::Ints) -> Self;
+    /// The numbers whose bits these are.
+    unsafe fn from_bits(ints: Self::Ints) -> Self;
 
     unsafe fn int_splat(x: i32) -> Self::Ints;
     /// 64 bytes.
