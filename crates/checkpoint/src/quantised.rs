@@ -1,4 +1,4 @@
-//! Quantised Hugging Face folders: which tensors of a file are one weight together, by what the
+//! Quantised checkpoints: which tensors of a file are one weight together, by what a folder's
 //! configuration says and by their names, types and shapes. A method that is not read is refused by
 //! its name before any tensor is looked at.
 
@@ -6,7 +6,7 @@ mod integers;
 
 use crate::report::Report;
 use crate::{Error, Json};
-use formats::{Assembly, Grid, RawTensor, TensorInfo, Tensors};
+use formats::{Assembly, BlockType, Grid, RawTensor, TensorInfo, Tensors};
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 /// Methods whose folders are read.
@@ -58,6 +58,34 @@ pub(crate) fn read(root: &Json, tensors: Tensors, report: &mut Report) -> Result
         from,
     );
     Ok(tensors.assembled(made, &spent))
+}
+
+/// Puts the NVFP4 weights of a GGUF together with the scales of whole tensors that lie beside them.
+pub(crate) fn with_scales(tensors: Tensors) -> Result<Tensors, Error> {
+    let (mut made, mut spent) = (Vec::new(), HashSet::new());
+    for tensor in tensors.iter().filter(|t| t.ty == BlockType::NVFP4) {
+        let Some(module) = tensor.name.strip_suffix(".weight") else { continue };
+        spent.extend(tensors.get(&format!("{module}.input_scale")).map(|t| t.name.clone()));
+        let Some(beside) = tensors.get(&format!("{module}.scale")) else { continue };
+        let matrices = if tensor.shape.len() > 2 { tensor.shape[0] } else { 1 };
+        let is_right = beside.elements() == matrices && beside.ty.block_len() == 1;
+        let cols = tensor.shape.last().copied().unwrap_or(0);
+        if !is_right || !cols.is_multiple_of(128) {
+            return Err(Error::Shape {
+                tensor: beside.name.clone(),
+                found: beside.shape.clone(),
+                expected: vec![matrices],
+            });
+        }
+        let mut scales = vec![0.0; matrices];
+        formats::blocks::decode(beside.ty, tensors.data(beside), &mut scales);
+        if let Some(scale) = scales.iter().find(|scale| !scale.is_finite()) {
+            return Err(bad_scale(&beside.name, *scale));
+        }
+        spent.extend([tensor.name.clone(), beside.name.clone()]);
+        made.push((tensor.name.clone(), Assembly::Scaled { blocks: tensor.clone(), scales }));
+    }
+    Ok(if spent.is_empty() { tensors } else { tensors.assembled(made, &spent) })
 }
 
 /// What the configuration says.
@@ -392,7 +420,8 @@ fn bad_scale(tensor: &str, scale: f32) -> Error {
 
 fn matrix(tensor: &RawTensor) -> Result<[usize; 2], Error> {
     let wrong = || Error::NotMatrix { tensor: tensor.name.clone(), found: tensor.shape.clone() };
-    <[usize; 2]>::try_from(&tensor.shape[..]).map_err(|_| wrong())
+    let shape = <[usize; 2]>::try_from(&tensor.shape[..]).map_err(|_| wrong())?;
+    if shape.contains(&0) { Err(wrong()) } else { Ok(shape) }
 }
 
 fn expect(tensor: &RawTensor, expected: &[usize]) -> Result<(), Error> {

@@ -153,7 +153,8 @@ fn bad_groups_zeros_and_orders_are_refused() {
     );
     assert_eq!(
         refusal(method(), &[codes.clone(), scales("F16", vec![16, 16]), zeros(vec![16, 2])]),
-        "the length of a group is 16 by tensor `m.q_proj.scales`; 32, 64 or a multiple of 128 expected"
+        "the length of a group is 16 by tensor `m.q_proj.scales`; 32, 64 or a multiple of 128 \
+         expected"
     );
     assert_eq!(
         refusal(method(), &[codes.clone(), scales("F16", vec![2, 8]), zeros(vec![2, 2])]),

@@ -1,8 +1,8 @@
-//! Weights that a Hugging Face folder has in several tensors (codes, scales, zeros), put together
-//! into blocks when they are read. What is here was checked: shapes fit each other, and rows are
+//! Weights that a file has in several tensors (codes, scales, zeros), put together into blocks when they are read. What is here was checked: shapes fit each other, and rows are
 //! whole blocks.
 
-use crate::blocks::{FP4, FP8, INT4, INT4_32, INT8, MXFP4, Single, fp8, integers::Scale};
+use crate::blocks::{FP4, FP8, INT4, INT4_32, INT8, MXFP4, NVFP4};
+use crate::blocks::{Single, fp8, integers::Scale};
 use crate::{BlockType, RawTensor, TensorInfo, Tensors, blocks};
 use std::thread;
 
@@ -27,6 +27,8 @@ pub enum Assembly {
         group: usize,
         shape: [usize; 2],
     },
+    /// `FP4` from a GGUF's `NVFP4` and the scales it has beside it, one for every matrix.
+    Scaled { blocks: TensorInfo, scales: Vec<f32> },
 }
 
 /// Scales of a matrix: one for every `rows` by `cols` elements, row-major.
@@ -74,7 +76,7 @@ impl Assembly {
     pub fn ty(&self) -> BlockType {
         match self {
             Self::Fp8 { .. } => BlockType::FP8,
-            Self::Fp4 { .. } => BlockType::FP4,
+            Self::Fp4 { .. } | Self::Scaled { .. } => BlockType::FP4,
             Self::Mxfp4 { .. } => BlockType::MXFP4,
             Self::Int8 { .. } => BlockType::INT8,
             Self::Int4 { group, .. } if group.is_multiple_of(128) => BlockType::INT4,
@@ -82,20 +84,23 @@ impl Assembly {
         }
     }
 
-    /// Rows and columns.
-    pub fn shape(&self) -> [usize; 2] {
+    /// Its shape, the columns last.
+    pub fn shape(&self) -> Vec<usize> {
         match self {
+            Self::Scaled { blocks, .. } => blocks.shape.clone(),
             Self::Fp8 { shape, .. }
             | Self::Fp4 { shape, .. }
             | Self::Mxfp4 { shape, .. }
             | Self::Int8 { shape, .. }
-            | Self::Int4 { shape, .. } => *shape,
+            | Self::Int4 { shape, .. } => shape.to_vec(),
         }
     }
 
     /// Its blocks.
     pub(crate) fn bytes(&self, tensors: &Tensors) -> Vec<u8> {
-        let [rows, cols] = self.shape();
+        let shape = self.shape();
+        let cols = shape.last().copied().unwrap_or(1);
+        let rows = shape.iter().product::<usize>() / cols;
         let row_bytes = self.ty().bytes_for(cols).expect("rows of whole blocks");
         let mut out = vec![0; rows * row_bytes];
         match self {
@@ -110,6 +115,13 @@ impl Assembly {
                 each_row(&mut out, row_bytes, |r, row| {
                     let codes = &codes[r * cols / 2..][..cols / 2];
                     fp4_row(codes, &scales[r * cols / 16..][..cols / 16], *scale, row);
+                });
+            }
+            Self::Scaled { blocks, scales } => {
+                let blocks: &[NVFP4] = bytemuck::cast_slice(tensors.data(blocks));
+                each_row(&mut out, row_bytes, |r, row| {
+                    let blocks = &blocks[r * cols / 64..][..cols / 64];
+                    scaled_row(blocks, scales[r * scales.len() / rows], row);
                 });
             }
             Self::Mxfp4 { codes, exponents, .. } => {
@@ -214,6 +226,18 @@ fn fp4_row(codes: &[u8], scales: &[u8], scale: f32, row: &mut [u8]) {
     }
 }
 
+fn scaled_row(blocks: &[NVFP4], scale: f32, row: &mut [u8]) {
+    for (two, to) in blocks.as_chunks::<2>().0.iter().zip(row.chunks_exact_mut(size_of::<FP4>())) {
+        let to: &mut FP4 = bytemuck::from_bytes_mut(to);
+        let codes = two.map(|block| block.codes());
+        to.scale = Single::new(scale);
+        // ggml reads the NaN as zero and knows no sign.
+        let unsigned = |d: u8| if d == 0x7f { 0 } else { (d & 0x7f).min(0x7e) };
+        to.d = std::array::from_fn(|i| unsigned(two[i / 4].d[i % 4]));
+        to.qs = pairs(|i| codes[i / 64][i % 64]);
+    }
+}
+
 fn mxfp4_row(codes: &[u8], exponents: &[u8], row: &mut [u8]) {
     for (i, to) in row.chunks_exact_mut(size_of::<MXFP4>()).enumerate() {
         let to: &mut MXFP4 = bytemuck::from_bytes_mut(to);
@@ -249,7 +273,7 @@ impl Zeros {
                 let words = Words(tensors.raw_data(tensor));
                 more + match form {
                     Integers::CompressedTensors => words.nibble(row / 8 * groups + group, row % 8),
-                    Integers::Gptq => words.nibble(group * rows / 8 + row / 8, row % 8),
+                    Integers::Gptq => words.nibble(group * rows.div_ceil(8) + row / 8, row % 8),
                     Integers::Awq => words.nibble(group * rows / 8 + row / 8, AWQ_PLACES[row % 8]),
                 }
             }

@@ -96,10 +96,11 @@ impl Tensors {
         list.retain(|tensor| !spent.contains(&tensor.name));
         raw.retain(|tensor| !spent.contains(&tensor.name));
         list.extend(made.into_iter().map(|(name, assembly)| {
-            let (ty, [rows, cols]) = (assembly.ty(), assembly.shape());
-            let bytes = ty.bytes_for(rows * cols).expect("rows of whole blocks") as u64;
+            let (ty, shape) = (assembly.ty(), assembly.shape());
+            let elements = shape.iter().product();
+            let bytes = ty.bytes_for(elements).expect("rows of whole blocks") as u64;
             let assembly = Some(Arc::new(assembly));
-            TensorInfo { name, ty, shape: vec![rows, cols], bytes, shard: 0, offset: 0, assembly }
+            TensorInfo { name, ty, shape, bytes, shard: 0, offset: 0, assembly }
         }));
         let by_name = list.iter().enumerate().map(|(i, t)| (t.name.clone(), i)).collect();
         Self { shards, list, by_name, raw }

@@ -4,7 +4,7 @@ use super::{Attention, Ffn, Gdn, Mixer, Mtp, Target, TargetConfig, check, slots}
 use crate::report::{Claim, Report};
 use crate::rope::{Rope, check_theta, scaling_from_gguf};
 use crate::weights::Weights;
-use crate::{Error, caps};
+use crate::{Error, caps, quantised};
 use formats::gguf::Gguf;
 
 pub(super) fn read(gguf: Gguf) -> Result<Target, Error> {
@@ -21,7 +21,8 @@ pub(super) fn read(gguf: Gguf) -> Result<Target, Error> {
     check_tokens(&gguf, &config, &mut report)?;
     // A vision tower inside the file is not run; llama.cpp keeps it in a file of its own.
     let vision = |name: &str| name.starts_with("v.") || name.starts_with("mm.");
-    let (weights, skipped) = Weights::find(gguf.into_tensors(), slots(&config), vision)?;
+    let tensors = quantised::with_scales(gguf.into_tensors())?;
+    let (weights, skipped) = Weights::find(tensors, slots(&config), vision)?;
     report.skipped = skipped;
     Ok(Target { config, weights, report })
 }

@@ -4,6 +4,8 @@
 // The contract of an unsafe kernel (see `lanes`) covers the block inside it.
 #![allow(clippy::missing_safety_doc, clippy::undocumented_unsafe_blocks)]
 
+#[cfg(x86_lanes)]
+use super::lanes::{Avx2, Avx512};
 use super::{
     CpuLevel,
     blocks::{Codes, Format, GROUP, Scales, TILE, with_format},
@@ -12,9 +14,6 @@ use super::{
     q8::Q8Block,
 };
 use formats::BlockType;
-
-#[cfg(x86_lanes)]
-use super::lanes::{Avx2, Avx512};
 
 /// Rows that are handled before the next tile is read.
 pub(crate) const ROW_CHUNK: usize = 64;
@@ -340,14 +339,7 @@ unsafe fn weights<L: Lanes, F: Format>(codes: L::Ints, (scale, minimum): (L, L))
         ];
         let mut weights = [L::zero(); 4];
         for i in 0..4 {
-            let code = if F::FLOATS {
-                let sign = L::int_shl::<24>(L::int_and(bytes[i], L::int_splat(0x80)));
-                let magnitude = L::int_shl::<20>(L::int_and(bytes[i], L::int_splat(0x7f)));
-                L::from_bits(L::int_or(sign, magnitude))
-            } else {
-                L::from_ints(bytes[i]).sub(L::splat(F::OFFSET as f32))
-            };
-            weights[i] = code.mul(scale);
+            weights[i] = F::number::<L>(bytes[i]).mul(scale);
             if F::Scales::MINIMA {
                 weights[i] = weights[i].sub(minimum);
             }

@@ -61,12 +61,12 @@ impl Packed {
 }
 
 fn tile_bytes(ty: BlockType, cols: usize) -> usize {
-    fn block<F: Format>() -> usize {
-        F::BYTES
+    fn blocks<F: Format>(cols: usize) -> usize {
+        cols / (GROUP * F::Scales::GROUPS) * F::BYTES
     }
     match ty.block_len() {
         1 => cols * TILE * ty.block_bytes(),
-        len => cols / len * with_format!(ty, block => ()),
+        _ => with_format!(ty, blocks => (cols)),
     }
 }
 
