@@ -70,12 +70,12 @@ const fn expand<const LEN: usize, const COUNT: usize>(
 #pragma once
 
 // Entries with a digit every four bits, the first element's the lowest.
-template <class Word, int COUNT> struct Codebook {
+template <class Word, int COUNT> struct Book {
   Word entries[COUNT];
 };
 template <class Word, int COUNT>
-constexpr Codebook<Word, COUNT> expand(int base, int length, const char* hex) {
-  Codebook<Word, COUNT> book = {};
+constexpr Book<Word, COUNT> expand(int base, int length, const char* hex) {
+  Book<Word, COUNT> book = {};
   int count = 0;
   for (int number = 0; hex[number / 8 * 2]; number++) {
     const char digit = hex[number / 8 * 2 + 1 - number % 8 / 4];
@@ -104,7 +104,7 @@ pub static {name}: [[u8; {length}]; {count}] = expand(
         word = "unsigned short" if length == 4 else "unsigned"
         quoted = "\n".join(f'    "{line}"' for line in lines)
         cuda += f"""
-__device__ constexpr Codebook<{word}, {count}> {name}_BOOK =
+__device__ constexpr Book<{word}, {count}> {name}_BOOK =
     expand<{word}, {count}>({base}, {length},
 {quoted});
 """

@@ -41,6 +41,9 @@ pub struct DrafterConfig {
     pub taps: Vec<usize>,
     /// Rows of a block pass: the anchor and the masks.
     pub block: usize,
+    /// Rows it was trained with, where a flag asks for more.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trained_block: Option<usize>,
     /// The token that stands for "to be filled in".
     pub mask_token: u32,
     /// Rotary settings, over the whole head.
@@ -108,6 +111,9 @@ pub struct Overrides {
     pub yarn: Option<Option<Yarn>>,
     /// `--draft-block`
     pub block: Option<usize>,
+    /// `--draft-selector`: false leaves a selector that is there out, so that drafts are chosen by
+    /// their logits alone.
+    pub selector: Option<bool>,
 }
 
 /// Which layers of a drafter are causal inside the block.
@@ -202,6 +208,10 @@ impl Drafter {
         };
         let slots = slots::named_for(&config, &tensors);
         let (weights, _) = Weights::find(tensors, slots, |_| false)?;
+        let mut config = config;
+        if overrides.selector == Some(false) {
+            config.extras.selector = None;
+        }
         Ok(Self { config, dialect, weights, report, origin })
     }
 }

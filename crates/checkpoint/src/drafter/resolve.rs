@@ -34,6 +34,7 @@ pub(super) fn resolve(
         let (value, from) = (block.value.to_string(), block.from);
         return Err(Error::Invalid { what: "block size", value, from, expected });
     }
+    let trained_block = trained_block(claims, block.value, report);
     report.note("block", &block.value, block.from);
     let mask_token = u32::try_from(mask.value).map_err(|_| Error::Invalid {
         what: "mask token",
@@ -70,6 +71,7 @@ pub(super) fn resolve(
         ffn: shape.ffn,
         taps,
         block: block.value,
+        trained_block,
         mask_token,
         rope,
         norm_eps,
@@ -77,6 +79,17 @@ pub(super) fn resolve(
         explicit_causal,
         extras: Extras::default(),
     })
+}
+
+/// Rows that the file says a block has, where a flag asks for more; that draws a warning.
+fn trained_block(claims: &Claims, block: usize, report: &mut Report) -> Option<usize> {
+    let said = claims.block.as_ref().filter(|said| said.value < block)?;
+    report.warnings.push(format!(
+        "blocks of {block} rows by `--draft-block`, but {} by {}: the drafter never saw the rows \
+         beyond; `--spec auto` finds out whether they pay",
+        said.value, said.from
+    ));
+    Some(said.value)
 }
 
 /// What has to be said by a flag or the file, because no tensor shows it.
