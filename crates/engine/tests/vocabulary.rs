@@ -32,7 +32,8 @@ fn target(ffn: Ffn) -> TargetConfig {
 }
 
 fn drafter() -> DrafterConfig {
-    let shape = engine::synthetic::drafter_for("qwen3.6-27b").expect("a published drafter");
+    let published = engine::synthetic::drafters_for("qwen3.6-27b");
+    let shape = published.into_iter().next().expect("a published drafter");
     DrafterConfig {
         hidden: 64,
         layers: vec![DraftLayer { window: None, causal: false }],

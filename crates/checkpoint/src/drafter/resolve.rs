@@ -3,7 +3,8 @@
 //! right.
 
 use super::claims::Claims;
-use super::slots::aliases;
+use super::settle::settle;
+use super::slots;
 use super::{Causality, Dialect, DraftLayer, DrafterConfig, Extras, Overrides};
 use crate::error::Need;
 use crate::report::{Claim, Report};
@@ -53,7 +54,8 @@ pub(super) fn resolve(
     check_known_mistake(claims, overrides, &theta)?;
     report.note("rope_theta", &rope.theta, theta.from);
     report.note("rope_scaling", &rope.scaling, scaling.from);
-    let (explicit_causal, layers) = settle_layers(claims, overrides, windows, report);
+    let extras = settle(claims, tensors, shape.hidden, block.value, report)?;
+    let (explicit_causal, layers) = settle_layers(claims, overrides, windows, &extras, report);
     let norm_eps = settle_eps(claims, report)?;
     let context_length = match &claims.context_length {
         Some(claim) => {
@@ -77,7 +79,7 @@ pub(super) fn resolve(
         norm_eps,
         context_length,
         explicit_causal,
-        extras: Extras::default(),
+        extras,
     })
 }
 
@@ -205,8 +207,7 @@ struct Dimensions {
 impl Dimensions {
     fn read(tensors: &Tensors) -> Result<Self, Error> {
         let find = |name: &str| {
-            let found = aliases(name).iter().find_map(|alias| tensors.get(alias));
-            found.ok_or_else(|| Error::MissingTensor(name.to_owned()))
+            slots::find(tensors, name).ok_or_else(|| Error::MissingTensor(name.to_owned()))
         };
         let matrix = |name: &str| -> Result<(usize, usize, &TensorInfo), Error> {
             let tensor = find(name)?;
@@ -399,19 +400,27 @@ fn windows(
 }
 
 /// Causality: a flag, else what the file says for all layers, else the rule that sliding layers are
-/// causal inside the block and full layers are not.
+/// causal inside the block and full layers are not. A selector in a file that may be silent says
+/// that none is.
 fn settle_layers(
     claims: &Claims,
     overrides: &Overrides,
     windows: Claim<Vec<Option<usize>>>,
+    extras: &Extras,
     report: &mut Report,
 ) -> (Option<bool>, Vec<DraftLayer>) {
     let flag = |value: bool| Some(Claim::key(value, "--draft-causal"));
+    // A Hugging Face configuration has a key for it; converters leave it out or never had one.
+    let by_selector = || {
+        let silent = extras.selector.is_some() && claims.dialect != Dialect::HuggingFace;
+        let from = "its selector, as no key says it: no published DFlash 2 drafter is causal";
+        silent.then(|| Claim::new(false, from))
+    };
     let causal = match overrides.causal {
         Some(Causality::Everywhere) => flag(true),
         Some(Causality::Nowhere) => flag(false),
         Some(Causality::Sliding) => None,
-        None => claims.causal.clone(),
+        None => claims.causal.clone().or_else(by_selector),
     };
     let explicit = causal.as_ref().map(|c| c.value);
     let layers: Vec<DraftLayer> = windows
