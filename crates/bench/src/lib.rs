@@ -168,6 +168,28 @@ enum Weights {
     Q8,
     #[value(name = "bf16")]
     Bf16,
+    #[value(name = "fp8")]
+    Fp8,
+    #[value(name = "nvfp4")]
+    Nvfp4,
+    #[value(name = "awq")]
+    Awq,
+    #[value(name = "iq3_s")]
+    Iq3,
+}
+
+impl Weights {
+    fn mix(self) -> Mix {
+        match self {
+            Self::Q4 => Mix::Q4_K_M,
+            Self::Q8 => Mix::Q8_0,
+            Self::Bf16 => Mix::BF16,
+            Self::Fp8 => Mix::FP8,
+            Self::Nvfp4 => Mix::NVFP4,
+            Self::Awq => Mix::AWQ,
+            Self::Iq3 => Mix::IQ3_S,
+        }
+    }
 }
 
 /// How often everything is measured at least, and how long to go on where repeats differ.
@@ -312,11 +334,7 @@ fn costs(args: &MeasureArgs, rows: &[usize], machine: &Machine) -> Result<Cost> 
     let (bandwidth, threads, kv) = (args.bandwidth, machine.threads, args.model.device.kv());
     let plan = Plan { bandwidth, rows, patience: PATIENCE, threads, kv };
     if let Some(shape) = &args.synthetic {
-        let mix = match args.mix {
-            Weights::Q4 => Mix::Q4_K_M,
-            Weights::Q8 => Mix::Q8_0,
-            Weights::Bf16 => Mix::BF16,
-        };
+        let mix = args.mix.mix();
         return cost::of_shape(shape, mix, &mut *backend, &plan);
     }
     let loaded = args.model.open()?;

@@ -92,6 +92,8 @@ pub enum Error {
     MissingTensor(String),
     #[error("tensor `{tensor}` has shape {found:?}, {expected:?} expected")]
     Shape { tensor: String, found: Vec<usize>, expected: Vec<usize> },
+    #[error("tensor `{tensor}` has type {dtype}; F32, F16 and BF16 are read")]
+    Dtype { tensor: String, dtype: String },
     #[error("tensor `{tensor}` has shape {found:?}, a matrix expected")]
     NotMatrix { tensor: String, found: Vec<usize> },
     #[error(

@@ -18,6 +18,7 @@ pub mod convert;
 pub mod drafter;
 mod error;
 mod json;
+mod quantised;
 mod report;
 mod rope;
 mod source;

@@ -316,6 +316,6 @@ impl<'a> Cursor<'a> {
             return Err(Error::Misaligned { tensor: name, offset, alignment });
         }
         let shape = shape.into_iter().map(|d| d as usize).collect();
-        Ok(TensorInfo { name, ty, shape, bytes, shard: 0, offset })
+        Ok(TensorInfo { name, ty, shape, bytes, shard: 0, offset, assembly: None })
     }
 }

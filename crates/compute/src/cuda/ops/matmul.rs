@@ -25,7 +25,7 @@ use std::{cell::RefCell, collections::HashMap, sync::Arc};
 
 const MAX_PRODUCTS: usize = 8;
 /// Added to a format whose tiles are read from memory directly.
-const DIRECT: i32 = 8;
+const DIRECT: i32 = 16;
 /// Words of a block in `cuts` of `kernels/matmul.cuh`.
 const CUTS: usize = 24;
 /// The rows whose activations must fit in shared memory beside the rings. With 32 one launch always
