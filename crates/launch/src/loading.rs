@@ -5,6 +5,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use checkpoint::{Drafter, Json, Overrides, Source, Target};
 use engine::sampling::Sampling;
 use formats::gguf::Gguf;
+use hub::Draft;
 use std::collections::BTreeMap;
 use std::path::Path;
 use text::{ChatTemplate, Tokenizer, Vocabulary};
@@ -67,27 +68,25 @@ pub struct TextSide {
     pub sampling: Sampling,
 }
 
-/// Opens the target at `model` and the drafter at `draft`, or the embedded pair where there is no
-/// `model`.
-pub(crate) fn load(
-    model: Option<&Path>,
-    draft: Option<&Path>,
-    overrides: &Overrides,
-) -> Result<Loaded> {
+/// Opens the target at `model` and the drafter that `draft` says, or the embedded pair where there
+/// is no `model`.
+pub(crate) fn load(model: Option<&Path>, draft: &Draft, overrides: &Overrides) -> Result<Loaded> {
     let mut loaded = match model {
         Some(path) => target_at(path)?,
         None => embedded_target()?,
     };
     let config = Some(&loaded.target.config);
     loaded.drafter = match (model, draft) {
-        (_, Some(path)) => Some(Drafter::open(path, overrides, config).map_err(about(path))?),
-        (None, None) => {
+        (_, Draft::At(path) | Draft::Belonging { path, .. }) => {
+            Some(Drafter::open(path, overrides, config).map_err(about(path))?)
+        }
+        (None, Draft::Own | Draft::Absent { .. }) => {
             let (_, bytes) = embedded::PAIR.context(NO_PAIR)?;
             let gguf = Box::new(Gguf::parse(bytes).context("the embedded drafter")?);
             let drafter = Drafter::read(Source::Gguf { gguf, beside: None }, overrides, config);
             Some(drafter.context("the embedded drafter")?)
         }
-        (Some(_), None) => None,
+        (Some(_), _) | (None, Draft::Nothing) => None,
     };
     let warnings = loaded.drafter.iter().flat_map(|d| &d.report.warnings);
     for warning in loaded.target.report.warnings.iter().chain(warnings) {
