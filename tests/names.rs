@@ -181,7 +181,6 @@ fn words_that_mean_no_model() {
         )
     };
     let cases: Vec<(&str, String)> = vec![
-        ("", "an empty name: give a file, a folder, or a model that `forerun models` lists".into()),
         (
             "qwen3.6-27",
             "`qwen3.6-27` is no file and no model of the catalogue: the nearest is \

@@ -4,9 +4,10 @@
 //! Sizes are those of the files when this was written. Publishers exchange files now and then, so
 //! `pull` goes by what the Hub says and these serve to plan; nothing stands where we do not know.
 
-/// Bytes of memory a model needs beside its weights: some thousand tokens of context, buffers and
-/// what a card takes for itself.
-const BESIDE_WEIGHTS: u64 = 2_000_000_000;
+/// Bytes of memory a model needs beside its weights: what a card takes for itself and buffers, and
+/// some thousand tokens of context, which larger models have larger states of.
+const BESIDE_WEIGHTS: u64 = 1_500_000_000;
+const CONTEXT_SHARE: u64 = 12;
 
 /// Memory of the cards that are sold, in gigabytes.
 const CARDS: [u64; 9] = [8, 12, 16, 24, 32, 48, 80, 96, 141];
@@ -188,7 +189,8 @@ impl Entry {
 
     /// Bytes of memory that a build needs with its drafter, as far as sizes are known.
     pub fn need(&self, build: &Build) -> u64 {
-        build.bytes + self.drafter().and_then(|d| d.bytes).unwrap_or(0) + BESIDE_WEIGHTS
+        let drafter = self.drafter().and_then(|drafter| drafter.bytes).unwrap_or(0);
+        build.bytes + drafter + BESIDE_WEIGHTS + build.bytes / CONTEXT_SHARE
     }
 
     /// The smallest card that holds a build, in gigabytes; none that is sold holds the largest.
@@ -226,7 +228,7 @@ pub fn nearest(name: &str) -> Option<&'static str> {
 pub fn best(memory: u64, read_rate: f64) -> Option<(&'static Entry, &'static Build)> {
     // As fast as people read.
     const USEFUL: f64 = 5.0;
-    let runs = |entry: &'static Entry, build: &'static Build| {
+    let runs = |entry: &Entry, build: &Build| {
         entry.need(build) <= memory && read_rate / entry.bytes_a_token(build) as f64 >= USEFUL
     };
     CATALOGUE.iter().find_map(|entry| {

@@ -59,7 +59,7 @@ pub(crate) fn choose<'a, F: Listed>(name: &HubName, files: &'a [F]) -> Result<Ch
     }
     let is_drafter = name.repository.to_ascii_lowercase().contains("dflash");
     let wanted: Vec<&str> = match &name.quant {
-        Some(quant) => vec![quant],
+        Some(quant) => vec![quant.as_str()],
         None if is_drafter => OF_DRAFTERS.to_vec(),
         None => OF_MODELS.to_vec(),
     };

@@ -271,15 +271,13 @@ pub(crate) fn header<'h>(headers: &'h HeaderMap, name: &str) -> Option<&'h str> 
 
 fn unreachable(url: &str, error: ureq::Error) -> Failure {
     let host = origin(url).to_owned();
-    let why = match error {
-        ureq::Error::HostNotFound => anyhow!("{host}: the host is not known"),
-        // Certificates do not become better by waiting.
-        error @ (ureq::Error::Tls(_) | ureq::Error::Rustls(_) | ureq::Error::BadUri(_)) => {
-            return Failure::Final(Error::new(error).context(host));
-        }
-        error => Error::new(error).context(host),
-    };
-    Failure::again(why, false)
+    // Certificates and addresses do not become better by waiting.
+    let is_lasting = matches!(
+        error,
+        ureq::Error::Tls(_) | ureq::Error::Rustls(_) | ureq::Error::BadUri(_) | ureq::Error::Pem(_)
+    );
+    let why = Error::new(error).context(host);
+    if is_lasting { Failure::Final(why) } else { Failure::again(why, false) }
 }
 
 #[cfg(test)]

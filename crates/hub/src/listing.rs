@@ -81,7 +81,7 @@ fn checked(said: Said) -> Result<Listing> {
     if !is_hex(&said.sha, 40) {
         bail!("`{}` is no commit", said.sha);
     }
-    let file = |sibling: Sibling| {
+    let file = |sibling: Sibling| -> Result<Remote> {
         let path = sibling.rfilename;
         let is_part = |part: &str| !part.is_empty() && part != "." && part != "..";
         if path.contains(['\\', ':', '\0']) || !path.split('/').all(is_part) {

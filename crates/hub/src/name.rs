@@ -200,7 +200,7 @@ mod tests {
     #[test]
     fn words_and_what_they_mean() {
         let url = "https://huggingface.co/a/b";
-        let cases = [
+        let cases: &[(&str, &str)] = &[
             ("model.gguf", "path model.gguf"),
             ("./a/b", "path ./a/b"),
             ("/a/b", "path /a/b"),
@@ -222,7 +222,7 @@ mod tests {
             ("ollama:hf.co/a/b:Q4", "ollama hf.co/a/b/Q4"),
         ];
         for (word, meaning) in cases {
-            assert_eq!(parsed(word), meaning, "{word}");
+            assert_eq!(parsed(word), *meaning, "{word}");
         }
     }
 

@@ -67,7 +67,10 @@ pub(crate) fn fetch(client: &Client<'_>, wanted: &Wanted<'_>, watcher: &Watcher)
                 piece = wanted.size;
                 continue;
             }
-            Err(Broken::NoRanges) => bail!("{}: the server sends something else", wanted.url),
+            Err(Broken::NoRanges) => bail!(
+                "{}: the connection broke, and the server sends whole files only: try again",
+                wanted.name
+            ),
             Err(Broken::Other(error)) => return Err(error),
         }
         watcher.say_checking(wanted.name);

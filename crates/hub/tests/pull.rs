@@ -237,7 +237,7 @@ fn pieces_that_went_bad_on_the_disk_are_fetched_anew() {
 #[test]
 fn a_user_who_stops_it_goes_on_later() {
     let scene = Scene::simple();
-    scene.hub.fail_always(At::Store, Fault::Late(30));
+    scene.hub.fail_always(At::Store, Fault::Late(200));
     let stop = AtomicBool::new(false);
     let said = std::thread::scope(|scope| {
         scope.spawn(|| {
