@@ -232,7 +232,7 @@ fn shells_and_man_are_told_of_every_verb() {
     let machine = Machine::new();
     for shell in ["bash", "zsh", "fish", "powershell", "elvish"] {
         let script = machine.stdout(&["completions", shell]);
-        assert!(script.contains("pull") && script.contains("--draft"), "{shell}");
+        assert!(script.contains("pull") && script.contains("draft"), "{shell}");
     }
     let folder = machine.home.path().join("man");
     machine.stdout(&["man", folder.to_str().unwrap()]);
