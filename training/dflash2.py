@@ -59,7 +59,7 @@ class BlockConv(nn.Module):
         nn.init.zeros_(self.kernel_projection.weight)
 
     def coefficients(self, x):
-        """For both sides, from the sub-layer's normed input. [blocks, rows, hidden] to [2, taps, blocks, rows, hidden]"""
+        """For both sides, from the sub-layer's normed input [blocks, rows, hidden]: [2, taps, blocks, rows, hidden]"""
         blocks, rows, hidden = x.shape
         moved = self.kernel_projection(x).view(blocks, rows, 2, self.taps, hidden // self.group)
         moved = moved.permute(2, 3, 0, 1, 4).repeat_interleave(self.group, -1)
@@ -67,7 +67,7 @@ class BlockConv(nn.Module):
 
 
 def mixed(y, coefficients):
-    """Sum over taps t of coefficients[t] times the row t before; rows before the block are zero. [blocks, rows, hidden]"""
+    """Sum over taps t of coefficients[t] times the row t before; rows before the block are zero."""
     out = coefficients[0] * y
     for tap in range(1, len(coefficients)):
         out = out + coefficients[tap] * nn.functional.pad(y, (0, 0, tap, 0))[:, : y.shape[1]]
@@ -124,9 +124,7 @@ class Drafter2(Drafter):
         super().__init__(config)
         self.layers = nn.ModuleList(Layer(config) for _ in range(config.num_hidden_layers))
         settings = config.dflash_config
-        self.candidate_selector = CandidateSelector(
-            config.vocab_size, settings["selector_rank"], config.hidden_size
-        )
+        self.candidate_selector = CandidateSelector(config.vocab_size, settings["selector_rank"], config.hidden_size)
 
     def forward(self, x, taps, view):
         """x [rows, blocks * block_rows, hidden], taps [rows, T, taps * hidden]"""

@@ -1,8 +1,12 @@
 """What a drafter is fitted to: the target's own continuations of prompts, with the hidden states it had over them."""
 
+import json
+import random
+import time
 from typing import NamedTuple
 
 import torch
+from transformers import GenerationConfig
 
 from own_texts import continue_prompts
 from stages import half
@@ -45,10 +49,14 @@ def grouped(prompts, most):
 def write_groups(target, prompts, count, most, ends, device):
     """Every group of prompts continued."""
     for group in grouped(prompts, most):
-        heat = [WARM if row % WARM_EVERY == WARM_EVERY - 1 else 0.0 for row in range(len(group))]
+        heat = [WARM if is_warm(row) else 0.0 for row in range(len(group))]
         tokens = continue_prompts(target, [ids for _, ids in group], count, heat, device)
         first = torch.tensor([len(ids) for _, ids in group], device=device)
         yield Group(tokens, first, last_places(tokens, first, ends), [kind for kind, _ in group])
+
+
+def is_warm(row):
+    return row % WARM_EVERY == WARM_EVERY - 1
 
 
 def last_places(tokens, first, ends):
@@ -56,6 +64,48 @@ def last_places(tokens, first, ends):
     written = places[None] >= first[:, None]
     ended = torch.isin(tokens, torch.tensor(ends, device=tokens.device)) & written
     return torch.where(ended.any(1), ended.int().argmax(1), tokens.shape[1] - 1)
+
+
+def read_prompts(files, tokenizer, longest, rng):
+    """[(kind, ids)]"""
+    kinds, texts, prompts = [], [], []
+    for file in files:
+        text = file.read_text(encoding="utf-8")
+        if file.suffix == ".jsonl":
+            items = [json.loads(line) for line in text.splitlines()]
+            kinds += [item.get("kind", file.stem) for item in items]
+            texts += [item["prompt"] for item in items]
+            continue
+        ids = tokenizer.encode(text, add_special_tokens=False).ids
+        while len(ids) > 16:
+            length = rng.randint(16, longest)
+            prompts.append((file.stem, ids[:length]))
+            ids = ids[length:]
+    encoded = tokenizer.encode_batch(texts, add_special_tokens=False)
+    return prompts + [(kind, encoding.ids) for kind, encoding in zip(kinds, encoded, strict=True)]
+
+
+def write_texts(arguments, target, tokenizer, device):
+    """The target's continuations of this part of the prompts, unless they are written already."""
+    file = arguments.texts / f"{arguments.part}-of-{arguments.parts}.pt"
+    if file.exists():
+        return
+    prompts = read_prompts(arguments.prompts, tokenizer, arguments.cut, random.Random(arguments.seed))
+    prompts = [item for item in prompts if len(item[1]) <= arguments.longest][arguments.part :: arguments.parts]
+    ends = GenerationConfig.from_pretrained(arguments.target).eos_token_id
+    ends = [ends] if isinstance(ends, int) else ends
+    settings = arguments.continuation, arguments.together, ends, device
+    started = time.time()
+    groups = list(write_groups(target, prompts, *settings))
+    arguments.texts.mkdir(parents=True, exist_ok=True)
+    torch.save([tuple(group) for group in groups], file)
+    tokens = sum(group.tokens.numel() for group in groups)
+    print(f"{len(prompts)} texts, {tokens / 1e6:.2f} M tokens in {time.time() - started:.0f} s", flush=True)
+
+
+def read_texts(folder, device):
+    files = sorted(folder.glob("*.pt"))
+    return [Group(*group) for file in files for group in torch.load(file, map_location=device)]
 
 
 class FeatureStore:
