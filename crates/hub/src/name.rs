@@ -130,8 +130,8 @@ fn hub(text: &str, file_allowed: bool) -> Result<HubName> {
     };
     let parts: Vec<&str> = base.split('/').collect();
     let revision_parts = revision.iter().flat_map(|revision| revision.split('/'));
-    let all = parts.iter().copied().chain(quant).chain(revision_parts);
-    if parts.len() < 2 || !all.into_iter().all(is_part) || (parts.len() > 2 && !file_allowed) {
+    let mut all = parts.iter().copied().chain(quant).chain(revision_parts);
+    if parts.len() < 2 || !all.all(is_part) || (parts.len() > 2 && !file_allowed) {
         return Err(wrong());
     }
     let file = (parts.len() > 2).then(|| parts[2..].join("/"));

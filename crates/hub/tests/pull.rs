@@ -224,9 +224,8 @@ fn pieces_that_went_bad_on_the_disk_are_fetched_anew() {
     scene.pull("o/m").unwrap_err();
     scene.hub.recover();
     let blobs = scene.settings.cache.join("models--o--m/blobs");
-    let partial = std::fs::read_dir(blobs).unwrap().flatten().map(|entry| entry.path());
-    let partial = partial.into_iter().find(|path| path.to_str().unwrap().ends_with("-partial"));
-    let partial = partial.unwrap();
+    let mut files = std::fs::read_dir(blobs).unwrap().flatten().map(|entry| entry.path());
+    let partial = files.find(|path| path.to_str().unwrap().ends_with("-partial")).unwrap();
     let mut bytes = std::fs::read(&partial).unwrap();
     bytes[17] ^= 1;
     std::fs::write(&partial, bytes).unwrap();

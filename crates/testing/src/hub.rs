@@ -192,8 +192,8 @@ fn read(input: &mut impl BufRead, is_store: bool) -> Option<Request> {
     let mut first = lines.first()?.split(' ');
     let (method, path) = (first.next()?.to_owned(), first.next()?.to_owned());
     let header = |name: &str| {
-        let found = lines[1..].iter().filter_map(|line| line.split_once(':'));
-        let found = found.filter(|(key, _)| key.eq_ignore_ascii_case(name)).next();
+        let mut all = lines[1..].iter().filter_map(|line| line.split_once(':'));
+        let found = all.find(|(key, _)| key.eq_ignore_ascii_case(name));
         found.map(|(_, value)| value.trim().to_owned())
     };
     let at = match (is_store, path.starts_with("/api/")) {
@@ -228,9 +228,9 @@ fn answer(state: &State, request: &Request) -> Answer {
         if request.authorization.is_some() {
             return refusal(400, "InvalidArgument");
         }
-        let files = state.repositories.iter().flat_map(|repository| &repository.files);
+        let mut files = state.repositories.iter().flat_map(|repository| &repository.files);
         let wanted = path.trim_start_matches('/');
-        return match files.into_iter().find(|(_, bytes)| sha256(bytes) == wanted) {
+        return match files.find(|(_, bytes)| sha256(bytes) == wanted) {
             Some((_, bytes)) => Answer { status: 200, headers: Vec::new(), body: bytes.clone() },
             None => refusal(403, "AccessDenied"),
         };
