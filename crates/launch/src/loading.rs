@@ -5,6 +5,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use checkpoint::{Drafter, Json, MtpBlock, Overrides, Source, Target};
 use engine::sampling::Sampling;
 use formats::gguf::Gguf;
+use hub::Draft;
 use std::collections::BTreeMap;
 use std::path::Path;
 use text::{ChatTemplate, Kind, Tokenizer, Vocabulary};
@@ -95,27 +96,25 @@ pub struct TextSide {
     pub sampling: Sampling,
 }
 
-/// Opens the target at `model` and the drafter at `draft`, or the embedded pair where there is no
-/// `model`.
-pub(crate) fn load(
-    model: Option<&Path>,
-    draft: Option<&Path>,
-    overrides: &Overrides,
-) -> Result<Loaded> {
+/// Opens the target at `model` and the drafter that `draft` says, or the embedded pair where there
+/// is no `model`.
+pub(crate) fn load(model: Option<&Path>, draft: &Draft, overrides: &Overrides) -> Result<Loaded> {
     let mut loaded = match model {
         Some(path) => target_at(path)?,
         None => embedded_target()?,
     };
     match (model, draft) {
-        (_, Some(path)) => loaded.draft_with(path, overrides)?,
-        (None, None) => {
+        (_, Draft::At(path) | Draft::Belonging { path, .. }) => {
+            loaded.draft_with(path, overrides)?;
+        }
+        (None, Draft::Own | Draft::Absent { .. }) => {
             let (_, bytes) = embedded::PAIR.context(NO_PAIR)?;
             let gguf = Box::new(Gguf::parse(bytes).context("the embedded drafter")?);
             let (source, config) = (Source::Gguf { gguf, beside: None }, &loaded.target.config);
             let drafter = Drafter::read(source, overrides, Some(config));
             loaded.drafter = Some(drafter.context("the embedded drafter")?);
         }
-        (Some(_), None) => {}
+        (Some(_), _) | (None, Draft::Nothing) => {}
     }
     if let Some(path) = model.filter(|_| loaded.target.config.mtp.is_none()) {
         loaded.join_mtp_beside(path);
