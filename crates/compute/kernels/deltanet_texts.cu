@@ -28,6 +28,7 @@ template <int ROWS> struct TextShared {
   float tape_gates[RECENT];
   float gates[ROWS], beta[ROWS], decay[ROWS], own[ROWS];
   float squares[ROWS][PARTS];
+  const float* inputs[ROWS][TAPS];    // of the convolution, the last its own; null before the text
   int rows[ROWS];                     // of the pass
   u32 ancestors[ROWS];                // rows of the text that precede a row, a bit each
 };
@@ -111,13 +112,12 @@ __device__ __forceinline__ void convolve_heads(const DecodeArgs& args, TextShare
   const float4 zero = make_float4(0.f, 0.f, 0.f, 0.f);
 #pragma unroll 1
   for (int i = warp; i < 2 * text.count; i += WARPS) {
-    const int kind = i & 1, n = i >> 1, row = args.net.pass.step_rows[text.first_row + n];
+    const int kind = i & 1, n = i >> 1;
     const int channel = (kind * l.key_heads + text.key_head) * l.dim + 4 * lane;
     float4 x[TAPS], weight[TAPS];
 #pragma unroll
     for (int j = 0; j < TAPS; j++) {
-      const int tap = j < TAPS - 1 ? args.net.pass.taps[row * (TAPS - 1) + j] : row;
-      const float* from = input_of(args, text.tape, tap);
+      const float* from = shared.inputs[n][j];
       x[j] = from && active ? *(const float4*)(from + channel) : zero;
       weight[j] = active ? *(const float4*)(args.weight + j * l.channels + channel) : zero;
     }
@@ -126,21 +126,17 @@ __device__ __forceinline__ void convolve_heads(const DecodeArgs& args, TextShare
     *(float4*)&(kind == 0 ? shared.query : shared.key)[n][4 * lane] = y;
     // One of the blocks that share the key keeps it for the commit.
     if (kind == 1 && active && text.head < l.key_heads)
-      *(float4*)((float*)args.net.keys + ((size_t)row * l.key_heads + text.key_head) * l.dim +
-                 4 * lane) = y;
+      *(float4*)((float*)args.net.keys +
+                 ((size_t)shared.rows[n] * l.key_heads + text.key_head) * l.dim + 4 * lane) = y;
   }
 }
 
 // A value of the convolution, of one channel.
-__device__ __forceinline__ float convolve_value(const DecodeArgs& args, const Text& text, int row,
-                                                int channel) {
+__device__ __forceinline__ float convolve_value(const DecodeArgs& args,
+                                                const float* const (&inputs)[TAPS], int channel) {
   float x[TAPS], y = 0.f;
 #pragma unroll
-  for (int j = 0; j < TAPS; j++) {
-    const int tap = j < TAPS - 1 ? args.net.pass.taps[row * (TAPS - 1) + j] : row;
-    const float* from = input_of(args, text.tape, tap);
-    x[j] = from ? from[channel] : 0.f;
-  }
+  for (int j = 0; j < TAPS; j++) x[j] = inputs[j] ? inputs[j][channel] : 0.f;
 #pragma unroll
   for (int j = 0; j < TAPS; j++)
     y = __fmaf_rn(x[j], args.weight[j * args.net.layout.channels + channel], y);
@@ -216,7 +212,7 @@ __device__ __forceinline__ float2 product(const TextShared<ROWS>& shared, const 
 template <int ROWS>
 __device__ __forceinline__ void weigh_tape(TextShared<ROWS>& shared, const float4 (&key)[4],
                                            const Text& text, int dim, int i) {
-#pragma unroll 1
+#pragma unroll(ROWS > 1 ? 2 : 1)
   for (int n = 0; n < text.count; n++) {
     const float2 dot = product(shared, key, n, dim);
     const int at = i - text.before(n);
@@ -358,21 +354,28 @@ template <int ROWS> __device__ __forceinline__ void deltanet_texts(const DecodeA
   const bool holds = warp * WARP_KEYS < dim && 4 * lane < dim;
   if (holds && text.state && text.split > 0) load_state(state, text.state, dim);
   ask_for_tape(shared, l, text);
-  if ((int)threadIdx.x < text.count)
-    shared.rows[threadIdx.x] = net.pass.step_rows[text.first_row + threadIdx.x];
+  if ((int)threadIdx.x < TAPS * text.count) {
+    const int n = threadIdx.x / TAPS, j = threadIdx.x % TAPS;
+    const int row = net.pass.step_rows[text.first_row + n];
+    const int tap = j < TAPS - 1 ? net.pass.taps[row * (TAPS - 1) + j] : row;
+    shared.inputs[n][j] = input_of(a, text.tape, tap);
+    shared.rows[n] = row;
+  }
+  __syncthreads();
   wait_for_inputs();
 
   convolve_heads(a, shared, text);
 #pragma unroll 1
   for (int n = threadIdx.x / MAX_DIM; n < text.count; n += FOLD_THREADS / MAX_DIM) {
-    const int c = threadIdx.x % MAX_DIM, row = net.pass.step_rows[text.first_row + n];
+    const int c = threadIdx.x % MAX_DIM;
     if (c >= dim) break;
-    const float z = net.z[((size_t)row * l.value_heads + text.head) * dim + c];
-    shared.value[n][c] = convolve_value(a, text, row, (2 * l.key_heads + text.head) * dim + c);
+    const float z = net.z[((size_t)shared.rows[n] * l.value_heads + text.head) * dim + c];
+    shared.value[n][c] =
+        convolve_value(a, shared.inputs[n], (2 * l.key_heads + text.head) * dim + c);
     shared.output_gate[n][c] = z * sigmoid(z);
   }
   if (warp == WARPS - 1 && lane < text.count) {
-    const int at = net.pass.step_rows[text.first_row + lane] * l.value_heads + text.head;
+    const int at = shared.rows[lane] * l.value_heads + text.head;
     const float log_decay = gate_of(net.alpha[at], net.dt_bias[text.head], net.decay[text.head]);
     shared.gates[lane] = log_decay;
     shared.beta[lane] = sigmoid(net.beta[at]);
@@ -440,9 +443,9 @@ template <int ROWS> __device__ __forceinline__ void deltanet_texts(const DecodeA
   if (column < dim) write_outputs(out, shared, net, text);
 }
 
-static_assert(sizeof(TextShared<1>) <= 36352, "as launched");
-static_assert(sizeof(TextShared<4>) <= 70656, "as launched");
-static_assert(sizeof(TextShared<8>) <= 82944, "as launched");
+static_assert(sizeof(TextShared<1>) <= 36480, "as launched");
+static_assert(sizeof(TextShared<4>) <= 70784, "as launched");
+static_assert(sizeof(TextShared<8>) <= 83200, "as launched");
 
 #define TEXTS_KERNEL(NAME, REGISTERS, ROWS) \
   KERNEL(NAME, REGISTERS, DecodeArgs, FOLD_THREADS, 2) { deltanet_texts<ROWS>(a); }

@@ -38,18 +38,24 @@ pub(super) fn is_fused(run: &Run<'_>) -> bool {
     is_of_texts(run) || is_of_rows(run)
 }
 
-/// Whether there are several texts of few rows each: a block takes a whole head then. One text
-/// alone has too few heads to fill a card.
+/// Whether a block takes a whole head of a text: where texts have few rows each, and there are
+/// enough of them to fill a card. An H200 with the heads of 27B tells how many those are.
 fn is_of_texts(run: &Run<'_>) -> bool {
-    !run.is_prompt() && run.slots == 0 && run.most_rows <= 8 && run.pass.sequence_count > 1
+    let least = match run.most_rows {
+        ..=1 => 1,
+        2..=4 => 2,
+        5..=8 => 4,
+        _ => return false,
+    };
+    !run.is_prompt() && run.slots == 0 && run.pass.sequence_count >= least
 }
 
 /// The kernel for texts of so many rows, and its shared memory.
 fn of_texts(rows: usize) -> (Kernel<DecodeArgs>, u32) {
     match rows {
-        ..=1 => (kernel::DELTANET_TEXTS_1, 36352),
-        2..=4 => (kernel::DELTANET_TEXTS_4, 70656),
-        _ => (kernel::DELTANET_TEXTS_8, 82944),
+        ..=1 => (kernel::DELTANET_TEXTS_1, 36480),
+        2..=4 => (kernel::DELTANET_TEXTS_4, 70784),
+        _ => (kernel::DELTANET_TEXTS_8, 83200),
     }
 }
 
