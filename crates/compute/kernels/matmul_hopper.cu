@@ -35,7 +35,8 @@
 //           exist come first
 //   chains  [slices][tiles]: bit k: a chain of sums begins with superblock k of the slice, never
 //           bit 0; where the row tile's first piece is parked
-//   parked  [blocks][most_parked][N8][32 lanes]
+//   parked  [blocks][most_parked][N8][32 lanes]: first the sums of the share's row tiles, owned *
+//           slices of them, then pieces
 
 // Chosen rows, as Activation::arranged has all.
 struct ArrangeArgs {
@@ -178,10 +179,14 @@ template <int N8, int FORMAT, int LEVELS> struct Block {
         barrier_init(of_tiles.full + i, 1), barrier_init(of_tiles.empty + i, warps);
       barrier_init_fence();
     }
-    const int lane = threadIdx.x & 31;
-    units = 0;
-    for (int i = 0; i < a.most_units; i += 32)
-      units += __popc(__ballot_sync(~0u, i + lane < a.most_units && share_units[i + lane].y > 0));
+    if constexpr (FORMAT == MIXED) {
+      const int lane = threadIdx.x & 31;
+      units = 0;
+      for (int i = 0; i < a.most_units; i += 32)
+        units += __popc(__ballot_sync(~0u, i + lane < a.most_units && share_units[i + lane].y > 0));
+    } else {
+      units = (part.tiles + 3) >> 2;
+    }
     __syncthreads();
   }
 
@@ -189,11 +194,14 @@ template <int N8, int FORMAT, int LEVELS> struct Block {
   __device__ __forceinline__ int levels(int first) const {
     return min(LEVELS, quotient(units - first + groups - 1, groups));
   }
+  // Of one format they follow from the share: until a block knows them, it cannot ask for weights.
   __device__ __forceinline__ int2 unit(int i) const {
-    return i < units ? share_units[i] : make_int2(0, 0);
+    if (i >= units) return make_int2(0, 0);
+    if constexpr (FORMAT == MIXED) return share_units[i];
+    return make_int2(part.first_tile + 4 * i, min(4, part.tiles - 4 * i));
   }
-  __device__ __forceinline__ float4* parked(int block, int piece) const {
-    return a.parked + ((size_t)block * a.most_parked + piece) * N8 * 32 + (threadIdx.x & 31);
+  __device__ __forceinline__ float4* parked(int block, int place) const {
+    return a.parked + ((size_t)block * a.most_parked + place) * N8 * 32 + (threadIdx.x & 31);
   }
   // Where a tile lies, from the first superblock of the slice on.
   __device__ __forceinline__ const u8* weights(int tile) const {
@@ -285,15 +293,15 @@ template <int N8, int FORMAT, int LEVELS> struct Block {
         if ((warp & 3) < unit.y) {
           tile[level] = unit.x + (warp & 3);
           const int2 chain = a.chains[part.slice * a.tiles + tile[level]];
-          begins[level] = chain.x, place[level] = chain.y;
+          begins[level] = chain.x, place[level] = a.owned * a.slices + chain.y;
         }
         if (FORMAT == MIXED && unit.y) format[level] = a.products[product_of(a, unit.x)].format;
 #pragma unroll
         for (int j = 0; j < N8; j++)
           acc[level][j][0] = acc[level][j][1] = acc[level][j][2] = acc[level][j][3] = 0.f;
       }
-      const auto park = [&](int level, int piece) {
-        float4* at = parked(blockIdx.x, place[level] + piece);
+      const auto park = [&](int level, int place) {
+        float4* at = parked(blockIdx.x, place);
 #pragma unroll
         for (int j = 0; j < N8; j++) {
           float(&v)[4] = acc[level][j];
@@ -308,7 +316,7 @@ template <int N8, int FORMAT, int LEVELS> struct Block {
         for (int level = 0; level < LEVELS; level++) {
           if (level >= levels) break;
           if (begins[level] >> k & 1) {
-            park(level, __popc(begins[level] & ((1u << k) - 1)));
+            park(level, place[level] + __popc(begins[level] & ((1u << k) - 1)));
 #pragma unroll
             for (int j = 0; j < N8; j++)
               acc[level][j][0] = acc[level][j][1] = acc[level][j][2] = acc[level][j][3] = 0.f;
@@ -350,7 +358,7 @@ template <int N8, int FORMAT, int LEVELS> struct Block {
             to[0] = v.x + to[0], to[1] = v.y + to[1], to[2] = v.z + to[2], to[3] = v.w + to[3];
           }
         }
-        park(level, 0);
+        park(level, tile[level] - part.first_tile);
       }
     }
   }
@@ -358,17 +366,17 @@ template <int N8, int FORMAT, int LEVELS> struct Block {
   // Adds the slices of the row tiles that this block owns: the share's slice, slice + slices, ...
   __device__ __forceinline__ void add() const {
     const int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
-    const int mine = quotient(part.tiles - part.slice + a.slices - 1, a.slices);
-#pragma unroll 1
-    for (int i = threadIdx.x >> 5; i < mine; i += warps) {
-      const int tile = part.first_tile + i * a.slices + part.slice;
+#pragma unroll 2
+    for (int i = (threadIdx.x >> 5) * a.slices + part.slice; i < part.tiles;
+         i += warps * a.slices) {
+      const int tile = part.first_tile + i;
       float4 v[N8];
 #pragma unroll 1
       for (int s = 0; s < a.slices; s++) {
-        const float4* from = parked(blockIdx.x - part.slice + s, a.chains[s * a.tiles + tile].y);
+        const float4* from = parked(blockIdx.x - part.slice + s, i);
         float4 w[N8];
 #pragma unroll
-        for (int j = 0; j < N8; j++) w[j] = load_written4((const float*)(from + j * 32));
+        for (int j = 0; j < N8; j++) w[j] = __ldcg(from + j * 32);  // written by other blocks
 #pragma unroll
         for (int j = 0; j < N8; j++) v[j] = s == 0 ? w[j] : add4(v[j], w[j]);
       }
@@ -399,14 +407,14 @@ __device__ __forceinline__ void meet(bool clustered) {
   }
 }
 
-template <int N8, int FORMAT, int LEVELS>
+template <int N8, int FORMAT, int LEVELS, int GROUPS>
 __device__ __forceinline__ void matmul_hopper(const MatmulArgs& a) {
   extern __shared__ __align__(128) u8 memory[];
   launch_dependents();
   Block<N8, FORMAT, LEVELS> block(a, memory);
   const int warp = threadIdx.x >> 5;
   if (warp >= block.warps) {
-    fewer_registers<32>();  // 128 x 32 + 384 x 160 = 512 x 128, what the block has
+    fewer_registers<32>();  // 32 + 3 x 160 = 4 x 128 and 32 + 4 x 112 = 5 x 96, what a block has
     if (warp == block.warps) {
       block.stream_tiles();
     } else if (warp == block.warps + 1) {
@@ -415,7 +423,7 @@ __device__ __forceinline__ void matmul_hopper(const MatmulArgs& a) {
     }
     meet(a.slices > 1);
   } else {
-    more_registers<160>();
+    more_registers<GROUPS == 3 ? 160 : 112>();
     wait_for_inputs();  // what is parked may still be read by the launch before
     block.multiply();
     meet(a.slices > 1);
@@ -423,23 +431,25 @@ __device__ __forceinline__ void matmul_hopper(const MatmulArgs& a) {
   }
 }
 
-#define HOPPER_KERNEL(NAME, REGISTERS, N8, FORMAT, LEVELS) \
-  KERNEL(NAME, REGISTERS, MatmulArgs, 512, 1) { matmul_hopper<N8, FORMAT, LEVELS>(a); }
+#define HOPPER_KERNEL(NAME, REGISTERS, N8, FORMAT, LEVELS, GROUPS)       \
+  KERNEL(NAME, REGISTERS, MatmulArgs, 128 * GROUPS + 128, 1) {           \
+    matmul_hopper<N8, FORMAT, LEVELS, GROUPS>(a);                        \
+  }
 
-HOPPER_KERNEL(matmul_hopper_24_q4_k, 128, 3, TILE_Q4_K, 3)
-HOPPER_KERNEL(matmul_hopper_24_q6_k, 128, 3, TILE_Q6_K, 3)
-HOPPER_KERNEL(matmul_hopper_24_q8_0, 128, 3, TILE_Q8_0, 3)
-HOPPER_KERNEL(matmul_hopper_24_mixed, 128, 3, MIXED, 1)
-HOPPER_KERNEL(matmul_hopper_32_q4_k, 128, 4, TILE_Q4_K, 3)
-HOPPER_KERNEL(matmul_hopper_32_q6_k, 128, 4, TILE_Q6_K, 3)
-HOPPER_KERNEL(matmul_hopper_32_q8_0, 128, 4, TILE_Q8_0, 3)
-HOPPER_KERNEL(matmul_hopper_32_mixed, 128, 4, MIXED, 1)
-HOPPER_KERNEL(matmul_hopper_48_q4_k, 128, 6, TILE_Q4_K, 1)
-HOPPER_KERNEL(matmul_hopper_48_q6_k, 128, 6, TILE_Q6_K, 1)
-HOPPER_KERNEL(matmul_hopper_48_q8_0, 128, 6, TILE_Q8_0, 1)
-HOPPER_KERNEL(matmul_hopper_48_mixed, 128, 6, MIXED, 1)
-HOPPER_KERNEL(matmul_hopper_64_q4_k, 128, 8, TILE_Q4_K, 1)
-HOPPER_KERNEL(matmul_hopper_64_q6_k, 128, 8, TILE_Q6_K, 1)
-HOPPER_KERNEL(matmul_hopper_64_q8_0, 128, 8, TILE_Q8_0, 1)
-HOPPER_KERNEL(matmul_hopper_64_mixed, 128, 8, MIXED, 1)
+HOPPER_KERNEL(matmul_hopper_24_q4_k, 128, 3, TILE_Q4_K, 3, 3)
+HOPPER_KERNEL(matmul_hopper_24_q6_k, 128, 3, TILE_Q6_K, 3, 3)
+HOPPER_KERNEL(matmul_hopper_24_q8_0, 128, 3, TILE_Q8_0, 3, 3)
+HOPPER_KERNEL(matmul_hopper_24_mixed, 128, 3, MIXED, 1, 3)
+HOPPER_KERNEL(matmul_hopper_32_q4_k, 128, 4, TILE_Q4_K, 3, 3)
+HOPPER_KERNEL(matmul_hopper_32_q6_k, 128, 4, TILE_Q6_K, 3, 3)
+HOPPER_KERNEL(matmul_hopper_32_q8_0, 128, 4, TILE_Q8_0, 3, 3)
+HOPPER_KERNEL(matmul_hopper_32_mixed, 128, 4, MIXED, 1, 3)
+HOPPER_KERNEL(matmul_hopper_48_q4_k, 128, 6, TILE_Q4_K, 1, 3)
+HOPPER_KERNEL(matmul_hopper_48_q6_k, 128, 6, TILE_Q6_K, 1, 3)
+HOPPER_KERNEL(matmul_hopper_48_q8_0, 128, 6, TILE_Q8_0, 1, 3)
+HOPPER_KERNEL(matmul_hopper_48_mixed, 128, 6, MIXED, 1, 3)
+HOPPER_KERNEL(matmul_hopper_64_q4_k, 128, 8, TILE_Q4_K, 1, 3)
+HOPPER_KERNEL(matmul_hopper_64_q6_k, 128, 8, TILE_Q6_K, 1, 3)
+HOPPER_KERNEL(matmul_hopper_64_q8_0, 128, 8, TILE_Q8_0, 1, 3)
+HOPPER_KERNEL(matmul_hopper_64_mixed, 128, 8, MIXED, 1, 3)
 #endif

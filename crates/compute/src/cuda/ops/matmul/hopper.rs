@@ -36,7 +36,7 @@ struct Layout {
     most_units: usize,
     /// `[slices][tiles]`: where chains of sums begin, and where a row tile's first piece is parked.
     chains: Vec<[i32; 2]>,
-    /// Pieces of a block, at most.
+    /// Sums of row tiles and pieces of them that a block parks, at most.
     most_parked: usize,
 }
 
@@ -106,7 +106,7 @@ fn layout(group: &Group, g: &Geometry, limits: &DeviceInfo) -> Option<Layout> {
             *first = parked;
             parked += 1 + begins.count_ones() as i32;
         }
-        most_parked = most_parked.max(parked as usize);
+        most_parked = most_parked.max(g.owned * g.slices + parked as usize);
     }
     Some(Layout { units, most_units, chains, most_parked })
 }
