@@ -86,8 +86,7 @@ impl<'a> Side<'a> {
         if prompt {
             pass = pass.as_prompt();
         }
-        let (arena, outputs) =
-            run_layer(self.backend, self.layer, self.layout, numbers, &pass)?;
+        let (arena, outputs) = run_layer(self.backend, self.layer, self.layout, numbers, &pass)?;
         drop(pass);
         if keep > 0 {
             self.commit(&arena, keep)?;
@@ -95,9 +94,9 @@ impl<'a> Side<'a> {
         Ok(outputs)
     }
 
-    /// Texts of so many tokens each, of which every next row is run alone and then all of them
-    /// together: whether they have the same bits.
-    fn same_in_company(&mut self, committed: &[usize]) -> Result<bool, Error> {
+    /// Texts of so many tokens each, whose next rows are run alone and then all of them together:
+    /// whether they have the same bits.
+    fn same_in_company(&mut self, committed: &[usize], rows: usize) -> Result<bool, Error> {
         let (mut texts, mut all, mut alone) = (Vec::new(), Vec::new(), Vec::new());
         for (i, &tokens) in committed.iter().enumerate() {
             self.text = Text::new(self.backend, &self.layout)?;
@@ -106,14 +105,21 @@ impl<'a> Side<'a> {
                 let before = numbers(random, &self.layout, tokens);
                 self.pass(&chain(tokens), &before, true, tokens)?;
             }
-            let next = numbers(random, &self.layout, 1);
-            append(&mut alone, self.pass(&chain(1), &next, false, 0)?);
+            let next = numbers(random, &self.layout, rows);
+            append(&mut alone, self.pass(&chain(rows), &next, false, 0)?);
             append(&mut all, next);
             let fresh = Text::new(self.backend, &self.layout)?;
             texts.push(std::mem::replace(&mut self.text, fresh));
         }
-        let row = |i| Row { token: 0, sequence: i as u32, parent: None };
-        let rows: Vec<Row> = (0..texts.len()).map(row).collect();
+        let of_text = |i: usize| {
+            let place = move |r: Row| Row {
+                sequence: i as u32,
+                parent: r.parent.map(|p| p + (i * rows) as u32),
+                ..r
+            };
+            chain(rows).into_iter().map(place)
+        };
+        let rows: Vec<Row> = (0..texts.len()).flat_map(of_text).collect();
         let pass = Pass::new(&rows, &[], texts.iter().map(Text::view).collect());
         let (_, together) = run_layer(self.backend, self.layer, self.layout, &all, &pass)?;
         Ok(alone.iter().zip(&together).all(|(a, b)| same_bits(a, b)))
@@ -264,13 +270,16 @@ fn check(both: &mut Both<'_>, layout: RecurrentLayout, committed: usize) -> Resu
             if all { 0.0 } else { f32::INFINITY },
             0.0,
         ));
-        let around = [committed, 0, 5, 15, 16, 31, 32, 47, 48, 49, 63, 64, 79, 80, 111, 149];
-        let same = device.same_in_company(&around)?;
-        found.push((
-            format!("{name}, bits of a row among those of other texts"),
-            if same { 0.0 } else { f32::INFINITY },
-            0.0,
-        ));
+        let around = [committed, 0, 45, 77, 16, 31, 47, 32, 5, 15, 48, 49, 63, 64, 79, 149];
+        for rows in [1, 3, 4, 8] {
+            let texts = around.len().min(device.backend.decode_rows() / rows);
+            let same = device.same_in_company(&around[..texts], rows)?;
+            found.push((
+                format!("{name}, bits of {rows} rows among those of other texts"),
+                if same { 0.0 } else { f32::INFINITY },
+                0.0,
+            ));
+        }
     }
     for (name, worst, tolerance) in found {
         both.check(&name, worst, tolerance);
