@@ -53,10 +53,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", value_delimiter = ',')]
     #[arg(value_parser = clap::value_parser!(u8).range(1..=7))]
     mtp: Vec<u8>,
-    /// Also rounds of so many texts together, 2 to 32: plain ones, chains and those of the
+    /// Also rounds of so many texts together, 2 to 64: plain ones, chains and those of the
     /// next-token block
     #[arg(long, value_name = "N", value_delimiter = ',')]
-    #[arg(value_parser = clap::value_parser!(u8).range(2..=32))]
+    #[arg(value_parser = clap::value_parser!(u8).range(2..=64))]
     texts: Vec<u8>,
     /// Rounds of each kind; half as many verifies, a quarter for the stages of a round; prompts are
     /// read five times
