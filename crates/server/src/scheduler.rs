@@ -22,7 +22,7 @@ use std::time::Instant;
 use text::Tokenizer;
 
 /// Sequences that a pass can hold, each with at least its tip's row.
-pub const MAX_SLOTS: usize = 32;
+pub const MAX_SLOTS: usize = 64;
 
 /// What the thread works with.
 pub(crate) struct Scheduler {

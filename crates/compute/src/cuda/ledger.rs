@@ -117,7 +117,7 @@ impl Backend for Ledger {
             count.set(count.get() + len);
             Ok(Memory::zeroed(0))
         };
-        let arena = Arena::new(plan, capacity, chosen, run::activation_bytes, allocate)?;
+        let arena = Arena::new(plan, capacity, chosen, run::rounded_bytes, allocate)?;
         bill.buffers += count.get();
         Ok(arena)
     }

@@ -242,7 +242,7 @@ impl Backend for Cuda {
 
     fn arena(&self, plan: Arc<Plan>, capacity: usize, chosen: usize) -> Result<Arena, Error> {
         let allocate = |len| Ok(self.driver.allocate(len, "buffers of a pass")?.into());
-        let mut arena = Arena::new(plan, capacity, chosen, run::activation_bytes, allocate)?;
+        let mut arena = Arena::new(plan, capacity, chosen, run::rounded_bytes, allocate)?;
         let small = PassBuffer::new(&self.driver, DECODE_ROWS, FIRST_PAGES)?;
         let large = match capacity > DECODE_ROWS {
             true => Some(PassBuffer::new(&self.driver, capacity, FIRST_PAGES)?),
