@@ -26,7 +26,7 @@ pub struct ModelFlags {
     /// Drafter: a GGUF file, a safetensors file or a Hugging Face folder
     #[arg(long, value_name = "FILE")]
     draft: Option<PathBuf>,
-    /// How tokens are proposed; auto where there is something to propose with
+    /// How tokens are proposed; auto unless given
     #[arg(long, value_enum)]
     spec: Option<Mode>,
     /// Drafted tokens judged in a round, 1 to 63; for MTP its depth, up to 7
@@ -85,6 +85,8 @@ pub enum Mode {
     Tree,
     /// The target's own next-token block
     Mtp,
+    /// What followed before where the text's last tokens occurred before
+    Lookup,
 }
 
 impl Mode {
@@ -96,6 +98,7 @@ impl Mode {
             Self::Chain => "chain",
             Self::Tree => "tree",
             Self::Mtp => "mtp",
+            Self::Lookup => "lookup",
         }
     }
 }
@@ -352,8 +355,7 @@ impl ModelFlags {
     /// How to propose, with a drafter trained for blocks of `trained` rows and perhaps a next-token
     /// block at hand.
     fn spec(&self, trained: Option<usize>, mtp: bool) -> Result<(Mode, Spec)> {
-        let helpless = trained.is_none() && !mtp;
-        let mode = self.spec.unwrap_or(if helpless { Mode::Off } else { Mode::Auto });
+        let mode = self.spec.unwrap_or(Mode::Auto);
         let block = match (self.block.map(usize::from), trained) {
             (Some(block), Some(trained)) if block > trained => {
                 bail!(
@@ -378,13 +380,11 @@ impl ModelFlags {
                     block - 1
                 )
             }
-            Mode::Auto if helpless => {
-                bail!("`--spec auto` has nothing to propose with: give `--draft FILE`")
-            }
             Mode::Off => Spec::Off,
             Mode::Chain => Spec::Chain { block, budget: budget(block - 1) },
             Mode::Tree => Spec::Tree { block, budget: budget(22) },
             Mode::Mtp => Spec::Mtp { depth: budget(3) },
+            Mode::Lookup => Spec::Lookup { budget: budget(15) },
             Mode::Auto => Spec::Auto { block, budget: budget(63) },
         };
         Ok((mode, spec))
