@@ -3,7 +3,7 @@
 use crate::model::{self, Tensor, WeightSource};
 use checkpoint::{
     DrafterConfig, Rope, TargetConfig,
-    drafter::DraftLayer,
+    drafter::{DraftLayer, Extras},
     target::{Attention, Ffn, Gdn, Mixer, Mtp, slots},
 };
 use formats::BlockType;
@@ -274,6 +274,7 @@ pub fn drafter_for(name: &str) -> Option<DrafterConfig> {
         norm_eps: 1e-6,
         context_length: None,
         explicit_causal: None,
+        extras: Extras::default(),
     };
     match name {
         "qwen3.6-27b" => Some(drafter(5120, 17_408, 4, 2048, &[1, 16, 31, 46, 61])),

@@ -3,6 +3,7 @@
 //! from the target.
 
 mod claims;
+mod extras;
 mod gguf;
 mod hf;
 mod pairing;
@@ -17,6 +18,7 @@ use crate::{Error, Source, TargetConfig};
 use serde::Serialize;
 use std::path::Path;
 
+pub use extras::{BlockConv, Confidence, Extras, Kind, Markov, Scales, Selector};
 pub use resolve::default_taps;
 pub use slots::slots;
 
@@ -50,6 +52,9 @@ pub struct DrafterConfig {
     /// Causality where a file or flag says it for all layers; `layers` has the outcome either way.
     #[serde(skip)]
     pub explicit_causal: Option<bool>,
+    /// What a drafter has beyond the first generation's; neutral for one that has nothing.
+    #[serde(flatten)]
+    pub extras: Extras,
 }
 
 /// What one drafter layer sees.

@@ -4,7 +4,7 @@
 
 use super::claims::Claims;
 use super::slots::aliases;
-use super::{Causality, Dialect, DraftLayer, DrafterConfig, Overrides};
+use super::{Causality, Dialect, DraftLayer, DrafterConfig, Extras, Overrides};
 use crate::error::Need;
 use crate::report::{Claim, Report};
 use crate::rope::{Rope, check_theta};
@@ -75,6 +75,7 @@ pub(super) fn resolve(
         norm_eps,
         context_length,
         explicit_causal,
+        extras: Extras::default(),
     })
 }
 

@@ -22,8 +22,75 @@ const LAYER: [(&str, &str); 11] = [
     ("ffn_down", "mlp.down_proj"),
 ];
 
+/// The convolutions of a layer: their name upstream, in lucebox's files and older ones of
+/// upstream's, and in Hugging Face folders.
+const CONV: [(&str, &str, &str); 4] = [
+    ("attn_conv_base", "attn_conv.base", "attention_conv.base_kernel"),
+    ("attn_conv_proj.weight", "attn_conv.proj.weight", "attention_conv.kernel_projection.weight"),
+    ("ffn_conv_base", "ffn_conv.base", "mlp_conv.base_kernel"),
+    ("ffn_conv_proj.weight", "ffn_conv.proj.weight", "mlp_conv.kernel_projection.weight"),
+];
+
+/// The selector and the heads: their name upstream, and what others call them.
+const HEADS: [(&str, &[&str]); 7] = [
+    (
+        "selector_predecessor.weight",
+        &[
+            "selector.pred_codebook",
+            "dflash.selector.pred_cb",
+            "candidate_selector.predecessor_codebook",
+            "candidate_selector.predecessor_codebook.weight",
+            "model.candidate_selector.predecessor_codebook",
+            "model.candidate_selector.predecessor_codebook.weight",
+        ],
+    ),
+    (
+        "selector_successor.weight",
+        &[
+            "selector.succ_codebook",
+            "dflash.selector.succ_cb",
+            "candidate_selector.successor_codebook",
+            "candidate_selector.successor_codebook.weight",
+            "model.candidate_selector.successor_codebook",
+            "model.candidate_selector.successor_codebook.weight",
+        ],
+    ),
+    (
+        "selector_hidden.weight",
+        &[
+            "selector.hidden_proj.weight",
+            "dflash.selector.hproj.weight",
+            "candidate_selector.hidden_projection.weight",
+            "model.candidate_selector.hidden_projection.weight",
+        ],
+    ),
+    (
+        "markov_w1.weight",
+        &[
+            "dflash.dspark.markov.w1",
+            "dflash.dspark.markov.w1.weight",
+            "markov_head.markov_w1.weight",
+            "model.markov_head.markov_w1.weight",
+        ],
+    ),
+    (
+        "markov_w2.weight",
+        &[
+            "dflash.dspark.markov.w2",
+            "dflash.dspark.markov.w2.weight",
+            "markov_head.markov_w2.weight",
+            "model.markov_head.markov_w2.weight",
+        ],
+    ),
+    ("conf_proj.weight", &["confidence_head.proj.weight", "model.confidence_head.proj.weight"]),
+    ("conf_proj.bias", &["confidence_head.proj.bias", "model.confidence_head.proj.bias"]),
+];
+
 /// The names a canonical tensor goes by, first the canonical one.
 pub(super) fn aliases(name: &str) -> Vec<String> {
+    if let Some((_, others)) = HEADS.iter().find(|(own, _)| *own == name) {
+        return std::iter::once(name).chain(others.iter().copied()).map(str::to_owned).collect();
+    }
     let names: &[&str] = match name {
         "fc.weight" => &FC_NAMES,
         "enc.output_norm.weight" => &[
@@ -41,13 +108,21 @@ pub(super) fn aliases(name: &str) -> Vec<String> {
 
 fn layer_aliases(name: &str) -> Vec<String> {
     let mut names = vec![name.to_owned()];
+    let prefixes = ["", "model."];
+    if let ["blk", index, part] = name.splitn(3, '.').collect::<Vec<_>>()[..]
+        && let Some((_, dotted, long)) = CONV.iter().find(|(own, ..)| *own == part)
+    {
+        names.push(format!("blk.{index}.{dotted}"));
+        names.extend(prefixes.map(|prefix| format!("{prefix}layers.{index}.{long}")));
+        return names;
+    }
     let parts: Vec<&str> = name.splitn(4, '.').collect();
     let &["blk", index, part, "weight"] = parts.as_slice() else { return names };
     if part == "ffn_norm" {
         names.push(format!("blk.{index}.post_attention_norm.weight"));
     }
     if let Some((_, hf)) = LAYER.iter().find(|(gguf, _)| *gguf == part) {
-        names.extend(["", "model."].map(|prefix| format!("{prefix}layers.{index}.{hf}.weight")));
+        names.extend(prefixes.map(|prefix| format!("{prefix}layers.{index}.{hf}.weight")));
     }
     names
 }
@@ -73,6 +148,40 @@ pub fn slots(config: &DrafterConfig) -> Vec<Slot> {
                 _ => &[hidden],
             };
             slots.push(slot(&format!("blk.{index}.{part}.weight"), shape));
+        }
+        if let Some(conv) = config.extras.conv {
+            for (part, ..) in CONV {
+                let shape: &[usize] = match part.ends_with("_base") {
+                    true => &[2, conv.kernel, hidden],
+                    false => &[conv.coefficients(hidden), hidden],
+                };
+                slots.push(slot(&format!("blk.{index}.{part}"), shape));
+            }
+        }
+    }
+    slots.extend(head_slots(config));
+    slots
+}
+
+/// The selector and the heads, where there are some.
+fn head_slots(config: &DrafterConfig) -> Vec<Slot> {
+    let (hidden, extras) = (config.hidden, &config.extras);
+    let mut slots = Vec::new();
+    if let Some(selector) = extras.selector {
+        let codebook = [selector.vocab, selector.rank];
+        slots.push(slot("selector_predecessor.weight", &codebook));
+        slots.push(slot("selector_successor.weight", &codebook));
+        slots.push(slot("selector_hidden.weight", &[selector.rank, hidden]));
+    }
+    if let Some(markov) = extras.markov {
+        slots.push(slot("markov_w1.weight", &[markov.vocab, markov.rank]));
+        slots.push(slot("markov_w2.weight", &[markov.vocab, markov.rank]));
+    }
+    if let Some(confidence) = extras.confidence {
+        let rank = extras.markov.filter(|_| confidence.with_markov).map_or(0, |m| m.rank);
+        slots.push(slot("conf_proj.weight", &[1, hidden + rank]));
+        if confidence.bias {
+            slots.push(slot("conf_proj.bias", &[1]));
         }
     }
     slots

@@ -16,8 +16,6 @@ use testing::Pair;
 /// Name and shape of a tensor.
 pub type Listed = (String, Vec<usize>);
 
-pub use testing::repository;
-
 pub fn dense_target() -> PathBuf {
     Pair::dense().target
 }
