@@ -220,9 +220,9 @@ fn a_wrong_distribution_is_found() {
         counts[cell(&plain(&Sampling { seed, ..right.clone() }))] += 1;
     }
     for wrong in [
-        Sampling { temperature: 0.92, ..right.clone() },
-        Sampling { presence_penalty: 0.05, ..right.clone() },
-        Sampling { logit_bias: vec![(3, 0.05)], ..right.clone() },
+        Sampling { temperature: 0.95, ..right.clone() },
+        Sampling { presence_penalty: 0.2, ..right.clone() },
+        Sampling { logit_bias: vec![(3, 0.15)], ..right.clone() },
     ] {
         let found = deviation(&counts, &joint(&wrong));
         assert!(found > 6.0, "{wrong:?} passes for the right one: {found:.1}");

@@ -80,7 +80,7 @@ fn what_others_wrote_is_looked_up_only_where_that_is_allowed() {
     let pair = pair("dense");
     let mut engine = pair.engine(KvType::F16, Activations::Int8, LOOKUP);
     let prompt = &pair.prompts("code", 1)[0];
-    let mut again = |engine: &mut Engine| {
+    let again = |engine: &mut Engine| {
         let sequence = engine.sequence();
         let (tokens, lengths) = write(engine, sequence, prompt);
         engine.remember(&tokens);
