@@ -36,6 +36,9 @@ pub(crate) struct Args {
 struct Findings<'a> {
     file: String,
     kind: &'static str,
+    /// Which kind of drafter.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    family: Option<checkpoint::drafter::Kind>,
     container: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     dialect: Option<checkpoint::drafter::Dialect>,
@@ -54,6 +57,8 @@ struct Findings<'a> {
 #[serde(untagged)]
 enum Config<'a> {
     Target(&'a TargetConfig),
+    /// The target that the block belongs to.
+    Mtp(&'a TargetConfig),
     Drafter(&'a DrafterConfig),
 }
 
@@ -85,6 +90,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let mut findings = match &opened {
         Checkpoint::Target(t) => {
             Findings::new(args, container, Config::Target(&t.config), None, &t.weights, &t.report)
+        }
+        Checkpoint::Mtp(m) => {
+            Findings::new(args, container, Config::Mtp(&m.config), None, &m.weights, &m.report)
         }
         Checkpoint::Drafter(d) => Findings::new(
             args,
@@ -127,14 +135,18 @@ impl<'a> Findings<'a> {
         weights: &'a Weights,
         report: &'a Report,
     ) -> Self {
-        let (kind, layers) = match &config {
+        let (kind, family, layers) = match &config {
             Config::Target(t) => {
                 let attention = t.attention_layers();
                 let gdn = t.layers.len() - attention;
                 let mtp = if t.mtp.is_some() { ", MTP block" } else { "" };
-                ("target", format!("{attention} attention, {gdn} Gated DeltaNet{mtp}"))
+                ("target", None, format!("{attention} attention, {gdn} Gated DeltaNet{mtp}"))
             }
-            Config::Drafter(d) => ("drafter", d.layer_summary()),
+            Config::Mtp(t) => {
+                let layers = t.layers.len();
+                ("MTP block", None, format!("one attention layer after a target's {layers}"))
+            }
+            Config::Drafter(d) => ("drafter", Some(d.extras.kind()), d.layer_summary()),
         };
         let tensors: Vec<Tensor<'_>> = weights
             .iter()
@@ -153,6 +165,7 @@ impl<'a> Findings<'a> {
         Self {
             file: args.file.display().to_string(),
             kind,
+            family,
             container,
             dialect,
             config,
@@ -174,7 +187,8 @@ impl<'a> Findings<'a> {
     fn print(&self, out: &mut impl Write) -> Result<()> {
         let dialect = self.dialect.map(serde_json::to_value).transpose()?;
         let dialect = dialect.as_ref().and_then(|d| d.as_str()).unwrap_or(&self.container);
-        writeln!(out, "{}: {}, {dialect}", self.file, self.kind)?;
+        let family = self.family.map_or(String::new(), |family| format!("{family} "));
+        writeln!(out, "{}: {family}{}, {dialect}", self.file, self.kind)?;
         writeln!(out, "layers: {}", self.layers)?;
         for warning in self.warnings {
             writeln!(out, "warning: {warning}")?;

@@ -17,7 +17,8 @@ def check_tensors(reference, golden, tolerance):
     beyond = []
     for name in sorted(name.removesuffix(".ids") for name in golden if name.endswith(".ids")):
         kept = len(golden[f"{name}.logits"])
-        for part, tensor in outputs(reference, golden[f"{name}.ids"].tolist(), kept).items():
+        ids, drafted = golden[f"{name}.ids"].tolist(), f"{name}.draft_logits" in golden
+        for part, tensor in outputs(reference, ids, kept, drafted).items():
             difference = float((tensor - golden[f"{name}.{part}"]).abs().max())
             print(f"{name}.{part}: {difference:.1e}", flush=True)
             # Written so that NaN is beyond.

@@ -163,19 +163,20 @@ class BlockView:
     ways; in sliding layers nothing `window` or more positions back. anchors [rows, blocks]
     A window of None says that there is no such layer."""
 
-    def __init__(self, anchors, context, window):
+    def __init__(self, anchors, context, window, block_rows=BLOCK):
         rows, blocks = anchors.shape
         device = anchors.device
+        self.block_rows = block_rows
         positions = torch.arange(context, device=device)
-        # [rows, blocks * BLOCK] and [rows, context + blocks * BLOCK]
-        self.query_positions = (anchors[:, :, None] + torch.arange(BLOCK, device=device)).flatten(1)
+        # [rows, blocks * block_rows] and [rows, context + blocks * block_rows]
+        self.query_positions = (anchors[:, :, None] + torch.arange(block_rows, device=device)).flatten(1)
         self.key_positions = torch.cat([positions.expand(rows, context), self.query_positions], 1)
         # The features of the anchor itself are not there yet when a block is drafted.
-        in_context = positions[None, None] < anchors.repeat_interleave(BLOCK, 1)[:, :, None]
-        block = torch.arange(blocks, device=device).repeat_interleave(BLOCK)
+        in_context = positions[None, None] < anchors.repeat_interleave(block_rows, 1)[:, :, None]
+        block = torch.arange(blocks, device=device).repeat_interleave(block_rows)
         in_block = (block[:, None] == block[None]).expand(rows, -1, -1)
         full = torch.cat([in_context, in_block], 2)
-        # [rows, 1, blocks * BLOCK, context + blocks * BLOCK]
+        # [rows, 1, blocks * block_rows, context + blocks * block_rows]
         self.full_mask = full[:, None]
         self.sliding_mask = None
         if window:
@@ -183,9 +184,9 @@ class BlockView:
             self.sliding_mask = (full & near)[:, None]
 
 
-def block_tokens(anchor_tokens):
-    """Anchors [rows, blocks], each followed by mask tokens. [rows, blocks * BLOCK]"""
+def block_tokens(anchor_tokens, block_rows=BLOCK, mask=MASK):
+    """Anchors [rows, blocks], each followed by mask tokens. [rows, blocks * block_rows]"""
     rows, blocks = anchor_tokens.shape
-    tokens = torch.full((rows, blocks, BLOCK), MASK, device=anchor_tokens.device)
+    tokens = torch.full((rows, blocks, block_rows), mask, device=anchor_tokens.device)
     tokens[:, :, 0] = anchor_tokens
     return tokens.flatten(1)

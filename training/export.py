@@ -62,11 +62,11 @@ def export_target(folder, target, mtp, tokenizer):
     tokenizer.save(str(folder / "tokenizer.json"))
 
 
-def export_drafter(folder, drafter):
+def export_drafter(folder, drafter, architecture="DFlashDraftModel"):
     folder.mkdir(parents=True, exist_ok=True)
     save_file(stored(drafter.state_dict()), folder / "model.safetensors", {"format": "pt"})
-    config = described(drafter.config, "DFlashDraftModel")
-    del config["eos_token_id"]  # the target's
+    config = described(drafter.config, architecture)
+    config.pop("eos_token_id", None)  # the target's
     if drafter.config.sliding_window:
         # Without this word sliding layers are taken to be causal inside a block; these were not trained so.
         config["is_causal"] = False

@@ -11,6 +11,13 @@ ATTENTION = {"q_proj": "attn_q", "k_proj": "attn_k", "v_proj": "attn_v", "o_proj
 HEAD_NORMS = {"q_norm": "attn_q_norm", "k_norm": "attn_k_norm"}
 MTP_NORMS = {"pre_fc_norm_embedding": "enorm", "pre_fc_norm_hidden": "hnorm", "norm": "shared_head_norm"}
 PROJECTIONS = ("gate", "up", "down")
+# Of DFlash 2 drafters.
+CONVOLUTIONS = {"attention_conv": "attn_conv", "mlp_conv": "ffn_conv"}
+SELECTOR = {
+    "predecessor_codebook": "selector_predecessor.weight",
+    "successor_codebook": "selector_successor.weight",
+    "hidden_projection.weight": "selector_hidden.weight",
+}
 
 
 def read_tensors(path):
@@ -142,4 +149,10 @@ def draft_state(path, config):
         for hf, name in (ATTENTION | HEAD_NORMS).items():
             state[f"{layer}self_attn.{hf}.weight"] = block[f"{name}.weight"]
         state |= {f"{layer}{name}": tensor for name, tensor in ffn_state(block).items()}
+        for hf, name in CONVOLUTIONS.items():
+            if f"{name}_base" in block:
+                state[f"{layer}{hf}.base_kernel"] = block[f"{name}_base"]
+                state[f"{layer}{hf}.kernel_projection.weight"] = block[f"{name}_proj.weight"]
+    if "selector_hidden.weight" in tensors:
+        state |= {f"candidate_selector.{hf}": tensors[name] for hf, name in SELECTOR.items()}
     return state

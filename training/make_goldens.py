@@ -14,8 +14,10 @@ from chats import algorithm, arithmetic, robot_plan
 SUITES = {"code": algorithm, "math": arithmetic, "plan": robot_plan}
 LONG_PROMPTS = (700, 2100)  # tokens
 LONG_CONTINUATION = 48
-LONG_ROWS = 8  # last rows of a long prompt that are kept
-SHORT_PROMPTS = 2  # prompts of which all rows are kept
+LONG_ROWS = 4  # last rows of a long prompt that are kept
+SHORT_PROMPTS = 2  # short prompts of which rows are kept
+SHORT_ROWS = 8  # last rows of these
+DRAFTED = ("p0", "plong2100")  # prompts whose drafted block is kept
 
 
 class Prompt(NamedTuple):
@@ -83,12 +85,13 @@ def continuation(reference, tokenizer, item, ids, count):
     }
 
 
-def outputs(reference, ids, kept):
-    """The last `kept` rows of a prompt: name -> tensor. The drafted block opens with the first greedy token."""
+def outputs(reference, ids, kept, drafted):
+    """The last `kept` rows of a prompt: name -> tensor. A drafted block opens with the first greedy token."""
     rows = reference.forward(ids)
     first = int(rows.logits[-1].argmax())
     tensors = {name: tensor[-kept:] for name, tensor in rows._asdict().items()}
-    tensors["draft_logits"] = reference.draft_logits(rows.taps, first)
+    if drafted:
+        tensors["draft_logits"] = reference.draft_logits(rows.taps, first)
     if reference.mtp is not None:
         tensors["mtp_logits"] = reference.mtp_logits(rows.hidden, ids[1:] + [first])[-kept:]
     return tensors
@@ -127,9 +130,9 @@ def main():
         texts.append(continuation(reference, tokenizer, item, ids, LONG_CONTINUATION if long else arguments.tokens))
         print(i, item.suite, len(ids), "AL", texts[-1]["mean_accept_length"], flush=True)
         if long or i < SHORT_PROMPTS:
-            name, kept = (f"plong{len(ids)}", LONG_ROWS) if long else (f"p{i}", len(ids))
+            name, kept = (f"plong{len(ids)}", LONG_ROWS) if long else (f"p{i}", SHORT_ROWS)
             tensors[f"{name}.ids"] = torch.tensor(ids, dtype=torch.int32)
-            for part, tensor in outputs(reference, ids, kept).items():
+            for part, tensor in outputs(reference, ids, kept, name in DRAFTED).items():
                 tensors[f"{name}.{part}"] = tensor.contiguous().clone()
     Path(arguments.out + ".json").write_text(json.dumps(texts, indent=1), encoding="utf-8")
     save_file(tensors, arguments.out + ".safetensors")

@@ -6,6 +6,7 @@ import torch
 from transformers import DynamicCache
 
 from chat_format import ASSISTANT, thinking_start
+from stages import half
 
 
 @torch.no_grad()
@@ -14,7 +15,7 @@ def continuations(target, prompts, count, device):
     cache = DynamicCache(config=target.config)
     columns, tokens = [prompts], prompts
     for _ in range(count):
-        with torch.autocast(device, torch.bfloat16):
+        with half(device):
             hidden = target.model(tokens, past_key_values=cache, use_cache=True).last_hidden_state[:, -1:]
         tokens = target.lm_head(hidden.float()).argmax(-1)
         columns.append(tokens)
@@ -38,3 +39,29 @@ def write_own_texts(target, tokenizer, chats, scale, device):
         rows = torch.tensor(prompts[: scale.prompts_per_length], device=device)
         texts.append((length, continuations(target, rows, scale.continuation, device)))
     return texts
+
+
+@torch.no_grad()
+def continue_prompts(target, prompts, count, temperatures, device):
+    """Prompts of any lengths [ids], each followed by at least `count` of the target's own tokens: as many as make all
+    rows equally long. A temperature of 0 is greedy. [rows, longest prompt + count]"""
+    lengths = [len(prompt) for prompt in prompts]
+    shortest, total = min(lengths), max(lengths) + count
+    given = torch.full((len(prompts), total), -1, device=device)
+    for row, prompt in enumerate(prompts):
+        given[row, : len(prompt)] = torch.tensor(prompt, device=device)
+    heat = torch.tensor(temperatures, device=device)[:, None]
+    cache = DynamicCache(config=target.config)
+    tokens = given[:, :shortest]
+    columns = [tokens]
+    for place in range(shortest, total):
+        with half(device):
+            hidden = target.model(tokens, past_key_values=cache, use_cache=True).last_hidden_state[:, -1]
+            logits = target.lm_head(hidden).float()
+        # The best of logit / T plus Gumbel noise is a draw from the softmax.
+        noise = -torch.log(-torch.log(torch.rand_like(logits).clamp(1e-20, 1 - 1e-7)))
+        drawn = (logits + heat * noise).argmax(-1)
+        # A longer prompt goes on with its own tokens.
+        tokens = torch.where(given[:, place] >= 0, given[:, place], drawn)[:, None]
+        columns.append(tokens)
+    return torch.cat(columns, 1)

@@ -42,8 +42,12 @@ class Reference:
         if mtp:
             self.mtp = MtpBlock(self.target.config).float().eval()
             self.mtp.load_state_dict(mtp)
+        self.load_drafter(kind, draft)
+
+    def load_drafter(self, kind, path):
+        """Of the first generation."""
         self.drafter = Drafter(draft_config(kind)).float().eval()
-        self.drafter.load_state_dict(read_state(draft, gguf_state.draft_state, self.drafter.config))
+        self.drafter.load_state_dict(read_state(path, gguf_state.draft_state, self.drafter.config))
 
     @torch.no_grad()
     def forward(self, ids):

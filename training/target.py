@@ -2,9 +2,17 @@
 
 import torch
 from torch import nn
-from transformers import Qwen3_5ForCausalLM, Qwen3_5MoeForCausalLM, Qwen3_5MoeTextConfig, Qwen3_5TextConfig
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    Qwen3_5ForCausalLM,
+    Qwen3_5MoeForCausalLM,
+    Qwen3_5MoeTextConfig,
+    Qwen3_5TextConfig,
+)
 from transformers.models.qwen3_5.modeling_qwen3_5 import Qwen3_5DecoderLayer, Qwen3_5RMSNorm
 
+import gguf_state
 from vocabulary import END_OF_TURN, VOCABULARY
 
 HIDDEN = 256
@@ -80,3 +88,15 @@ def mtp_rotary(target, hidden, positions):
 def causal_mask(length, device):
     """Zero where a row may look, minus infinity elsewhere. [1, 1, length, length]"""
     return torch.full((length, length), float("-inf"), device=device).triu(1)[None, None]
+
+
+def load_target(folder, weights):
+    """A target as its folder describes it; `weights` may be a GGUF file to take them from instead."""
+    if weights is None:
+        target = AutoModelForCausalLM.from_pretrained(folder, dtype="auto")
+    else:
+        config = AutoConfig.from_pretrained(folder)
+        target = AutoModelForCausalLM.from_config(config).float()
+        state = gguf_state.target_state(weights, config)
+        target.load_state_dict({name: state[name] for name in state if not name.startswith("mtp.")})
+    return target.eval().requires_grad_(False)

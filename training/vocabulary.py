@@ -1,6 +1,7 @@
 """Token names and ids of the tiny models: those of Qwen3.5, on a vocabulary of 4096 rows."""
 
 BPE_TOKENS = 4064  # learned tokens and the 256 bytes; the named tokens follow
+TOKENS = 4080  # with the named ones
 VOCABULARY = 4096  # rows of the embedding; those from 4080 on are padding
 END_OF_TEXT = 4064
 END_OF_TURN = 4066

@@ -16,6 +16,7 @@ pub(crate) enum Setting {
     Window,
     Yarn,
     MaskToken,
+    Selector,
 }
 
 /// Another value of one setting.
@@ -47,6 +48,7 @@ impl Setting {
             Self::Window => "the window is wrong",
             Self::Yarn => "the YaRN scaling is wrong",
             Self::MaskToken => "the mask token is wrong",
+            Self::Selector => "the selector makes drafts worse: its codebooks are of another shape",
         }
     }
 }
@@ -62,6 +64,7 @@ pub(crate) fn alternatives(
     list.extend(causalities(config));
     list.extend(windows(config, longest));
     list.extend(yarns(config));
+    list.extend(without_selector(config));
     list
 }
 
@@ -201,6 +204,20 @@ fn yarns(config: &DrafterConfig) -> Vec<Alternative> {
         }
     }
     list.into_iter().filter(|s| *s != config.rope.scaling).map(one).collect()
+}
+
+/// Drafts chosen by their logits alone, as if the drafter had no selector: one whose codebooks are
+/// transposed or trimmed does harm.
+fn without_selector(config: &DrafterConfig) -> Option<Alternative> {
+    config.extras.selector?;
+    let mut other = config.clone();
+    other.extras.selector = None;
+    Some(Alternative {
+        setting: Setting::Selector,
+        name: "selector off".to_owned(),
+        flag: "--draft-selector false".to_owned(),
+        config: other,
+    })
 }
 
 /// Every token that may be a mask: known ones, those that are no text, and rows that no token has.

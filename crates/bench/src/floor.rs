@@ -12,7 +12,8 @@ pub(super) struct Floor<'a> {
     pub(super) kv_bytes: usize,
     pub(super) state: RecurrentLayout,
     pub(super) drafter: Option<&'a DrafterConfig>,
-    /// The drafter's weights and the head that it borrows.
+    /// The drafter's weights and the head that it borrows. Rows that are looked up in a selector's
+    /// codebooks are next to nothing beside them.
     pub(super) draft_bytes: u64,
     /// The next-token block's weights and the head that it borrows.
     pub(super) mtp_bytes: u64,
@@ -73,7 +74,7 @@ mod tests {
     #[test]
     fn parts_of_a_round_read_what_they_need() {
         let config = synthetic::named("qwen3.6-27b").unwrap();
-        let drafter = synthetic::drafter_for("qwen3.6-27b").unwrap();
+        let drafter = synthetic::drafters_for("qwen3.6-27b").remove(0);
         let weights = synthetic::Weights::new(&config, Mix::Q4_K_M, 1);
         let read = Read::new(&config, &weights.bytes());
         let state =

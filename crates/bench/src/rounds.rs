@@ -8,7 +8,8 @@ use crate::floor::Floor;
 use crate::kernels::Launches;
 use crate::statistics::{Interval, interval};
 use anyhow::{Result, bail};
-use checkpoint::TargetConfig;
+use checkpoint::drafter::Kind;
+use checkpoint::{DrafterConfig, TargetConfig};
 use engine::draft::MAX_NODES;
 use engine::synthetic::{self, Mix};
 use engine::{Engine, Generation, Sequence, Spec};
@@ -22,6 +23,9 @@ pub(crate) struct Args {
     /// Shape: qwen3.6-27b, qwen3.6-35b-a3b and others; `list` prints their names
     #[arg(long, value_name = "SHAPE", default_value = "qwen3.6-27b")]
     synthetic: String,
+    /// With a DFlash 2 drafter, where DFlash drafters of both generations are published
+    #[arg(long)]
+    dflash2: bool,
     /// Types of the target's weights
     #[arg(long, value_enum, default_value = "q4_k_m")]
     quant: crate::Weights,
@@ -89,7 +93,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         return Ok(());
     }
     let config = shape(args)?;
-    let drafter = synthetic::drafter_for(&args.synthetic);
+    let drafter = drafter(args)?;
     let weights = synthetic::Weights::new(&config, mix(args.quant), 1).with_distinct_tokens();
     let drafter = drafter.map(|d| {
         let weights = synthetic::Weights::of_drafter(&d, mix(args.draft_quant), 2);
@@ -99,7 +103,12 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let (mtp, bytes): (BTreeMap<_, _>, BTreeMap<_, _>) =
         weights.bytes().into_iter().partition(|(name, _)| name.starts_with(&block));
     let read = Read::new(&config, &bytes);
-    let draft_bytes: u64 = drafter.iter().flat_map(|(_, w)| w.bytes().into_values()).sum();
+    let (looked_up, multiplied): (BTreeMap<_, _>, BTreeMap<_, _>) = drafter
+        .iter()
+        .flat_map(|(_, weights)| weights.bytes())
+        .partition(|(name, _)| is_codebook(name));
+    let multiplied: u64 = multiplied.into_values().sum();
+    let draft_bytes = multiplied + looked_up.into_values().sum::<u64>();
     let head_bytes =
         bytes.get("output.weight").or(bytes.get("token_embd.weight")).copied().unwrap_or(0);
     let mut backend = args.device.backend()?;
@@ -128,7 +137,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         kv_bytes,
         state: bench.engine.model().recurrent_layout(),
         drafter: drafter.as_ref().map(|(config, _)| config),
-        draft_bytes: draft_bytes + head_bytes,
+        draft_bytes: multiplied + head_bytes,
         mtp_bytes: Read::new(&config, &mtp).by(1) + head_bytes,
         prompt_rows: bench.engine.model().options().max_rows,
         bandwidth,
@@ -170,6 +179,24 @@ fn shape(args: &Args) -> Result<TargetConfig> {
         bail!("`--mtp`: `{}` has no next-token block", args.synthetic);
     }
     Ok(config)
+}
+
+/// The drafter that is asked for; nothing where none is published for the shape.
+fn drafter(args: &Args) -> Result<Option<DrafterConfig>> {
+    let mut published = synthetic::drafters_for(&args.synthetic).into_iter();
+    if !args.dflash2 {
+        return Ok(published.next());
+    }
+    let found = published.find(|config| config.extras.kind() == Kind::Dflash2);
+    match found {
+        Some(config) => Ok(Some(config)),
+        None => bail!("`--dflash2`: none is published for `{}`", args.synthetic),
+    }
+}
+
+/// Whether a tensor of a drafter is one whose rows are looked up.
+fn is_codebook(name: &str) -> bool {
+    ["selector_predecessor.weight", "selector_successor.weight"].contains(&name)
 }
 
 struct Bench<'a> {

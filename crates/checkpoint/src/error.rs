@@ -30,10 +30,29 @@ pub enum Error {
     Architecture(String),
     #[error("nothing says what model this is: no `architectures`, and no tensor of a drafter")]
     NoArchitecture,
-    #[error("this is a {found}, a {wanted} was expected")]
+    #[error("this is {found}, {wanted} was expected")]
     Kind { wanted: &'static str, found: &'static str },
-    #[error("{variant} drafters are not supported yet ({sign})")]
+    #[error("the target has an MTP block already, and drafts with that one alone")]
+    SecondMtp,
+    #[error("an MTP block without a configuration is read against its target: name that too")]
+    MtpAlone,
+    #[error(
+        "{variant} drafters are not run ({sign}): DFlash, DFlash 2, DSpark and JetSpec drafters \
+         are, and a target's own MTP block drafts without any"
+    )]
     Variant { variant: &'static str, sign: String },
+    #[error("{from} is there without `{other}`: a drafter with {what} has both")]
+    HalfPair { what: &'static str, from: String, other: &'static str },
+    #[error(
+        "{from} says that the drafter has {what}, but tensor `{tensor}` is missing: it was lost \
+         when the file was made; get another, or convert it anew from its Hugging Face folder"
+    )]
+    LostPart { what: &'static str, from: String, tensor: String },
+    #[error(
+        "tensor `{tensor}` is of {what}, but no key says so: {keys} are missing from the \
+         configuration"
+    )]
+    UnsaidPart { what: &'static str, tensor: String, keys: String },
     #[error("{what} is not supported ({from})")]
     Unsupported { what: String, from: String },
 

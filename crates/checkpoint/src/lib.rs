@@ -30,18 +30,20 @@ pub use json::Json;
 pub use report::{Report, Resolution};
 pub use rope::{Rope, Yarn};
 pub use source::Source;
-pub use target::{Target, TargetConfig};
+pub use target::{MtpBlock, Target, TargetConfig};
 pub use weights::{Slot, Weight, Weights};
 
 use std::path::Path;
 
-/// A checkpoint of either kind.
+/// A checkpoint of any kind.
 #[derive(Debug)]
 pub enum Checkpoint {
     /// A model that writes text.
     Target(Target),
     /// A model that proposes it.
     Drafter(Drafter),
+    /// A part of a target that proposes, in a file of its own.
+    Mtp(MtpBlock),
 }
 
 impl Checkpoint {
@@ -63,6 +65,8 @@ impl Checkpoint {
     ) -> Result<Self, Error> {
         if drafter::is_drafter(&source)? {
             Ok(Self::Drafter(Drafter::read(source, overrides, target)?))
+        } else if MtpBlock::is_in(&source) {
+            Ok(Self::Mtp(MtpBlock::read(source, target)?))
         } else {
             Ok(Self::Target(Target::read(source)?))
         }

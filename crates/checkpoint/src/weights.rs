@@ -31,25 +31,38 @@ impl Slot {
     }
 }
 
-/// Where a slot's numbers lie: whole tensors joined along a new first axis, or one half of each
-/// matrix in a tensor.
+/// Where a slot's numbers lie: whole tensors joined along a new first axis, one half of each matrix
+/// in a tensor, or some rows of one.
 #[derive(Clone, Debug)]
 pub(crate) struct Place {
     pub(crate) tensors: Vec<String>,
     pub(crate) half: Option<Half>,
+    pub(crate) rows: Option<Rows>,
+}
+
+/// Some rows of a matrix that holds several.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Rows {
+    pub(crate) first: usize,
+    /// Rows of the whole.
+    pub(crate) of: usize,
 }
 
 impl Place {
     pub(crate) fn whole(name: impl Into<String>) -> Self {
-        Self { tensors: vec![name.into()], half: None }
+        Self { tensors: vec![name.into()], half: None, rows: None }
     }
 
     pub(crate) fn half(name: impl Into<String>, half: Half) -> Self {
-        Self { tensors: vec![name.into()], half: Some(half) }
+        Self { tensors: vec![name.into()], half: Some(half), rows: None }
+    }
+
+    pub(crate) fn rows(name: impl Into<String>, first: usize, of: usize) -> Self {
+        Self { tensors: vec![name.into()], half: None, rows: Some(Rows { first, of }) }
     }
 
     pub(crate) fn stack(names: impl Iterator<Item = String>) -> Self {
-        Self { tensors: names.collect(), half: None }
+        Self { tensors: names.collect(), half: None, rows: None }
     }
 }
 
@@ -103,8 +116,11 @@ pub struct Weight {
     /// Names in the file, one unless experts are stored one by one.
     pub sources: Vec<String>,
     half: Option<Half>,
+    rows: Option<Rows>,
     order: Order,
     map: Map,
+    /// Which of the files it lies in.
+    file: usize,
 }
 
 impl Weight {
@@ -120,8 +136,10 @@ impl Weight {
 
     /// The file's tensor this weight equals byte for byte, where it does.
     pub(crate) fn stored<'a>(&self, tensors: &'a Tensors) -> Option<&'a TensorInfo> {
-        let plain =
-            self.half.is_none() && self.order == Order::AsStored && self.map == Map::AsStored;
+        let plain = self.half.is_none()
+            && self.rows.is_none()
+            && self.order == Order::AsStored
+            && self.map == Map::AsStored;
         (plain && self.sources.len() == 1).then(|| tensors.get(&self.sources[0])).flatten()
     }
 }
@@ -129,7 +147,8 @@ impl Weight {
 /// The weights of a model.
 #[derive(Debug)]
 pub struct Weights {
-    tensors: Tensors,
+    /// The model's own file, and those that were joined to it.
+    files: Vec<Tensors>,
     list: Vec<Weight>,
     by_name: HashMap<String, usize>,
 }
@@ -163,7 +182,19 @@ impl Weights {
             return Err(Error::unknown_tensors(unknown));
         }
         let by_name = list.iter().enumerate().map(|(i, w)| (w.name.clone(), i)).collect();
-        Ok((Self { tensors, list, by_name }, skipped))
+        Ok((Self { files: vec![tensors], list, by_name }, skipped))
+    }
+
+    /// Adds the weights of another file. They are names that this one lacks.
+    pub(crate) fn join(&mut self, other: Self) {
+        let first = self.files.len();
+        self.files.extend(other.files);
+        for mut weight in other.list {
+            weight.file += first;
+            let before = self.by_name.insert(weight.name.clone(), self.list.len());
+            assert!(before.is_none(), "`{}` lies in two files", weight.name);
+            self.list.push(weight);
+        }
     }
 
     /// All weights, in the model's order.
@@ -186,25 +217,31 @@ impl Weights {
         self.by_name.get(name).map(|&i| &self.list[i])
     }
 
-    /// The file's own tensors.
+    /// The tensors of the model's own file.
     pub fn tensors(&self) -> &Tensors {
-        &self.tensors
+        &self.files[0]
     }
 
     /// A weight's numbers in its type: a view of the file, or a rearranged copy.
     pub fn bytes(&self, weight: &Weight) -> Cow<'_, [u8]> {
-        if let Some(tensor) = weight.stored(&self.tensors) {
-            return Cow::Borrowed(self.tensors.data(tensor));
+        let tensors = &self.files[weight.file];
+        if let Some(tensor) = weight.stored(tensors) {
+            return Cow::Borrowed(tensors.data(tensor));
         }
         let parts: Vec<&TensorInfo> = weight
             .sources
             .iter()
-            .map(|name| self.tensors.get(name).expect("found at opening"))
+            .map(|name| tensors.get(name).expect("found at opening"))
             .collect();
+        if let Some(Rows { first, of }) = weight.rows {
+            let data = tensors.data(parts[0]);
+            let row = data.len() / of;
+            return Cow::Borrowed(&data[first * row..(first + weight.shape[0]) * row]);
+        }
         let stored = parts[0].ty;
         let mut bytes = Vec::with_capacity(weight.byte_len());
         for part in parts {
-            let data = self.tensors.data(part);
+            let data = tensors.data(part);
             match weight.half {
                 None => bytes.extend_from_slice(data),
                 Some(half) => {
@@ -245,6 +282,9 @@ fn fit(tensors: &Tensors, slot: &Slot, place: &Place) -> Result<Weight, Error> {
     if place.half.is_some() {
         expected[1] *= 2;
     }
+    if let Some(rows) = place.rows {
+        expected[0] = rows.of;
+    }
     // Axes of length 1 are how a container spells a vector or a depthwise kernel; they carry no
     // layout.
     let squeeze = |shape: &[usize]| shape.iter().copied().filter(|&d| d != 1).collect::<Vec<_>>();
@@ -275,8 +315,10 @@ fn fit(tensors: &Tensors, slot: &Slot, place: &Place) -> Result<Weight, Error> {
         shape: slot.shape.clone(),
         sources: place.tensors.clone(),
         half: place.half,
+        rows: place.rows,
         order: slot.order,
         map: slot.map,
+        file: 0,
     })
 }
 

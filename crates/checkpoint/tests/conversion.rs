@@ -151,6 +151,57 @@ fn every_mix_keeps_its_promises() {
 }
 
 #[test]
+fn the_second_generation_is_written_as_upstream_has_it() {
+    let size =
+        Size { hidden: 256, layers: 2, q_heads: 4, kv_heads: 2, head_dim: 128, ffn: 512, taps: 2 };
+    let mut config = size.dflash2(&[1, 5], 300, 320, 256);
+    config["dflash_config"]["output_multiplier"] = 0.5.into();
+    config["dflash_config"]["final_logit_softcapping"] = 20.0.into();
+    config["dflash_config"]["input_embedding_scale"] = 2.0.into();
+    let folder = filled_folder(&config, size.dflash2_tensors(320, 256));
+    let source = Drafter::open(folder.path(), &Overrides::default(), None).unwrap();
+    for (name, mix) in Mix::NAMES {
+        let out = folder.path().join(name);
+        write(&source, mix, None, &out);
+        let back = reopened(&out);
+        assert_eq!(back.config, source.config, "{name}");
+        assert_eq!(back.weights.len(), 2 * 15 + 6, "{name}");
+        // Base kernels are exact in every mix, and stored without a suffix.
+        for weight in source.weights.iter().filter(|w| w.name.ends_with("_conv_base")) {
+            let same = back.weights.get(&weight.name).unwrap();
+            assert_eq!((same.ty, &same.shape), (BlockType::F32, &vec![2, 2, 256]));
+            assert_eq!(back.weights.decode(same), source.weights.decode(weight));
+        }
+    }
+    let gguf = Gguf::open(&folder.path().join("q4_k_m")).unwrap();
+    let ty = |name: &str| gguf.tensors().get(name).unwrap().ty;
+    assert_eq!(ty("fc.weight"), BlockType::Q8_0);
+    assert_eq!(ty("blk.1.attn_conv_proj.weight"), BlockType::Q8_0);
+    assert_eq!(ty("blk.0.ffn_conv_proj.weight"), BlockType::Q8_0);
+    assert_eq!(ty("selector_predecessor.weight"), BlockType::Q4_K);
+    assert_eq!(ty("selector_hidden.weight"), BlockType::Q4_K);
+    let expected = [
+        ("dflash.attention.causal", "bool false"),
+        ("dflash.block_size", "u32 8"),
+        ("dflash.conv_group_size", "u32 16"),
+        ("dflash.conv_kernel_size", "u32 2"),
+        ("dflash.embedding_scale", "f32 2"),
+        ("dflash.final_logit_softcapping", "f32 20"),
+        ("dflash.logit_scale", "f32 0.5"),
+        ("dflash.selector_rank", "u32 256"),
+        ("dflash.selector_top_k", "u32 16"),
+    ];
+    for (key, value) in expected {
+        assert_eq!(gguf.get(key).unwrap().describe(), value, "{key}");
+    }
+    assert_eq!(gguf.integers("dflash.target_layers").unwrap(), Some(vec![2, 6]));
+    let sections = gguf.integers("dflash.rope.dimension_sections").unwrap();
+    assert_eq!(sections, Some(vec![64, 0, 0, 0]));
+    let pattern = gguf.bools("dflash.attention.sliding_window_pattern").unwrap();
+    assert_eq!(pattern, Some(vec![true, true]));
+}
+
+#[test]
 fn rows_too_short_for_a_block_fall_back() {
     let size =
         Size { hidden: 64, layers: 1, q_heads: 2, kv_heads: 1, head_dim: 24, ffn: 96, taps: 2 };

@@ -14,17 +14,6 @@ fn base() -> Value {
     SMALL.nested(&TAPS, 9, 32)
 }
 
-/// Sets (or, with null, removes) a dotted key.
-fn with(mut config: Value, path: &str, value: Value) -> Value {
-    let mut at = &mut config;
-    let (parents, key) = path.rsplit_once('.').map_or((None, path), |(p, k)| (Some(p), k));
-    for parent in parents.into_iter().flat_map(|p| p.split('.')) {
-        at = &mut at[parent];
-    }
-    at[key] = value;
-    config
-}
-
 fn sentence(path: &str, value: Value) -> String {
     refusal(&with(base(), path, value), &SMALL.tensors(), &Overrides::default(), None)
 }
@@ -176,7 +165,7 @@ fn configurations_that_disagree_with_the_tensors() {
         (
             "sample_from_anchor",
             json!(true),
-            "a drafter with `sample_from_anchor` is not supported (`sample_from_anchor`)",
+            "a DFlash drafter whose anchor row proposes is not supported (`sample_from_anchor`)",
         ),
         (
             "max_position_embeddings",
@@ -277,55 +266,89 @@ fn tensors_that_disagree_with_each_other() {
         refusal(&base(), &tensors, &Overrides::default(), None),
         "tensor `fc.weight` is missing"
     );
-    assert_eq!(
-        extra("embed_tokens.weight"),
-        "1 tensors are not part of the model: `embed_tokens.weight`"
-    );
+    assert_eq!(extra("rotary.weight"), "1 tensors are not part of the model: `rotary.weight`");
 }
 
 #[test]
 fn relatives_are_refused_by_name() {
+    let rest = "DFlash, DFlash 2, DSpark and JetSpec drafters are, and a target's own MTP block \
+                drafts without any";
     let cases = [
-        ("candidate_selector.hidden_projection.weight", "DFlash 2"),
-        ("layers.0.attention_conv.base_kernel", "DFlash 2"),
-        ("markov_w1.weight", "DSpark"),
-        ("conf_proj.weight", "DSpark"),
+        ("midlayer.self_attn.q_proj.weight", "EAGLE-3"),
+        ("prefix_gru.weight_ih_l0", "Domino"),
         ("d2t", "reduced-vocabulary"),
         ("layers.0.self_attn.g_proj.weight", "Laguna DFlash"),
         ("layers.0.self_attn.attention_sink_bias", "MiMo DFlash"),
+        ("layers.0.mlp.experts.0.gate_proj.weight", "mixture-of-experts"),
     ];
     for (name, variant) in cases {
         assert_eq!(
             extra(name),
-            format!("{variant} drafters are not supported yet (tensor `{name}`)")
+            format!("{variant} drafters are not run (tensor `{name}`): {rest}")
         );
     }
-    let by_name = sentence("architectures", json!(["DSparkDraftModel"]));
-    assert_eq!(by_name, "DSpark drafters are not supported yet (architecture `DSparkDraftModel`)");
+    let names = [
+        ("LlamaForCausalLMEagle3", "EAGLE-3"),
+        ("Eagle3DraftModel", "EAGLE-3"),
+        ("PEagleDraftModel", "P-EAGLE"),
+        ("DominoDraftModel", "Domino"),
+        ("XPressSpeculator", "XPress"),
+    ];
+    for (name, variant) in names {
+        let sign = format!("architecture `{name}`");
+        assert_eq!(
+            sentence("architectures", json!([name])),
+            format!("{variant} drafters are not run ({sign}): {rest}")
+        );
+    }
+    let keys = [
+        ("dflash_config.projector_type", "domino", "Domino"),
+        ("speculators_model_type", "xpress", "XPress"),
+        ("speculators_model_type", "eagle3", "EAGLE-3"),
+    ];
+    for (key, value, variant) in keys {
+        assert_eq!(
+            sentence(key, json!(value)),
+            format!("{variant} drafters are not run (`{key}`): {rest}")
+        );
+    }
+    assert_eq!(
+        sentence("num_experts", json!(16)),
+        "a drafter with 16 experts is not supported (`num_experts`)"
+    );
 
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("x.gguf");
-    let gguf = |architecture: &str, selector: bool| {
-        let keys = |gguf: &Gguf, header: &mut Header| {
-            gguf.metadata().skip(1).for_each(|(key, value)| header.entries.copy(key, value));
-            if selector {
-                header.entries.u32("dflash.selector_top_k", 16);
-            }
-        };
-        rewrite_gguf(&dense_drafter(), &path, architecture, keys, str::to_owned);
-        Drafter::open(&path, &Overrides::default(), None).unwrap_err().to_string()
+    let keys = |gguf: &Gguf, header: &mut Header| {
+        gguf.metadata().skip(1).for_each(|(key, value)| header.entries.copy(key, value));
     };
+    rewrite_gguf(&dense_drafter(), &path, "eagle3", keys, str::to_owned);
     assert_eq!(
-        gguf("dflash", true),
-        "DFlash 2 drafters are not supported yet (`dflash.selector_top_k`)"
+        Drafter::open(&path, &Overrides::default(), None).unwrap_err().to_string(),
+        format!("EAGLE-3 drafters are not run (architecture `eagle3`): {rest}")
     );
+}
+
+#[test]
+fn copies_of_what_the_target_has_are_left_alone() {
+    let mut tensors = SMALL.tensors();
+    tensors.push(("embed_tokens.weight".into(), vec![100, 64]));
+    tensors.push(("lm_head.weight".into(), vec![100, 64]));
+    let config = with(base(), "vocab_size", json!(100));
+    let folder = folder(&config, &tensors);
+    let drafter = Drafter::open(folder.path(), &Overrides::default(), None).unwrap();
+    assert_eq!(drafter.report.skipped, ["embed_tokens.weight", "lm_head.weight"]);
     assert_eq!(
-        gguf("jetspec_qwen3_draft_head", false),
-        "JetSpec drafters are not supported yet (architecture `jetspec_qwen3_draft_head`)"
+        drafter.report.warnings,
+        [
+            "the drafter carries a copy of `embed_tokens.weight`; the target's is used",
+            "the drafter carries a copy of `lm_head.weight`; the target's is used",
+        ]
     );
+    let smaller = with(base(), "vocab_size", json!(200));
     assert_eq!(
-        gguf("eagle3", false),
-        "`eagle3` is not a model Forerun runs: Qwen3.5/3.6/3.8 targets and DFlash drafters are"
+        refusal(&smaller, &tensors, &Overrides::default(), None),
+        "tensor `embed_tokens.weight` has shape [100, 64], [200, 64] expected"
     );
 }
 
@@ -470,8 +493,8 @@ fn the_places_a_path_can_lead_to() {
         "T/config.json: EOF while parsing an object at line 1 column 1"
     );
     std::fs::write(temp.path().join("model.bin"), "PK\x03\x04").unwrap();
-    let zip = "neither GGUF nor safetensors: the file starts with `PK\\x03\\x04`";
-    assert_eq!(sentence(&temp.path().join("model.bin")), zip);
+    let unknown = "neither GGUF nor safetensors: the file starts with `PK\\x03\\x04`";
+    assert_eq!(sentence(&temp.path().join("model.bin")), unknown);
     std::fs::write(temp.path().join("config.json"), r#"{"architectures":["LlamaForCausalLM"]}"#)
         .unwrap();
     sparse_safetensors(&temp.path().join("model.safetensors"), "BF16", &[("x".into(), vec![1])]);

@@ -218,6 +218,30 @@ fn the_published_drafters_load_with_their_targets() {
 }
 
 #[test]
+fn the_published_second_generation_loads_with_its_targets() {
+    let [_, dense, _, _, mixture] = published();
+    let dense = Size { layers: 5, taps: 5, ..dense.size };
+    let mixture = Size { layers: 6, ..mixture.size };
+    let cases = [
+        (dense, dense_27b(), &[5, 19, 33, 47, 61][..], 248_070, 81, 1_924_404_480),
+        (mixture, moe_35b(), &[1, 6, 11, 16, 22, 27, 32, 37], 248_077, 96, 526_251_520),
+    ];
+    for (size, target, taps, mask, tensors, parameters) in cases {
+        let (vocab, rank) = (248_320, 256);
+        let json = size.dflash2(taps, mask, vocab, rank);
+        let folder = folder(&json, &size.dflash2_tensors(vocab, rank));
+        let drafter = open(folder.path(), &Overrides::default(), Some(&target)).unwrap();
+        assert_eq!(drafter.weights.len(), tensors);
+        // The counts that their cards publish.
+        let count: usize = drafter.weights.iter().map(|w| w.elements()).sum();
+        assert_eq!(count, parameters);
+        assert_eq!(drafter.config.extras.kind(), drafter::Kind::Dflash2);
+        assert!(drafter.config.layers.iter().all(|l| l.window == Some(2048) && !l.causal));
+        assert_eq!(drafter.report.warnings, [""; 0]);
+    }
+}
+
+#[test]
 fn the_wrong_target_is_noticed() {
     let [april, _, _, small, _] = published();
     let folder = folder(&april.size.flat(april.taps, april.mask), &april.size.tensors());

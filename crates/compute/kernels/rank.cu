@@ -1,4 +1,4 @@
-// rank: for each row of logits [rows][vocab] the best `ranks` tokens with their log-probabilities
+// rank: for each row of logits [rows][stride] the best `ranks` tokens among the first `vocab` with their log-probabilities
 // (logit - highest - ln(sum of exponentials)), best first and of equals the lowest id; and whether
 // the row holds a NaN or an infinity, in which case its log-probabilities are NaN.
 //
@@ -27,13 +27,16 @@ constexpr int HELD = CHUNK / THREADS;                    // numbers of a thread 
 constexpr int MERGED = MAX_CHUNKS * MAX_RANKS / THREADS;  // words of a thread in rank_merge
 
 struct RankArgs {
-  const float* logits;  // [rows][vocab]
+  const float* logits;  // [rows][stride]
   u64* best;            // scratch
   float2* sums;         // scratch: highest and sum of exponentials relative to it
   u32* ids;             // [rows][ranks]
   float* logs;          // [rows][ranks]
   u32* bad;             // [rows]
-  int rows, vocab, ranks, chunks;
+  // [rows][list_stride]: ids as numbers, then log-probabilities; where it is given, in place of the
+  // three above.
+  float* list;
+  int rows, vocab, stride, ranks, chunks, list_stride;
 };
 
 struct Shared {
@@ -111,20 +114,23 @@ KERNEL(rank_chunks, 64, RankArgs, THREADS, 4) {
   __shared__ Shared s;
   launch_dependents();
   const int row = blockIdx.y, first = blockIdx.x * CHUNK;
-  const float* logits = a.logits + (size_t)row * a.vocab;
+  const float* logits = a.logits + (size_t)row * a.stride;
   wait_for_inputs();
   constexpr float NOTHING = -3.4028235e38f;  // beyond the row: finite, and no logit is lower
   float numbers[HELD];
   const auto column = [&](int i) {
     return first + (i / 4 * THREADS + (int)threadIdx.x) * 4 + i % 4;
   };
-  if (a.vocab % 4 == 0) {  // rows begin at multiples of 16 bytes
+  if (a.stride % 4 == 0) {  // rows begin at multiples of 16 bytes
 #pragma unroll
     for (int i = 0; i < HELD; i += 4) {
       float4 four = make_float4(NOTHING, NOTHING, NOTHING, NOTHING);
+      // What is read beyond the vocabulary is not looked at.
       if (column(i) < a.vocab) four = *(const float4*)(logits + column(i));
-      numbers[i] = four.x, numbers[i + 1] = four.y, numbers[i + 2] = four.z,
-      numbers[i + 3] = four.w;
+      numbers[i] = four.x;
+      numbers[i + 1] = column(i + 1) < a.vocab ? four.y : NOTHING;
+      numbers[i + 2] = column(i + 2) < a.vocab ? four.z : NOTHING;
+      numbers[i + 3] = column(i + 3) < a.vocab ? four.w : NOTHING;
     }
   } else {
 #pragma unroll
@@ -193,10 +199,16 @@ KERNEL(rank_merge, 64, RankArgs, THREADS) {
   const float log_total = logf(total);
   if (threadIdx.x < a.ranks) {
     const u64 word = s.sorted[threadIdx.x];
-    const size_t at = (size_t)row * a.ranks + threadIdx.x;
-    a.ids[at] = word ? ~(u32)word : 0u;
+    const u32 id = word && !bad ? ~(u32)word : 0u;
     const float none = bad ? log_total : __uint_as_float(0xff800000u);
-    a.logs[at] = word && !bad ? logit_of(word) - highest - log_total : none;
+    const float log = word && !bad ? logit_of(word) - highest - log_total : none;
+    if (a.list) {
+      float* list = a.list + (size_t)row * a.list_stride + threadIdx.x;
+      list[0] = (float)id, list[a.ranks] = log;
+    } else {
+      const size_t at = (size_t)row * a.ranks + threadIdx.x;
+      a.ids[at] = id, a.logs[at] = log;
+    }
   }
-  if (threadIdx.x == 0) a.bad[row] = bad;
+  if (threadIdx.x == 0 && !a.list) a.bad[row] = bad;
 }

@@ -98,6 +98,12 @@ impl Arena {
         self.data[buf.0 as usize].read(row * cols, cols)
     }
 
+    /// The first rows of a buffer of numbers, copied where it lies on a device: [rows, cols].
+    pub fn first_rows(&self, buf: Buf, rows: usize) -> Result<Cow<'_, [f32]>, Error> {
+        assert!(matches!(self.kind(buf), Kind::Numbers | Kind::Activation));
+        self.data[buf.0 as usize].read(0, rows * self.plan.cols(buf))
+    }
+
     /// A whole buffer of numbers, copied where it lies on a device: [rows, cols].
     pub fn read(&self, buf: Buf) -> Result<Cow<'_, [f32]>, Error> {
         assert!(matches!(self.kind(buf), Kind::Numbers | Kind::Activation));

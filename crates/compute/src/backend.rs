@@ -236,16 +236,28 @@ pub trait Backend: Send {
         arena.row(buf, row)
     }
 
-    /// The best `ranks` tokens of each of the first `rows` rows of logits; nothing of a row where a
-    /// logit is not a number.
+    /// The first `rows` rows of a buffer of numbers, copied where they lie on a device.
+    fn first_rows<'a>(
+        &self,
+        arena: &'a Arena,
+        buf: Buf,
+        rows: usize,
+    ) -> Result<Cow<'a, [f32]>, Error> {
+        arena.first_rows(buf, rows)
+    }
+
+    /// The best `ranks` tokens of each of the first `rows` rows of logits, among those with ids
+    /// below `vocab`; nothing of a row where a logit is not a number.
     fn rank(
         &mut self,
         arena: &Arena,
         logits: Buf,
         rows: usize,
         ranks: usize,
+        vocab: usize,
     ) -> Result<Vec<Option<Ranked>>, Error> {
-        Ok((0..rows).map(|row| crate::rank::rank(arena.host_row(logits, row), ranks)).collect())
+        let ranked = |row| crate::rank::rank(&arena.host_row(logits, row)[..vocab], ranks);
+        Ok((0..rows).map(ranked).collect())
     }
 
     /// Draws a token from each of the first rows of logits. Nothing where logits lie in host

@@ -223,15 +223,26 @@ impl Backend for Faulty {
         self.inner.row(arena, buf, row)
     }
 
+    fn first_rows<'a>(
+        &self,
+        arena: &'a Arena,
+        buf: Buf,
+        rows: usize,
+    ) -> Result<Cow<'a, [f32]>, Error> {
+        self.faults.pass(Fault::Read)?;
+        self.inner.first_rows(arena, buf, rows)
+    }
+
     fn rank(
         &mut self,
         arena: &Arena,
         logits: Buf,
         rows: usize,
         ranks: usize,
+        vocab: usize,
     ) -> Result<Vec<Option<Ranked>>, Error> {
         self.faults.pass(Fault::Read)?;
-        self.inner.rank(arena, logits, rows, ranks)
+        self.inner.rank(arena, logits, rows, ranks, vocab)
     }
 
     fn draw(

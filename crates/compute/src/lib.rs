@@ -53,8 +53,9 @@ pub use pass::{
     AnchorSource, AnchorStep, CONV_REACH, PageTable, Pass, Role, Row, Run, SequenceView, Tap,
 };
 pub use plan::{
-    AttentionShape, Buf, BufferSpec, CacheBuffers, Experts, Extent, FeedForward, Kind, MatrixId,
-    Op, Plan, Product, RecurrentBuffers, RecurrentPlan, Rotary, Routing, Rows, VectorId,
+    AttentionShape, BlockConv, Buf, BufferSpec, CacheBuffers, Candidates, ConvNorm, Experts,
+    Extent, FeedForward, Kind, MatrixId, Op, Pairs, Plan, Product, RecurrentBuffers, RecurrentPlan,
+    Rotary, Routing, Rows, VectorId,
 };
 pub use rank::{Ranked, rank};
 pub use recurrent::{ANCHOR_LAG, ANCHOR_TOKENS, RecurrentLayout, TAPE_TOKENS, anchor_of};

@@ -2,12 +2,15 @@
 //! rows up to its capacity. Whatever changes from pass to pass (tokens, positions, lengths, pages)
 //! comes from the `Pass`.
 
+mod block;
 mod experts;
 
 use crate::{
     kv::KvLayout,
     recurrent::{RecurrentLayout, TAPE_TOKENS},
 };
+pub(crate) use block::Before;
+pub use block::{BlockConv, Candidates, ConvNorm, Pairs};
 pub use experts::{Experts, FeedForward};
 
 /// A matrix held by a backend, in the form its kernels read.
@@ -235,6 +238,17 @@ pub enum Op {
     /// Norm, router, experts and their sum in one: what it computes, `Experts::expand` says in the
     /// ops above.
     Experts(Experts),
+    /// `x = x * by`, then `cap * tanh(x / cap)` where there is a cap.
+    Scale { x: Buf, by: f32, cap: Option<f32> },
+    /// Convolution over the rows of each block.
+    BlockConv(BlockConv),
+    /// The same into the residual stream, and a norm.
+    ConvNorm(ConvNorm),
+    /// The best tokens of each row of logits, among those with ids below `vocab`, with their
+    /// log-probabilities among these; NaN where a logit is not a number.
+    Top { logits: Buf, vocab: usize, out: Candidates },
+    /// How well candidates follow each other.
+    Pairs(Pairs),
 }
 
 impl std::fmt::Display for Op {
@@ -253,6 +267,11 @@ impl std::fmt::Display for Op {
             Self::Route { .. } => "route",
             Self::Combine { .. } => "combine",
             Self::Experts(_) => "experts",
+            Self::Scale { .. } => "scale",
+            Self::BlockConv(_) => "block_conv",
+            Self::ConvNorm(_) => "conv_norm",
+            Self::Top { .. } => "top",
+            Self::Pairs(_) => "pairs",
         })
     }
 }

@@ -284,6 +284,65 @@ fn deltanet() {
 }
 
 #[test]
+fn convolutions_over_blocks() {
+    let committed = SequenceView { committed: 9, ..Default::default() };
+    let pass = Pass::new(&tree_and_chain(), &[], vec![committed, SequenceView::default()]);
+    for (taps, group) in [(2, 16), (4, 48)] {
+        let build = |vector: &mut NewVector<'_>, _: &mut NewMatrix<'_>| {
+            let mut random = Random(3);
+            let (base, weight) = (vector(&random.numbers(taps * 96)), vector(&random.numbers(96)));
+            let (plan, inputs, outputs) = plans::block_conv(base, weight, 96, taps, group);
+            let inputs = inputs.map(|buf| (buf, random.numbers(pass.rows() * plan.cols(buf))));
+            Case { plan: plan.into(), inputs: inputs.to_vec(), outputs: outputs.to_vec() }
+        };
+        check("block_conv", &build, &pass, 2e-6);
+    }
+}
+
+/// The checks that a device's ops for blocks are held to, at every level.
+#[test]
+fn blocks_of_a_drafter_as_on_a_device() {
+    for level in levels() {
+        for only in ["block_conv", "scale", "top"] {
+            let mut cpu = Cpu::new(level, 2, Activations::F32);
+            let checks = selftest::run(&mut cpu, only, |_| ()).expect("it runs");
+            assert!(!checks.is_empty());
+            let bad: Vec<_> = checks.iter().filter(|check| !check.holds()).collect();
+            assert!(bad.is_empty(), "{level:?}: {bad:?}");
+        }
+    }
+}
+
+/// A row of a block sees nothing of later rows, and a convolution that is the identity keeps bits.
+#[test]
+fn convolutions_look_back_only_and_may_do_nothing() {
+    let pass = Pass::new(&chain(8), &[], vec![SequenceView::default()]);
+    for level in levels() {
+        let mut cpu = Cpu::new(level, 2, Activations::F32);
+        let mut random = Random(8);
+        let numbers = random.numbers(8 * 64);
+        let mut bits = |base: Vec<f32>, numbers: &[f32], coefficients: Vec<f32>| -> Vec<u32> {
+            let (base, weight) = (cpu.vector(&base), cpu.vector(&[1.0; 64]));
+            let (plan, [rows, c, x], [out, ..]) =
+                plans::block_conv(base.expect("room"), weight.expect("room"), 64, 2, 16);
+            let inputs = [(rows, numbers.to_vec()), (c, coefficients), (x, vec![0.5; 8 * 64])];
+            let arena = run(&mut cpu, &plan.into(), &inputs, &pass);
+            arena.read(out).expect("a buffer").iter().map(|x| x.to_bits()).collect()
+        };
+        let (base, coefficients) = (random.numbers(128), random.numbers(8 * 16));
+        let before = bits(base.clone(), &numbers, coefficients.clone());
+        let mut later = numbers.clone();
+        later[5 * 64..].iter_mut().for_each(|x| *x = -3.0 * *x);
+        let after = bits(base, &later, coefficients);
+        assert_eq!(before[..5 * 64], after[..5 * 64], "{level:?}");
+        assert_ne!(before[5 * 64..6 * 64], after[5 * 64..6 * 64], "{level:?}");
+        let identity = [[1.0f32; 64], [0.0; 64]].concat();
+        let same = bits(identity, &numbers, vec![0.0; 8 * 16]);
+        assert_eq!(same, numbers.iter().map(|x| x.to_bits()).collect::<Vec<_>>(), "{level:?}");
+    }
+}
+
+#[test]
 fn nan_in_any_input_of_attention_reaches_the_output() {
     let shape = AttentionShape { heads: 2, kv_heads: 1, head_dim: 32, gated: true };
     let layout = KvLayout { kind: KvType::F16, layers: 2, heads: 1, head_dim: 32 };

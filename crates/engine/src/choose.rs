@@ -56,6 +56,13 @@ impl Choice {
         Self((0..drafters).map(Some).chain([None]).map(record).collect())
     }
 
+    /// A choice between so many ways of asking one drafter.
+    pub(crate) fn of_ways(ways: usize) -> Self {
+        let mut choice = Self::new(ways);
+        choice.0.retain(|record| record.who.is_some());
+        choice
+    }
+
     /// What is known at the beginning of a new text, which may be easier or harder to draft than
     /// those before it.
     pub(crate) fn for_new_text(&self) -> Self {

@@ -178,12 +178,12 @@ impl Engine {
         let kept = judged.iter().flatten().map(|judged| judged.kept).sum();
         let commit = self.commit_costs.get(kept).unwrap_or(0.0) / texts.len().max(1) as f64;
         let mut emit = |i: usize, judged: Judged| {
-            let Proposal { who, draft, seconds: draft_s, caught_up } = &proposals[i];
+            let Proposal { who, draft, seconds: draft_s, caught_up, .. } = &proposals[i];
             let Judged { verdict, kept, likelihoods, seconds: judge_s, .. } = judged;
             let seconds = (draft_s - caught_up + shares[i] + judge_s) / drift + commit;
             let text = &mut texts[i].0;
             for learned in [&mut text.learned, &mut self.learned] {
-                learned.add(*who, draft, &verdict.path, seconds);
+                learned.add(&proposals[i], &verdict.path, seconds);
             }
             let emitted = verdict.tokens[..kept].to_vec();
             text.tip = emitted.last().copied().unwrap_or(text.tip);

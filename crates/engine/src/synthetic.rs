@@ -3,7 +3,7 @@
 use crate::model::{self, Tensor, WeightSource};
 use checkpoint::{
     DrafterConfig, Rope, TargetConfig,
-    drafter::{DraftLayer, Extras},
+    drafter::{BlockConv, DraftLayer, Extras, Selector},
     target::{Attention, Ffn, Gdn, Mixer, Mtp, slots},
 };
 use formats::BlockType;
@@ -72,7 +72,8 @@ impl Weights {
 
     fn block_type(&self, name: &str, shape: &[usize]) -> BlockType {
         let cols = *shape.last().unwrap_or(&0);
-        let small = shape.len() < 2 || name.contains("conv1d") || name.contains("ffn_gate_inp");
+        let small = shape.len() < 2
+            || ["conv1d", "conv_base", "ffn_gate_inp"].iter().any(|part| name.contains(part));
         let block_type = match self.mix {
             _ if small => BlockType::F32,
             Mix::BF16 => BlockType::BF16,
@@ -106,6 +107,11 @@ impl WeightSource for Weights {
         let mut random = Random(self.seed_of(name));
         let bytes = if name.ends_with("norm.weight") {
             floats((0..len).map(|_| 1.0 + 0.1 * random.number()))
+        } else if name.ends_with("conv_base") {
+            // Near the identity: a row itself, and a little of the one before it.
+            let (taps, cols) = (shape[1], shape[2]);
+            let whole = |i: usize| if (i / cols).is_multiple_of(taps) { 1.0 } else { 0.0 };
+            floats((0..len).map(|i| whole(i) + 0.1 * random.number()))
         } else if name.ends_with("ssm_a") {
             floats((0..len).map(|_| -0.3 * random.number().exp()))
         } else {
@@ -256,35 +262,61 @@ pub fn qwen36_35b_a3b() -> TargetConfig {
     config(2048, 248_320, 40, [16, 2], [16, 32], ffn)
 }
 
-/// The drafter that is published for the target of that name, where there is one: four layers with
-/// a window of 2048 and a full one for 27B; five with a window of 4096 and a full one for 35B-A3B.
-pub fn drafter_for(name: &str) -> Option<DrafterConfig> {
-    let layer = |window| DraftLayer { window, causal: window.is_some() };
-    let drafter = |hidden, ffn, sliding: usize, window, taps: &[usize]| DrafterConfig {
-        hidden,
-        layers: [vec![layer(Some(window)); sliding], vec![layer(None)]].concat(),
+/// The drafters that are published for the target of that name. DFlash: four layers with a window
+/// of 2048 and a full one for 27B; five with a window of 4096 and a full one for 35B-A3B. DFlash 2:
+/// five or six layers that all slide and see the whole block.
+pub fn drafters_for(name: &str) -> Vec<DrafterConfig> {
+    let dflash = |hidden, ffn, sliding: usize, window, taps: &[usize]| {
+        let layer = |window| DraftLayer { window, causal: window.is_some() };
+        let layers = [vec![layer(Some(window)); sliding], vec![layer(None)]].concat();
+        DrafterConfig { hidden, ffn, taps: taps.to_vec(), layers, ..qwen_drafter() }
+    };
+    let dflash2 = |hidden, ffn, layers: usize, taps: &[usize]| DrafterConfig {
+        layers: vec![DraftLayer { window: Some(2048), causal: false }; layers],
+        block: 8,
+        explicit_causal: Some(false),
+        extras: Extras {
+            conv: Some(BlockConv { kernel: 2, group: 16 }),
+            selector: Some(Selector { rank: 256, top_k: 16, vocab: 248_320 }),
+            real_vocab: Some(248_077),
+            ..Extras::default()
+        },
+        ..dflash(hidden, ffn, 0, 2048, taps)
+    };
+    const OF_35B: [usize; 8] = [1, 6, 11, 16, 22, 27, 32, 37];
+    match name {
+        "qwen3.6-27b" => vec![dflash(5120, 17_408, 4, 2048, &[1, 16, 31, 46, 61])],
+        "qwen3.8-27b" => vec![dflash2(5120, 17_408, 5, &[5, 19, 33, 47, 61])],
+        "qwen3.6-35b-a3b" => {
+            vec![dflash(2048, 6144, 5, 4096, &OF_35B), dflash2(2048, 6144, 6, &OF_35B)]
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// What the published drafters have in common.
+fn qwen_drafter() -> DrafterConfig {
+    DrafterConfig {
+        hidden: 0,
+        layers: Vec::new(),
         q_heads: 32,
         kv_heads: 8,
         head_dim: 128,
-        ffn,
-        taps: taps.to_vec(),
+        ffn: 0,
+        taps: Vec::new(),
         block: 16,
+        trained_block: None,
         mask_token: 248_070,
         rope: Rope { theta: 1e7, scaling: None },
         norm_eps: 1e-6,
         context_length: None,
         explicit_causal: None,
         extras: Extras::default(),
-    };
-    match name {
-        "qwen3.6-27b" => Some(drafter(5120, 17_408, 4, 2048, &[1, 16, 31, 46, 61])),
-        "qwen3.6-35b-a3b" => Some(drafter(2048, 6144, 5, 4096, &[1, 6, 11, 16, 22, 27, 32, 37])),
-        _ => None,
     }
 }
 
 /// The shapes that have names.
-pub const NAMES: [&str; 7] = [
+pub const NAMES: [&str; 8] = [
     "tiny",
     "tiny-moe",
     "qwen3.5-0.8b",
@@ -292,11 +324,13 @@ pub const NAMES: [&str; 7] = [
     "qwen3.5-9b",
     "qwen3.6-27b",
     "qwen3.6-35b-a3b",
+    "qwen3.8-27b",
 ];
 
 /// The shape of that name.
 pub fn named(name: &str) -> Option<TargetConfig> {
-    let shapes = [tiny, tiny_moe, qwen35_0_8b, qwen35_4b, qwen35_9b, qwen36_27b, qwen36_35b_a3b];
+    let shapes: [fn() -> TargetConfig; NAMES.len()] =
+        [tiny, tiny_moe, qwen35_0_8b, qwen35_4b, qwen35_9b, qwen36_27b, qwen36_35b_a3b, qwen36_27b];
     NAMES.iter().zip(shapes).find(|(n, _)| **n == name).map(|(_, shape)| shape())
 }
 

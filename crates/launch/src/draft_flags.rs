@@ -26,9 +26,14 @@ pub struct DraftFlags {
     /// `none` for none
     #[arg(long, value_name = "YARN", value_parser = yarn)]
     draft_yarn: Option<YarnFlag>,
-    /// Rows of a block, the newest token included
+    /// Rows of a block, the newest token included. More than it was trained with may pay; `auto`
+    /// finds out
     #[arg(long, value_name = "ROWS")]
     draft_block: Option<usize>,
+    /// Whether the drafter's selector chooses among the best tokens of each position; false leaves
+    /// it out
+    #[arg(long, value_name = "BOOL")]
+    draft_selector: Option<bool>,
 }
 
 /// What `--draft-yarn` says: nothing inside for plain rotary.
@@ -46,6 +51,7 @@ impl DraftFlags {
             ("--draft-causal", self.draft_causal.is_some()),
             ("--draft-yarn", self.draft_yarn.is_some()),
             ("--draft-block", self.draft_block.is_some()),
+            ("--draft-selector", self.draft_selector.is_some()),
         ];
         given.iter().find(|(_, given)| *given).map(|(flag, _)| *flag)
     }
@@ -60,6 +66,7 @@ impl DraftFlags {
             causal: self.draft_causal,
             yarn: self.draft_yarn.map(|y| y.0),
             block: self.draft_block,
+            selector: self.draft_selector,
         }
     }
 }

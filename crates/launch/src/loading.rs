@@ -7,7 +7,7 @@ use engine::sampling::Sampling;
 use formats::gguf::Gguf;
 use std::collections::BTreeMap;
 use std::path::Path;
-use text::{ChatTemplate, Tokenizer, Vocabulary};
+use text::{ChatTemplate, Kind, Tokenizer, Vocabulary};
 
 /// A target with its drafter and its text side.
 pub struct Loaded {
@@ -89,11 +89,20 @@ pub(crate) fn load(
         }
         (Some(_), None) => None,
     };
+    if let Some(drafter) = &mut loaded.drafter {
+        drafter.config.extras.real_vocab = Some(real_tokens(&loaded.text.tokenizer));
+    }
     let warnings = loaded.drafter.iter().flat_map(|d| &d.report.warnings);
     for warning in loaded.target.report.warnings.iter().chain(warnings) {
         eprintln!("warning: {warning}");
     }
     Ok(loaded)
+}
+
+/// Ids below this are tokens; what follows are rows of the model that no token has.
+fn real_tokens(tokenizer: &Tokenizer) -> usize {
+    let is_token = |id: &usize| tokenizer.kind(*id as u32) != Kind::Unused;
+    (0..tokenizer.len()).rev().find(is_token).map_or(tokenizer.len(), |last| last + 1)
 }
 
 const NO_PAIR: &str = "this build has no embedded model: give `--model FILE`";

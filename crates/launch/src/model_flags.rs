@@ -7,7 +7,7 @@ use crate::draft_flags::DraftFlags;
 use crate::loading::{self, Loaded, TextSide, WeightSummary};
 use crate::watched::{self, Watched};
 use anyhow::{Result, bail};
-use checkpoint::{Drafter, TargetConfig};
+use checkpoint::{Drafter, DrafterConfig, TargetConfig};
 use clap::ValueEnum;
 use compute::cuda::{Cuda, Images};
 use compute::{Activations, Backend, Cpu, CpuLevel, Faults, Faulty, KvType};
@@ -348,13 +348,13 @@ impl ModelFlags {
     }
 
     fn spec_for(&self, loaded: &Loaded) -> Result<(Mode, Spec)> {
-        let trained = loaded.drafter.as_ref().map(|d| d.config.block);
-        self.spec(trained, loaded.target.config.mtp.is_some())
+        let drafter = loaded.drafter.as_ref().map(|drafter| &drafter.config);
+        self.spec(drafter, loaded.target.config.mtp.is_some())
     }
 
-    /// How to propose, with a drafter trained for blocks of `trained` rows and perhaps a next-token
-    /// block at hand.
-    fn spec(&self, trained: Option<usize>, mtp: bool) -> Result<(Mode, Spec)> {
+    /// How to propose, with a drafter and a next-token block where there are some.
+    fn spec(&self, drafter: Option<&DrafterConfig>, mtp: bool) -> Result<(Mode, Spec)> {
+        let trained = drafter.map(|config| config.block);
         let mode = self.spec.unwrap_or(Mode::Auto);
         let block = match (self.block.map(usize::from), trained) {
             (Some(block), Some(trained)) if block > trained => {
@@ -365,6 +365,9 @@ impl ModelFlags {
             (block, trained) => block.or(trained).unwrap_or(2),
         };
         let budget = |default: usize| self.budget.map_or(default, usize::from);
+        // The newest token's row proposes too in some drafters.
+        let from_anchor = drafter.is_some_and(|config| config.extras.sample_from_anchor);
+        let longest = block - usize::from(!from_anchor);
         let spec = match mode {
             Mode::Chain | Mode::Tree if trained.is_none() => {
                 bail!("`--spec {}` needs a drafter: give `--draft FILE`", mode.name())
@@ -373,15 +376,15 @@ impl ModelFlags {
             Mode::Mtp if budget(3) > 7 => {
                 bail!("`--budget {}`: MTP goes 1 to 7 tokens deep", budget(3))
             }
-            Mode::Chain if budget(1) >= block => {
+            Mode::Chain if budget(1) > longest => {
                 bail!(
-                    "`--budget {}`: a chain over a block of {block} rows has at most {} tokens",
-                    budget(1),
-                    block - 1
+                    "`--budget {}`: a chain over a block of {block} rows has at most {longest} \
+                     tokens",
+                    budget(1)
                 )
             }
             Mode::Off => Spec::Off,
-            Mode::Chain => Spec::Chain { block, budget: budget(block - 1) },
+            Mode::Chain => Spec::Chain { block, budget: budget(longest) },
             Mode::Tree => Spec::Tree { block, budget: budget(22) },
             Mode::Mtp => Spec::Mtp { depth: budget(3) },
             Mode::Lookup => Spec::Lookup { budget: budget(15) },

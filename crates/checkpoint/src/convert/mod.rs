@@ -8,6 +8,7 @@ mod tokenizer;
 
 pub use tokenizer::from_target as tokenizer_of;
 
+use crate::drafter::{Kind, Scales};
 use crate::{Drafter, DrafterConfig, Error, Weight};
 use formats::gguf::{Entries, Header, Overwrite, Writer};
 use formats::{BlockType, TensorInfo, blocks, quantize};
@@ -28,8 +29,8 @@ pub enum Mix {
     F16,
     Bf16,
     Q8_0,
-    /// Q4_K, with Q6_K where llama.cpp's mix spends more bits and `fc` at 8 bits, because
-    /// acceptance hangs on it.
+    /// Q4_K, with Q6_K where llama.cpp's mix spends more bits; `fc` and the convolutions' projections
+    /// at 8 bits, because acceptance hangs on them.
     Q4KM,
 }
 
@@ -41,12 +42,16 @@ impl Mix {
     /// The type a tensor is written in. A row that is not whole blocks falls back to 8 bits, then
     /// to F16.
     fn type_of(self, weight: &Weight, layers: usize) -> BlockType {
-        let [_, row] = weight.shape[..] else { return BlockType::F32 };
+        // Norms, base kernels and the one row of a confidence head are too small to save on.
+        let [rows, row] = weight.shape[..] else { return BlockType::F32 };
+        if rows == 1 {
+            return BlockType::F32;
+        }
         let wanted = match self {
             Self::F16 => BlockType::F16,
             Self::Bf16 => BlockType::BF16,
             Self::Q8_0 => BlockType::Q8_0,
-            Self::Q4KM if weight.name == "fc.weight" => BlockType::Q8_0,
+            Self::Q4KM if is_sensitive(&weight.name) => BlockType::Q8_0,
             Self::Q4KM if more_bits(&weight.name, layers) => BlockType::Q6_K,
             Self::Q4KM => BlockType::Q4_K,
         };
@@ -81,6 +86,11 @@ impl fmt::Display for Mix {
             Self::NAMES.iter().find(|(_, mix)| mix == self).expect("every mix has a name");
         f.write_str(name)
     }
+}
+
+/// Weights that every row of a block goes through before anything can make up for their error.
+fn is_sensitive(name: &str) -> bool {
+    name == "fc.weight" || name.ends_with("_conv_proj.weight")
 }
 
 /// Value and down projections of the outer eighths and of every third layer between, as in
@@ -205,11 +215,44 @@ fn describe(entries: &mut Entries, drafter: &Drafter, name: &str, parameters: us
     // Upstream counts from 1.
     let taps: Vec<i32> = config.taps.iter().map(|&tap| tap as i32 + 1).collect();
     entries.i32s("dflash.target_layers", &taps);
+    describe_extras(entries, config);
     // One window serves all sliding layers: the reader has no other.
     if let Some(window) = config.layers.iter().find_map(|l| l.window) {
         entries.u32("dflash.attention.sliding_window", window as u32);
         let sliding: Vec<bool> = config.layers.iter().map(|l| l.window.is_some()).collect();
         entries.bools("dflash.attention.sliding_window_pattern", &sliding);
+    }
+}
+
+/// What a drafter has beyond the first generation. Upstream reads DSpark's ranks off its tensors.
+fn describe_extras(entries: &mut Entries, config: &DrafterConfig) {
+    let extras = &config.extras;
+    if let Some(conv) = extras.conv {
+        entries.u32("dflash.conv_kernel_size", conv.kernel as u32);
+        entries.u32("dflash.conv_group_size", conv.group as u32);
+    }
+    if let Some(selector) = extras.selector {
+        entries.u32("dflash.selector_rank", selector.rank as u32);
+        entries.u32("dflash.selector_top_k", selector.top_k as u32);
+    }
+    if extras.markov.is_some() {
+        entries.bool("dflash.sample_from_anchor", extras.sample_from_anchor);
+    }
+    let neutral = Scales::default();
+    if extras.scales.embedding != neutral.embedding {
+        entries.f32("dflash.embedding_scale", extras.scales.embedding);
+    }
+    if extras.scales.logits != neutral.logits {
+        entries.f32("dflash.logit_scale", extras.scales.logits);
+    }
+    if let Some(cap) = extras.scales.softcap {
+        entries.f32("dflash.final_logit_softcapping", cap);
+    }
+    // A switch by which upstream gives all rows of a block one image-aware position; the whole head
+    // is rotated with it and without it.
+    if extras.kind() == Kind::Dflash2 {
+        let sections = [config.head_dim as i32 / 2, 0, 0, 0];
+        entries.i32s("dflash.rope.dimension_sections", &sections);
     }
 }
 

@@ -1,6 +1,6 @@
 //! What a file says about its drafter, key by key, before shapes and flags are heard.
 
-use super::Dialect;
+use super::{Dialect, Kind};
 use crate::report::Claim;
 use crate::rope::Yarn;
 
@@ -40,7 +40,26 @@ pub(super) struct Claims {
     /// Layers of the target it was trained for.
     pub(super) target_layers: Option<Claim<usize>>,
     pub(super) vocab: Option<Claim<usize>>,
+    pub(super) extras: ExtraClaims,
     pub(super) warnings: Vec<String>,
+}
+
+/// What a file says of parts beyond the first generation's. A count of 0 is none.
+#[derive(Clone, Debug, Default)]
+pub(super) struct ExtraClaims {
+    /// The family that the architecture's name promises, where it is not the first generation.
+    pub(super) named: Option<Claim<Kind>>,
+    pub(super) conv_kernel: Option<Claim<usize>>,
+    pub(super) conv_group: Option<Claim<usize>>,
+    pub(super) selector_rank: Option<Claim<usize>>,
+    pub(super) selector_top_k: Option<Claim<usize>>,
+    pub(super) markov_rank: Option<Claim<usize>>,
+    pub(super) confidence: Option<Claim<bool>>,
+    pub(super) confidence_with_markov: Option<Claim<bool>>,
+    pub(super) sample_from_anchor: Option<Claim<bool>>,
+    pub(super) embedding_scale: Option<Claim<f32>>,
+    pub(super) logit_scale: Option<Claim<f32>>,
+    pub(super) softcap: Option<Claim<f32>>,
 }
 
 impl Claims {
@@ -72,6 +91,7 @@ impl Claims {
             causal: None,
             target_layers: None,
             vocab: None,
+            extras: ExtraClaims::default(),
             warnings: Vec::new(),
         }
     }

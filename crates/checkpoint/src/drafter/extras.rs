@@ -27,8 +27,9 @@ pub struct Extras {
     #[serde(flatten)]
     pub scales: Scales,
     /// Ids from here on are padding of the target's embedding and head: they may stand in a block
-    /// (a mask token does), and are never proposed. Nothing where no file says how many are real.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// (a mask token does), and are never proposed. Drafters do not say how many are real; whoever
+    /// has the tokenizer fills it in.
+    #[serde(skip)]
     pub real_vocab: Option<usize>,
 }
 

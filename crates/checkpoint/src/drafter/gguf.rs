@@ -1,6 +1,7 @@
-//! Claims of the three GGUF dialects. Keys stand under `{arch}.` or `{arch}.dflash.`.
+//! Claims of the GGUF dialects. Keys stand under `{arch}.`, `{arch}.dflash.` or
+//! `{arch}.dflash.dflash2.`.
 
-use super::claims::{Claims, TOKENIZER_MASK};
+use super::claims::{Claims, ExtraClaims, TOKENIZER_MASK};
 use super::{Dialect, hf};
 use crate::report::Claim;
 use crate::rope::scaling_from_gguf;
@@ -12,9 +13,11 @@ pub(super) fn claims(gguf: &Gguf, beside: Option<&Json>) -> Result<Claims, Error
     let dialect = match arch.as_str() {
         "dflash" => Dialect::Upstream,
         "dflash-draft" => Dialect::Spiritbuun,
+        _ if arch.starts_with("jetspec") => Dialect::Jetspec,
         _ => Dialect::Lucebox,
     };
-    let keys = Keys { gguf, arch: &arch };
+    // JetSpec's keys stand under the family's name, not under the architecture's.
+    let keys = Keys { gguf, arch: if dialect == Dialect::Jetspec { "jetspec" } else { &arch } };
     let mut claims = Claims::silent(dialect);
     claims.hidden = keys.find("embedding_length", Gguf::integer)?;
     claims.layers = keys.find("block_count", Gguf::integer)?;
@@ -39,22 +42,17 @@ pub(super) fn claims(gguf: &Gguf, beside: Option<&Json>) -> Result<Claims, Error
         _ => {}
     }
     claims.theta = keys.find("rope.freq_base", Gguf::float)?;
-    claims.scaling = scaling_from_gguf(gguf, &format!("{arch}."))?;
+    claims.scaling = scaling_from_gguf(gguf, &format!("{}.", keys.arch))?;
     claims.norm_eps = keys.find("attention.layer_norm_rms_epsilon", Gguf::float)?;
     claims.context_length = keys.find("context_length", Gguf::integer)?;
     claims.vocab = keys.find("vocab_size", Gguf::integer)?;
+    claims.target_layers = keys.find("num_target_layers", Gguf::integer)?;
     claims.causal = keys.find("attention.causal", Gguf::bool)?;
-    keys.windows(&mut claims, beside)?;
-    for (name, neutral) in
-        [("logit_scale", 1.0), ("final_logit_softcapping", 0.0), ("embedding_scale", 1.0)]
-    {
-        if let Some(scale) =
-            keys.find(name, Gguf::float)?.filter(|s| s.value != neutral && s.value != 0.0)
-        {
-            let what = format!("a drafter with a `{name}` of {}", scale.value);
-            return Err(Error::Unsupported { what, from: scale.from });
-        }
+    if claims.causal.is_none() {
+        claims.causal = keys.find("causal_head", Gguf::bool)?;
     }
+    keys.windows(&mut claims, beside)?;
+    claims.extras = keys.extras()?;
     claims.arch = arch;
     Ok(claims)
 }
@@ -70,12 +68,35 @@ impl<'a> Keys<'a> {
         name: &str,
         read: impl Fn(&'a Gguf, &str) -> Result<Option<T>, GgufError>,
     ) -> Result<Option<Claim<T>>, Error> {
-        for key in [format!("{}.dflash.{name}", self.arch), format!("{}.{name}", self.arch)] {
+        for under in ["dflash.dflash2.", "dflash.", ""] {
+            let key = format!("{}.{under}{name}", self.arch);
             if let Some(value) = read(self.gguf, &key)? {
                 return Ok(Some(Claim::key(value, &key)));
             }
         }
         Ok(None)
+    }
+
+    fn extras(&self) -> Result<ExtraClaims, Error> {
+        let count = |name: &str| self.find(name, Gguf::integer);
+        // Upstream writes 0 for a factor that is not there.
+        let factor = |name: &str| -> Result<_, Error> {
+            Ok(self.find(name, Gguf::float)?.filter(|f| f.value != 0.0))
+        };
+        Ok(ExtraClaims {
+            named: None,
+            conv_kernel: count("conv_kernel_size")?,
+            conv_group: count("conv_group_size")?,
+            selector_rank: count("selector_rank")?,
+            selector_top_k: count("selector_top_k")?,
+            markov_rank: count("markov_rank")?,
+            confidence: None,
+            confidence_with_markov: None,
+            sample_from_anchor: self.find("sample_from_anchor", Gguf::bool)?,
+            embedding_scale: factor("embedding_scale")?,
+            logit_scale: factor("logit_scale")?,
+            softcap: factor("final_logit_softcapping")?,
+        })
     }
 
     /// `target_layers` counts from 1 (the layer whose input is read), `target_layer_ids` from 0.
@@ -91,15 +112,18 @@ impl<'a> Keys<'a> {
     }
 
     fn windows(&self, claims: &mut Claims, beside: Option<&Json>) -> Result<(), Error> {
-        claims.window =
-            self.find("attention.sliding_window", Gguf::integer)?.filter(|w| w.value > 0);
+        claims.window = self.find("attention.sliding_window", Gguf::integer)?;
+        if claims.window.is_none() {
+            claims.window = self.find("swa_window_size", Gguf::integer)?;
+        }
+        claims.window = claims.window.take().filter(|w| w.value > 0);
         claims.sliding = self.find("attention.sliding_window_pattern", Gguf::bools)?;
         if claims.window.is_some() || claims.sliding.is_some() {
             return Ok(());
         }
         match claims.dialect {
             // Their converters write the keys whenever the source has windows.
-            Dialect::Upstream | Dialect::Spiritbuun => {
+            Dialect::Upstream | Dialect::Spiritbuun | Dialect::Jetspec => {
                 let key = format!("{}.attention.sliding_window", self.arch);
                 claims.silence_is_full =
                     Some(format!("no `{key}`, which this dialect writes where there is one"));

@@ -1,8 +1,8 @@
 //! Claims of a `config.json`: the flat form of April 2026, the nested one of June, and speculators'
 //! names.
 
-use super::Dialect;
-use super::claims::Claims;
+use super::claims::{Claims, ExtraClaims};
+use super::{Dialect, Kind};
 use crate::report::Claim;
 use crate::rope;
 use crate::{Error, Json};
@@ -23,11 +23,11 @@ pub(super) fn claims(config: Option<&Json>) -> Result<Claims, Error> {
     claims.head_dim = keys.first(&["head_dim"], Json::integer)?;
     claims.taps = keys.taps()?;
     claims.block = keys.agreed(
-        &["dflash_config.block_size", "block_size"],
+        &["dflash_config.block_size", "block_size", "dspark_config.block_size"],
         "block size",
         &mut claims.warnings,
     )?;
-    let mask = ["dflash_config.mask_token_id", "mask_token_id"];
+    let mask = ["dflash_config.mask_token_id", "mask_token_id", "dspark_config.mask_token_id"];
     claims.mask_token = keys.agreed(&mask, "mask token", &mut claims.warnings)?;
     let rope = rope::from_hf(config)?;
     if let (Some(theta), Some(other)) = (&rope.theta, &rope.other_theta) {
@@ -43,8 +43,9 @@ pub(super) fn claims(config: Option<&Json>) -> Result<Claims, Error> {
     claims.vocab = keys.first(&["vocab_size"], Json::integer)?;
     claims.target_layers =
         keys.first(&["num_target_layers", "dflash_config.num_target_layers"], Json::integer)?;
-    claims.causal = keys.first(&["is_causal", "dflash_config.causal"], Json::bool)?;
+    claims.causal = keys.causal()?;
     keys.windows(&mut claims)?;
+    claims.extras = keys.extras()?;
     Ok(claims)
 }
 
@@ -57,11 +58,14 @@ fn refuse_unsupported(config: &Json) -> Result<(), Error> {
     if config.bool("attention_bias")? == Some(true) {
         return refuse("attention with biases".into(), "attention_bias");
     }
-    for key in
-        ["sample_from_anchor", "dflash_config.sample_from_anchor", "sliding_window_non_causal"]
-    {
-        if config.bool(key)? == Some(true) {
-            return refuse(format!("a drafter with `{key}`"), key);
+    for key in ["num_experts", "n_routed_experts", "num_local_experts"] {
+        if let Some(count) = config.integer(key)?.filter(|&n| n > 1) {
+            return refuse(format!("a drafter with {count} experts"), key);
+        }
+    }
+    for key in ["markov_head_type", "dflash_config.markov_head_type"] {
+        if let Some(kind) = config.string(key)?.filter(|&k| k != "vanilla") {
+            return refuse(format!("a DSpark drafter with a `{kind}` Markov head"), key);
         }
     }
     for key in ["partial_rotary_factor", "rope_parameters.partial_rotary_factor"] {
@@ -122,8 +126,73 @@ impl<'a> Keys<'a> {
         Ok(first)
     }
 
+    /// The whole drafter's causality: the top level's word, then the nested one, then JetSpec's and
+    /// speculators' names for it.
+    fn causal(&self) -> Result<Option<Claim<bool>>, Error> {
+        let keys = ["is_causal", "dflash_config.causal", "dflash_config.causal_head"];
+        if let Some(said) = self.first(&keys, Json::bool)? {
+            return Ok(Some(said));
+        }
+        // It speaks of sliding layers, and full ones are not causal by the rule.
+        let key = "sliding_window_non_causal";
+        Ok(match (self.config.bool(key)?, self.config.string("speculators_model_type")?) {
+            (Some(true), _) => Some(Claim::key(false, key)),
+            (None, Some("dflash2")) => {
+                Some(Claim::new(false, format!("no `{key}`, which speculators take as true")))
+            }
+            _ => None,
+        })
+    }
+
+    fn extras(&self) -> Result<ExtraClaims, Error> {
+        let nested = |name: &str| {
+            ["dflash_config.", "dspark_config.", ""].map(|under| format!("{under}{name}"))
+        };
+        let count = |name: &str| {
+            let keys = nested(name);
+            self.first(&keys.each_ref().map(String::as_str), Json::integer)
+        };
+        let bool = |name: &str| {
+            let keys = nested(name);
+            self.first(&keys.each_ref().map(String::as_str), Json::bool)
+        };
+        let float = |name: &str| {
+            let keys = nested(name);
+            self.first(&keys.each_ref().map(String::as_str), Json::float)
+        };
+        let names = self.config.strings("architectures")?.unwrap_or_default();
+        let by_name = [("DFlash2", Kind::Dflash2), ("DSpark", Kind::Dspark)];
+        let named = names.iter().find_map(|name| {
+            let (_, kind) = by_name.iter().find(|(part, _)| name.contains(part))?;
+            Some(Claim::new(*kind, format!("architecture `{name}`")))
+        });
+        let mut sample_from_anchor = bool("sample_from_anchor")?;
+        if sample_from_anchor.is_none() && self.config.get("speculators_model_type").is_some() {
+            let from = "no `sample_from_anchor`, which speculators take as false";
+            sample_from_anchor = Some(Claim::new(false, from));
+        }
+        Ok(ExtraClaims {
+            named,
+            conv_kernel: count("conv_kernel_size")?,
+            conv_group: count("conv_group_size")?,
+            selector_rank: count("selector_rank")?,
+            selector_top_k: count("selector_top_k")?,
+            markov_rank: count("markov_rank")?,
+            confidence: bool("enable_confidence_head")?,
+            confidence_with_markov: bool("confidence_head_with_markov")?,
+            sample_from_anchor,
+            embedding_scale: float("input_embedding_scale")?,
+            logit_scale: float("output_multiplier")?,
+            softcap: float("final_logit_softcapping")?,
+        })
+    }
+
     fn taps(&self) -> Result<Option<Claim<Vec<i64>>>, Error> {
-        let ids = ["dflash_config.target_layer_ids", "target_layer_ids"];
+        let ids = [
+            "dflash_config.target_layer_ids",
+            "target_layer_ids",
+            "dspark_config.target_layer_ids",
+        ];
         if let Some(taps) = self.first(&ids, Json::integers)? {
             return Ok(Some(taps));
         }
@@ -159,8 +228,13 @@ impl<'a> Keys<'a> {
         };
         // A window that is switched off is no window.
         let off = config.bool("use_sliding_window")? == Some(false);
-        let window =
-            self.first(&["sliding_window", "dflash_config.sliding_window"], Json::integer)?;
+        let keys = [
+            "sliding_window",
+            "dflash_config.sliding_window",
+            "swa_window_size",
+            "dflash_config.swa_window_size",
+        ];
+        let window = self.first(&keys, Json::integer)?;
         claims.window = window.filter(|w| !off && w.value > 0);
         if claims.sliding.is_none() && claims.window.is_none() {
             claims.silence_is_full = Some("no `layer_types` and no `sliding_window` in use".into());

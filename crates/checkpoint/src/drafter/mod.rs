@@ -1,6 +1,6 @@
-//! The drafter: a DFlash block-diffusion model, from three GGUF dialects, a Hugging Face folder of
-//! either generation, or a bare safetensors file. Its dimensions come from its own tensors, never
-//! from the target.
+//! The drafter: a DFlash block-diffusion model of either generation or a near relative (DSpark,
+//! JetSpec), from the GGUF dialects there are, a Hugging Face folder, or a bare safetensors file.
+//! Its dimensions come from its own tensors, never from the target.
 
 mod claims;
 mod extras;
@@ -8,13 +8,14 @@ mod gguf;
 mod hf;
 mod pairing;
 mod resolve;
+mod settle;
 mod slots;
 mod variants;
 
 use crate::report::Report;
 use crate::rope::{Rope, Yarn};
 use crate::weights::Weights;
-use crate::{Error, Source, TargetConfig};
+use crate::{Error, MtpBlock, Source, TargetConfig};
 use serde::Serialize;
 use std::path::Path;
 
@@ -41,6 +42,9 @@ pub struct DrafterConfig {
     pub taps: Vec<usize>,
     /// Rows of a block pass: the anchor and the masks.
     pub block: usize,
+    /// Rows it was trained with, where a flag asks for more.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trained_block: Option<usize>,
     /// The token that stands for "to be filled in".
     pub mask_token: u32,
     /// Rotary settings, over the whole head.
@@ -108,6 +112,9 @@ pub struct Overrides {
     pub yarn: Option<Option<Yarn>>,
     /// `--draft-block`
     pub block: Option<usize>,
+    /// `--draft-selector`: false leaves a selector that is there out, so that drafts are chosen by
+    /// their logits alone.
+    pub selector: Option<bool>,
 }
 
 /// Which layers of a drafter are causal inside the block.
@@ -133,6 +140,9 @@ pub enum Dialect {
     /// `qwen35-dflash-draft`, lucebox's.
     #[serde(rename = "lucebox GGUF (`*-dflash-draft`)")]
     Lucebox,
+    /// `jetspec_qwen3_draft_head`: DFlash's first generation with causal blocks.
+    #[serde(rename = "JetSpec GGUF (`jetspec_*`)")]
+    Jetspec,
     /// `config.json` with everything at the top level but the taps and the mask, as of April 2026,
     /// or with block size in `dflash_config` and theta in `rope_parameters`, as of June 2026.
     #[serde(rename = "Hugging Face")]
@@ -173,9 +183,21 @@ impl Drafter {
         overrides: &Overrides,
         target: Option<&TargetConfig>,
     ) -> Result<Self, Error> {
-        let source = Source::open(path)?;
+        Self::of(Source::open(path)?, overrides, target)
+    }
+
+    /// Reads a drafter out of an open source that must hold one.
+    pub fn of(
+        source: Source,
+        overrides: &Overrides,
+        target: Option<&TargetConfig>,
+    ) -> Result<Self, Error> {
         if !is_drafter(&source)? {
-            return Err(Error::Kind { wanted: "drafter", found: "target" });
+            let found = match MtpBlock::is_in(&source) {
+                true => "a target's MTP block",
+                false => "a target",
+            };
+            return Err(Error::Kind { wanted: "a drafter", found });
         }
         Self::read(source, overrides, target)
     }
@@ -195,13 +217,24 @@ impl Drafter {
         let mut report = Report::default();
         let config = resolve::resolve(&claims, source.tensors(), overrides, target, &mut report)?;
         pairing::check(&config, &claims, overrides, target, &mut report)?;
+        let vocab = target.map(|t| t.vocab).or(claims.vocab.as_ref().map(|claim| claim.value));
+        slots::check_borrowed(source.tensors(), vocab, config.hidden)?;
         let origin = Origin::of(&source)?;
         let tensors = match source {
             Source::Gguf { gguf, .. } => gguf.into_tensors(),
             Source::Safetensors { tensors, .. } => tensors,
         };
         let slots = slots::named_for(&config, &tensors);
-        let (weights, _) = Weights::find(tensors, slots, |_| false)?;
+        // Some exports carry copies of what a drafter borrows from the target.
+        let (weights, skipped) = Weights::find(tensors, slots, slots::is_borrowed)?;
+        for name in &skipped {
+            report.warn(format!("the drafter carries a copy of `{name}`; the target's is used"));
+        }
+        report.skipped = skipped;
+        let mut config = config;
+        if overrides.selector == Some(false) {
+            config.extras.selector = None;
+        }
         Ok(Self { config, dialect, weights, report, origin })
     }
 }
@@ -226,14 +259,14 @@ pub fn is_drafter(source: &Source) -> Result<bool, Error> {
         Source::Gguf { gguf, .. } => {
             let arch = gguf.string("general.architecture")?.unwrap_or_default();
             match arch {
-                "qwen35" | "qwen35moe" => Ok(false),
+                "qwen35" | "qwen35moe" | "qwen35_mtp" | "qwen35moe_mtp" => Ok(false),
                 "dflash" => Ok(true),
                 _ if arch.ends_with("dflash-draft") => Ok(true),
-                _ if arch.starts_with("jetspec") => Err(Error::Variant {
-                    variant: "JetSpec",
-                    sign: format!("architecture `{arch}`"),
-                }),
-                _ => Err(Error::Architecture(arch.to_owned())),
+                _ if arch.starts_with("jetspec") => Ok(true),
+                _ => {
+                    Err(variants::named(arch)
+                        .unwrap_or_else(|| Error::Architecture(arch.to_owned())))
+                }
             }
         }
         Source::Safetensors { config, tensors } => {
@@ -242,14 +275,17 @@ pub fn is_drafter(source: &Source) -> Result<bool, Error> {
                 None => Vec::new(),
             };
             let name = names.first().copied().unwrap_or_default();
-            if name.starts_with("Qwen3_5") {
+            if name.starts_with("Qwen3_5") || MtpBlock::is_in(source) {
                 return Ok(false);
             }
             let has_fc = slots::FC_NAMES.iter().any(|fc| tensors.get(fc).is_some());
             match name {
                 _ if has_fc || name.contains("DFlash") || name.contains("DSpark") => Ok(true),
                 "" => Err(Error::NoArchitecture),
-                _ => Err(Error::Architecture(name.to_owned())),
+                _ => {
+                    Err(variants::named(name)
+                        .unwrap_or_else(|| Error::Architecture(name.to_owned())))
+                }
             }
         }
     }

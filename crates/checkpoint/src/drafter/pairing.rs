@@ -49,6 +49,13 @@ pub(super) fn check(
             expected: format!("a row of the target's embedding, below {},", target.vocab),
         });
     }
+    let extras = &config.extras;
+    let codebook = extras.selector.map(|s| ("selector", s.vocab));
+    let codebook = codebook.or(extras.markov.map(|m| ("Markov head", m.vocab)));
+    if let Some((part, rows)) = codebook.filter(|(_, rows)| *rows != target.vocab) {
+        let first = format!("rows of the drafter's {part}");
+        return Err(Error::disagree("vocabulary", rows, first, target.vocab, "the target"));
+    }
     if let Some(claim) = trained_for.filter(|c| c.value != target.layers.len()) {
         let what = "the target's layer count";
         return Err(Error::disagree(

@@ -3,7 +3,8 @@
 //! right.
 
 use super::claims::Claims;
-use super::slots::aliases;
+use super::settle::settle;
+use super::slots;
 use super::{Causality, Dialect, DraftLayer, DrafterConfig, Extras, Overrides};
 use crate::error::Need;
 use crate::report::{Claim, Report};
@@ -34,6 +35,7 @@ pub(super) fn resolve(
         let (value, from) = (block.value.to_string(), block.from);
         return Err(Error::Invalid { what: "block size", value, from, expected });
     }
+    let trained_block = trained_block(claims, block.value, report);
     report.note("block", &block.value, block.from);
     let mask_token = u32::try_from(mask.value).map_err(|_| Error::Invalid {
         what: "mask token",
@@ -52,7 +54,8 @@ pub(super) fn resolve(
     check_known_mistake(claims, overrides, &theta)?;
     report.note("rope_theta", &rope.theta, theta.from);
     report.note("rope_scaling", &rope.scaling, scaling.from);
-    let (explicit_causal, layers) = settle_layers(claims, overrides, windows, report);
+    let extras = settle(claims, tensors, shape.hidden, block.value, report)?;
+    let (explicit_causal, layers) = settle_layers(claims, overrides, windows, &extras, report);
     let norm_eps = settle_eps(claims, report)?;
     let context_length = match &claims.context_length {
         Some(claim) => {
@@ -70,13 +73,25 @@ pub(super) fn resolve(
         ffn: shape.ffn,
         taps,
         block: block.value,
+        trained_block,
         mask_token,
         rope,
         norm_eps,
         context_length,
         explicit_causal,
-        extras: Extras::default(),
+        extras,
     })
+}
+
+/// Rows that the file says a block has, where a flag asks for more; that draws a warning.
+fn trained_block(claims: &Claims, block: usize, report: &mut Report) -> Option<usize> {
+    let said = claims.block.as_ref().filter(|said| said.value < block)?;
+    report.warnings.push(format!(
+        "blocks of {block} rows by `--draft-block`, but {} by {}: the drafter never saw the rows \
+         beyond; `--spec auto` finds out whether they pay",
+        said.value, said.from
+    ));
+    Some(said.value)
 }
 
 /// What has to be said by a flag or the file, because no tensor shows it.
@@ -192,8 +207,7 @@ struct Dimensions {
 impl Dimensions {
     fn read(tensors: &Tensors) -> Result<Self, Error> {
         let find = |name: &str| {
-            let found = aliases(name).iter().find_map(|alias| tensors.get(alias));
-            found.ok_or_else(|| Error::MissingTensor(name.to_owned()))
+            slots::find(tensors, name).ok_or_else(|| Error::MissingTensor(name.to_owned()))
         };
         let matrix = |name: &str| -> Result<(usize, usize, &TensorInfo), Error> {
             let tensor = find(name)?;
@@ -386,19 +400,27 @@ fn windows(
 }
 
 /// Causality: a flag, else what the file says for all layers, else the rule that sliding layers are
-/// causal inside the block and full layers are not.
+/// causal inside the block and full layers are not. A selector in a file that may be silent says
+/// that none is.
 fn settle_layers(
     claims: &Claims,
     overrides: &Overrides,
     windows: Claim<Vec<Option<usize>>>,
+    extras: &Extras,
     report: &mut Report,
 ) -> (Option<bool>, Vec<DraftLayer>) {
     let flag = |value: bool| Some(Claim::key(value, "--draft-causal"));
+    // A Hugging Face configuration has a key for it; converters leave it out or never had one.
+    let by_selector = || {
+        let silent = extras.selector.is_some() && claims.dialect != Dialect::HuggingFace;
+        let from = "its selector, as no key says it: no published DFlash 2 drafter is causal";
+        silent.then(|| Claim::new(false, from))
+    };
     let causal = match overrides.causal {
         Some(Causality::Everywhere) => flag(true),
         Some(Causality::Nowhere) => flag(false),
         Some(Causality::Sliding) => None,
-        None => claims.causal.clone(),
+        None => claims.causal.clone().or_else(by_selector),
     };
     let explicit = causal.as_ref().map(|c| c.value);
     let layers: Vec<DraftLayer> = windows

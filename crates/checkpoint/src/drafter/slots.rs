@@ -1,12 +1,47 @@
 //! The tensors a drafter is made of, and the names they go by.
 
 use super::DrafterConfig;
+use crate::Error;
 use crate::weights::{Place, Slot};
-use formats::Tensors;
+use formats::{TensorInfo, Tensors};
 
 /// The names of the projection that joins the taps, which every dialect has.
-pub(super) const FC_NAMES: [&str; 4] =
-    ["fc.weight", "dflash_fc.weight", "dflash.fc.weight", "model.fc.weight"];
+pub(super) const FC_NAMES: [&str; 5] =
+    ["fc.weight", "dflash_fc.weight", "dflash.fc.weight", "model.fc.weight", "draft.fc.weight"];
+
+/// What Hugging Face's names start with: nothing, some exporters' word, JetSpec's in GGUF.
+const PREFIXES: [&str; 3] = ["", "model.", "draft."];
+
+/// The embedding and the head that a drafter borrows from its target, under all their names.
+const BORROWED: [&str; 6] = [
+    "embed_tokens.weight",
+    "model.embed_tokens.weight",
+    "token_embd.weight",
+    "lm_head.weight",
+    "model.lm_head.weight",
+    "output.weight",
+];
+
+/// A copy that is of another size than the target's is no copy: a drafter with words of its own.
+pub(super) fn check_borrowed(
+    tensors: &Tensors,
+    vocab: Option<usize>,
+    hidden: usize,
+) -> Result<(), Error> {
+    let Some(vocab) = vocab else { return Ok(()) };
+    for tensor in BORROWED.iter().filter_map(|name| tensors.get(name)) {
+        if tensor.shape != [vocab, hidden] {
+            let (tensor, found) = (tensor.name.clone(), tensor.shape.clone());
+            return Err(Error::Shape { tensor, found, expected: vec![vocab, hidden] });
+        }
+    }
+    Ok(())
+}
+
+/// Whether a tensor is a copy of what the target has.
+pub(super) fn is_borrowed(name: &str) -> bool {
+    BORROWED.contains(&name)
+}
 
 const LAYER: [(&str, &str); 11] = [
     ("attn_norm", "input_layernorm"),
@@ -99,8 +134,11 @@ pub(super) fn aliases(name: &str) -> Vec<String> {
             "dflash.hidden_norm.weight",
             "hidden_norm.weight",
             "model.hidden_norm.weight",
+            "draft.hidden_norm.weight",
         ],
-        "output_norm.weight" => &["output_norm.weight", "norm.weight", "model.norm.weight"],
+        "output_norm.weight" => {
+            &["output_norm.weight", "norm.weight", "model.norm.weight", "draft.norm.weight"]
+        }
         _ => return layer_aliases(name),
     };
     names.iter().map(|&n| n.to_owned()).collect()
@@ -108,12 +146,11 @@ pub(super) fn aliases(name: &str) -> Vec<String> {
 
 fn layer_aliases(name: &str) -> Vec<String> {
     let mut names = vec![name.to_owned()];
-    let prefixes = ["", "model."];
     if let ["blk", index, part] = name.splitn(3, '.').collect::<Vec<_>>()[..]
         && let Some((_, dotted, long)) = CONV.iter().find(|(own, ..)| *own == part)
     {
         names.push(format!("blk.{index}.{dotted}"));
-        names.extend(prefixes.map(|prefix| format!("{prefix}layers.{index}.{long}")));
+        names.extend(PREFIXES.map(|prefix| format!("{prefix}layers.{index}.{long}")));
         return names;
     }
     let parts: Vec<&str> = name.splitn(4, '.').collect();
@@ -122,7 +159,7 @@ fn layer_aliases(name: &str) -> Vec<String> {
         names.push(format!("blk.{index}.post_attention_norm.weight"));
     }
     if let Some((_, hf)) = LAYER.iter().find(|(gguf, _)| *gguf == part) {
-        names.extend(prefixes.map(|prefix| format!("{prefix}layers.{index}.{hf}.weight")));
+        names.extend(PREFIXES.map(|prefix| format!("{prefix}layers.{index}.{hf}.weight")));
     }
     names
 }
@@ -191,6 +228,19 @@ fn slot(name: &str, shape: &[usize]) -> Slot {
     Slot::new(name, shape, aliases(name).into_iter().map(Place::whole).collect())
 }
 
+/// What Hugging Face calls a tensor, without a prefix.
+pub(super) fn hf_name(name: &str) -> String {
+    let starts = ["layers.", "candidate_selector.", "markov_head.", "confidence_head."];
+    let names = aliases(name);
+    let found = names.iter().find(|alias| starts.iter().any(|start| alias.starts_with(start)));
+    found.unwrap_or(&names[0]).clone()
+}
+
+/// The tensor of that canonical name, by whatever name this file has it.
+pub(super) fn find<'a>(tensors: &'a Tensors, name: &str) -> Option<&'a TensorInfo> {
+    aliases(name).iter().find_map(|alias| tensors.get(alias))
+}
+
 /// [`slots`], with the file's own spelling first, so that a missing tensor is reported by the name
 /// it should have.
 pub(super) fn named_for(config: &DrafterConfig, tensors: &Tensors) -> Vec<Slot> {
@@ -199,10 +249,15 @@ pub(super) fn named_for(config: &DrafterConfig, tensors: &Tensors) -> Vec<Slot> 
         let part = name.splitn(3, '.').nth(2)?;
         name.starts_with("blk.").then(|| format!("blk.0.{part}"))
     };
+    let is_hf = find(tensors, "blk.0.attn_q.weight").is_some_and(|t| t.name.contains("layers."));
+    let long = |name: &str| {
+        let long = hf_name(name);
+        is_hf.then(|| aliases(name).iter().position(|alias| *alias == long)).flatten()
+    };
     let mut slots = slots(config);
     for slot in &mut slots {
         let reference = first_layer(&slot.name).unwrap_or_else(|| slot.name.clone());
-        if let Some(index) = spelling(&reference) {
+        if let Some(index) = spelling(&reference).or_else(|| long(&reference)) {
             slot.places.swap(0, index);
         }
     }

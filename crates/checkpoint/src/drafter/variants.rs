@@ -1,53 +1,66 @@
-//! Relatives of DFlash that need other arithmetic: recognised by their tensors and keys, and
+//! Relatives of DFlash that need other arithmetic: recognised by their names, tensors and keys, and
 //! refused by name.
 
 use crate::{Error, Source};
 
-/// A part of a tensor's name, and the variant that has it.
-const SIGNS: [(&str, &str); 19] = [
-    ("candidate_selector", "DFlash 2"),
-    ("attention_conv", "DFlash 2"),
-    ("mlp_conv", "DFlash 2"),
-    ("attn_conv_", "DFlash 2"),
-    ("ffn_conv_", "DFlash 2"),
-    ("selector_predecessor", "DFlash 2"),
-    ("selector_successor", "DFlash 2"),
-    ("selector_hidden", "DFlash 2"),
-    ("markov", "DSpark"),
-    ("conf_proj", "DSpark"),
-    ("confidence", "DSpark"),
-    ("dspark", "DSpark"),
+/// A part of an architecture's name, in lower case, and the variant that has it. A GGUF's name and
+/// a Hugging Face class are looked up alike.
+const NAMES: [(&str, &str); 9] = [
+    ("peagle", "P-EAGLE"),
+    ("p_eagle", "P-EAGLE"),
+    ("eagle3", "EAGLE-3"),
+    ("eagle", "EAGLE"),
     ("domino", "Domino"),
+    ("xpress", "XPress"),
+    ("medusa", "Medusa"),
+    ("dflare", "DFlare"),
+    ("jetspecspeculator", "JetSpec (as speculators write it)"),
+];
+
+/// A part of a tensor's name, and the variant that has it.
+const SIGNS: [(&str, &str); 16] = [
+    ("midlayer.", "EAGLE-3"),
+    ("prefix_gru", "Domino"),
+    ("embed_proj", "Domino"),
+    ("domino", "Domino"),
+    ("refiner", "XPress"),
+    ("layer_fusion", "DFly"),
+    ("hidden_correction", "TreeFlash"),
     ("attention_sink_bias", "MiMo DFlash"),
+    ("attn_sinks", "MiMo DFlash"),
     ("g_proj.", "Laguna DFlash"),
     ("aux_hidden_norm", "Laguna DFlash"),
     ("encoder.fc", "Muse DFlash"),
     ("d2t", "reduced-vocabulary"),
     ("t2d", "reduced-vocabulary"),
+    ("mlp.experts.", "mixture-of-experts"),
+    ("_exps.", "mixture-of-experts"),
 ];
 
+/// The refusal of an architecture that is a known relative.
+pub(super) fn named(architecture: &str) -> Option<Error> {
+    let lower = architecture.to_lowercase();
+    let (_, variant) = NAMES.iter().find(|(part, _)| lower.contains(part))?;
+    Some(Error::Variant { variant, sign: format!("architecture `{architecture}`") })
+}
+
 pub(super) fn refuse(source: &Source) -> Result<(), Error> {
+    if let Source::Safetensors { config: Some(config), .. } = source {
+        let names = config.strings("architectures")?.unwrap_or_default();
+        if let Some(refusal) = names.iter().find_map(|name| named(name)) {
+            return Err(refusal);
+        }
+        for key in ["dflash_config.projector_type", "speculators_model_type"] {
+            let kind = config.string(key)?.unwrap_or_default().to_lowercase();
+            if let Some((_, variant)) = NAMES.iter().find(|(part, _)| kind.contains(part)) {
+                return Err(Error::Variant { variant, sign: format!("`{key}`") });
+            }
+        }
+    }
     for tensor in source.tensors() {
         if let Some((_, variant)) = SIGNS.iter().find(|(sign, _)| tensor.name.contains(sign)) {
             return Err(Error::Variant { variant, sign: format!("tensor `{}`", tensor.name) });
         }
-    }
-    match source {
-        Source::Gguf { gguf, .. } => {
-            let key = "dflash.selector_top_k";
-            if gguf.integer(key)?.is_some_and(|k| k > 0) {
-                return Err(Error::Variant { variant: "DFlash 2", sign: format!("`{key}`") });
-            }
-        }
-        Source::Safetensors { config: Some(config), .. } => {
-            let named = config.strings("architectures")?.unwrap_or_default();
-            for (part, variant) in [("DFlash2", "DFlash 2"), ("DSpark", "DSpark")] {
-                if let Some(name) = named.iter().find(|name| name.contains(part)) {
-                    return Err(Error::Variant { variant, sign: format!("architecture `{name}`") });
-                }
-            }
-        }
-        Source::Safetensors { config: None, .. } => {}
     }
     Ok(())
 }

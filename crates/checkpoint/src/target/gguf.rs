@@ -13,17 +13,28 @@ pub(super) fn read(gguf: Gguf) -> Result<Target, Error> {
         return Err(Error::Architecture(arch));
     }
     let mut report = Report::default();
-    let config = {
-        let mut keys = Keys { gguf: &gguf, arch: &arch, report: &mut report };
-        keys.config(arch == "qwen35moe")?
-    };
-    check(&config)?;
+    let config = config(&gguf, &arch, &mut report)?;
     check_tokens(&gguf, &config, &mut report)?;
     // A vision tower inside the file is not run; llama.cpp keeps it in a file of its own.
     let vision = |name: &str| name.starts_with("v.") || name.starts_with("mm.");
-    let (weights, skipped) = Weights::find(gguf.into_tensors(), slots(&config), vision)?;
+    // Ollama's older files keep the next-token block under names whose norms mean one thing in some
+    // of them and another in others.
+    let mtp = |name: &str| name.starts_with("mtp.");
+    let other = |name: &str| vision(name) || mtp(name);
+    let (weights, skipped) = Weights::find(gguf.into_tensors(), slots(&config), other)?;
+    if skipped.iter().any(|name| mtp(name)) {
+        report
+            .warn("the file has an MTP block under Ollama's older names (`mtp.*`): it is not run");
+    }
     report.skipped = skipped;
     Ok(Target { config, weights, report })
+}
+
+/// What a file's keys say of the target, for one of these architectures.
+pub(super) fn config(gguf: &Gguf, arch: &str, report: &mut Report) -> Result<TargetConfig, Error> {
+    let config = Keys { gguf, arch, report }.config(arch.starts_with("qwen35moe"))?;
+    check(&config)?;
+    Ok(config)
 }
 
 struct Keys<'a> {
@@ -108,37 +119,41 @@ impl Keys<'_> {
         })
     }
 
-    /// By `attention.recurrent_layers` where it is there, else every `full_attention_interval`-th
-    /// layer attends; either way a layer's tensors must agree.
+    /// By `attention.recurrent_layers` where it is there, else by key heads of each layer, else every
+    /// `full_attention_interval`-th layer attends; either way a layer's tensors must agree.
     fn layers(&mut self, count: usize) -> Result<Vec<Mixer>, Error> {
         let listed = self.key("attention.recurrent_layers");
         let mixer = |gdn: bool| if gdn { Mixer::Gdn } else { Mixer::Attention };
-        let (layers, from) = if let Some(recurrent) = self.gguf.bools(&listed)? {
+        let take = |recurrent: Vec<bool>, from: String| {
             if recurrent.len() < count {
-                let (have, from) = (recurrent.len(), format!("`{listed}`"));
-                return Err(Error::disagree(
-                    "layer count",
-                    have,
-                    from,
-                    count,
-                    format!("`{}.block_count`", self.arch),
-                ));
+                let (have, blocks) = (recurrent.len(), format!("`{}.block_count`", self.arch));
+                return Err(Error::disagree("layer count", have, from, count, blocks));
             }
-            (
-                recurrent.into_iter().take(count).map(mixer).collect::<Vec<_>>(),
-                format!("`{listed}`"),
-            )
+            Ok((recurrent.into_iter().take(count).map(mixer).collect::<Vec<_>>(), from))
+        };
+        let (layers, from) = if let Some(recurrent) = self.gguf.bools(&listed)? {
+            take(recurrent, format!("`{listed}`"))?
+        } else if let Some(heads) = self.kv_heads_by_layer()? {
+            let from = format!("the zeros of `{}`", self.key("attention.head_count_kv"));
+            take(heads.into_iter().map(|n| n == 0).collect(), from)?
         } else {
-            let interval = self.count("attention_interval", "full_attention_interval")?;
+            let key = self.key("full_attention_interval");
+            let (interval, from) = match self.gguf.get(&key) {
+                Some(_) => (self.count("attention_interval", "full_attention_interval")?, None),
+                None => (4, Some(format!("no `{key}`; 4 in every Qwen3.5, 3.6 and 3.8"))),
+            };
             let layers = (1..=count).map(|n| mixer(n % interval != 0)).collect();
-            (layers, format!("`{}`", self.key("full_attention_interval")))
+            (layers, from.unwrap_or_else(|| format!("`{key}`")))
         };
         for (index, layer) in layers.iter().enumerate() {
             let name = match layer {
                 Mixer::Attention => format!("blk.{index}.attn_qkv.weight"),
                 Mixer::Gdn => format!("blk.{index}.attn_q.weight"),
             };
-            if self.gguf.tensors().get(&name).is_some() {
+            // Attention may have its three matrices in one tensor, which is named alike.
+            let is_fused = *layer == Mixer::Attention
+                && self.gguf.tensors().get(&format!("blk.{index}.ssm_out.weight")).is_none();
+            if self.gguf.tensors().get(&name).is_some() && !is_fused {
                 let (claimed, found) = match layer {
                     Mixer::Attention => ("attention", "Gated DeltaNet"),
                     Mixer::Gdn => ("Gated DeltaNet", "attention"),
@@ -157,9 +172,38 @@ impl Keys<'_> {
         Ok(layers)
     }
 
+    /// Key heads of each layer, 0 where it does not attend, as Ollama writes them.
+    fn kv_heads_by_layer(&self) -> Result<Option<Vec<i64>>, Error> {
+        let key = self.key("attention.head_count_kv");
+        let Some(array) = self.gguf.get(&key).filter(|value| value.as_array().is_some()) else {
+            return Ok(None);
+        };
+        let heads = self.gguf.integers(&key)?.unwrap_or_default();
+        let attending = heads.iter().copied().filter(|&n| n != 0);
+        if attending.clone().min() != attending.max() {
+            return Err(Error::Invalid {
+                what: "key heads by layer",
+                value: array.describe(),
+                from: format!("`{key}`"),
+                expected: "the same number wherever it is not 0".into(),
+            });
+        }
+        Ok(Some(heads))
+    }
+
+    fn kv_heads(&mut self) -> Result<usize, Error> {
+        let Some(heads) = self.kv_heads_by_layer()? else {
+            return self.count("kv_heads", "attention.head_count_kv");
+        };
+        let most = heads.into_iter().max().and_then(|n| usize::try_from(n).ok()).unwrap_or(0);
+        let claim = Claim::key(most, &self.key("attention.head_count_kv"));
+        self.report.note("kv_heads", &most, claim.from.clone());
+        caps::dimension("kv_heads", &claim)
+    }
+
     fn attention(&mut self) -> Result<Attention, Error> {
         let q_heads = self.count("q_heads", "attention.head_count")?;
-        let kv_heads = self.count("kv_heads", "attention.head_count_kv")?;
+        let kv_heads = self.kv_heads()?;
         let head_dim = self.count("head_dim", "attention.key_length")?;
         let value_dim = self.count("value_dim", "attention.value_length")?;
         if head_dim != value_dim {
@@ -183,6 +227,13 @@ impl Keys<'_> {
     }
 
     fn gdn(&mut self) -> Result<Gdn, Error> {
+        // Ollama says whether its converter brought value heads into llama.cpp's order, which
+        // cannot be done to quantised columns afterwards.
+        let reordered = self.key("ssm.v_head_reordered");
+        if self.gguf.bool(&reordered)? == Some(false) {
+            let what = "a file with value heads in Hugging Face's order".to_owned();
+            return Err(Error::Unsupported { what, from: format!("`{reordered}`") });
+        }
         let key_heads = self.count("gdn_key_heads", "ssm.group_count")?;
         let value_heads = self.count("gdn_value_heads", "ssm.time_step_rank")?;
         let head_dim = self.count("gdn_head_dim", "ssm.state_size")?;

@@ -1,8 +1,9 @@
-//! The target: a Qwen3.5/3.6 model, dense or mixture of experts, from GGUF or a Hugging Face
+//! The target: a Qwen3.5, 3.6 or 3.8 model, dense or mixture of experts, from GGUF or a Hugging Face
 //! folder.
 
 mod gguf;
 mod hf;
+mod mtp;
 mod slots;
 
 use crate::report::Report;
@@ -12,6 +13,7 @@ use crate::{Error, Source};
 use serde::Serialize;
 use std::path::Path;
 
+pub use mtp::MtpBlock;
 pub use slots::slots;
 
 /// Everything about a target that shapes its computation.
@@ -151,13 +153,31 @@ impl Target {
     /// Reads a target out of an open source.
     pub fn read(source: Source) -> Result<Self, Error> {
         if crate::drafter::is_drafter(&source)? {
-            return Err(Error::Kind { wanted: "target", found: "drafter" });
+            return Err(Error::Kind { wanted: "a target", found: "a drafter" });
+        }
+        if MtpBlock::is_in(&source) {
+            let found = "a target's MTP block (give it as `--draft`, and its target as `--model`)";
+            return Err(Error::Kind { wanted: "a target", found });
         }
         match source {
             Source::Gguf { gguf, .. } => gguf::read(*gguf),
             Source::Safetensors { config: Some(config), tensors } => hf::read(&config, tensors),
             Source::Safetensors { config: None, .. } => Err(Error::NoConfig(".".into())),
         }
+    }
+}
+
+impl Target {
+    /// Makes a next-token block of another file this target's own, as if it lay in the same file.
+    pub fn join(&mut self, block: MtpBlock) -> Result<(), Error> {
+        if self.config.mtp.is_some() {
+            return Err(Error::SecondMtp);
+        }
+        self.config.mtp = Some(block.mtp);
+        self.weights.join(block.weights);
+        self.report.resolved.retain(|r| r.field != "mtp");
+        self.report.note("mtp", &self.config.mtp, "a file of its own");
+        Ok(())
     }
 }
 

@@ -96,14 +96,15 @@ impl List<'_> {
         let hidden = self.config.hidden;
         let a = &self.config.attention;
         let (queries, keys, dim) = (a.q_heads * a.head_dim, a.kv_heads * a.head_dim, a.head_dim);
-        // Per head: query, then gate.
-        self.add(
-            &format!("{gguf}.attn_q.weight"),
-            &format!("{hf}.q_proj.weight"),
-            &[2 * queries, hidden],
-        );
-        self.add(&format!("{gguf}.attn_k.weight"), &format!("{hf}.k_proj.weight"), &[keys, hidden]);
-        self.add(&format!("{gguf}.attn_v.weight"), &format!("{hf}.v_proj.weight"), &[keys, hidden]);
+        // Queries are per head a query, then a gate. Some files keep all three in one tensor.
+        let fused = format!("{gguf}.attn_qkv.weight");
+        let all = 2 * queries + 2 * keys;
+        let parts = [("q", 0, 2 * queries), ("k", 2 * queries, keys), ("v", all - keys, keys)];
+        for (part, first, rows) in parts {
+            let name = format!("{gguf}.attn_{part}.weight");
+            let slot = self.add(&name, &format!("{hf}.{part}_proj.weight"), &[rows, hidden]);
+            slot.places.push(Place::rows(&fused, first, all));
+        }
         self.add(
             &format!("{gguf}.attn_output.weight"),
             &format!("{hf}.o_proj.weight"),
@@ -144,7 +145,10 @@ impl List<'_> {
         self.add(&conv, &format!("{hf}.conv1d.weight"), &[channels, kernel]).order =
             rows(values, dim);
         let bias = format!("{gguf}.ssm_dt.bias");
-        self.add(&bias, &format!("{hf}.dt_bias"), &[heads]).order = rows(0, 1);
+        let bias = self.add(&bias, &format!("{hf}.dt_bias"), &[heads]);
+        bias.order = rows(0, 1);
+        // Ollama's files leave the suffix out.
+        bias.places.push(Place::whole(format!("{gguf}.ssm_dt")));
         let a = self.add(&format!("{gguf}.ssm_a"), &format!("{hf}.A_log"), &[heads]);
         (a.order, a.map) = (rows(0, 1), decay);
         // The only norm that is plain in both containers.

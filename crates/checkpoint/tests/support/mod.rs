@@ -114,6 +114,42 @@ impl Size {
         list
     }
 
+    /// The same and what DFlash 2 adds: two taps, groups of 16 channels, codebooks of `rank`
+    /// columns.
+    pub fn dflash2_tensors(&self, vocab: usize, rank: usize) -> Vec<Listed> {
+        let hidden = self.hidden;
+        let mut list = self.tensors();
+        for i in 0..self.layers {
+            for part in ["attention_conv", "mlp_conv"] {
+                let name = format!("layers.{i}.{part}");
+                list.push((format!("{name}.base_kernel"), vec![2, 2, hidden]));
+                let projection = vec![4 * hidden / 16, hidden];
+                list.push((format!("{name}.kernel_projection.weight"), projection));
+            }
+        }
+        let name = "candidate_selector";
+        list.push((format!("{name}.predecessor_codebook"), vec![vocab, rank]));
+        list.push((format!("{name}.successor_codebook"), vec![vocab, rank]));
+        list.push((format!("{name}.hidden_projection.weight"), vec![rank, hidden]));
+        list
+    }
+
+    /// A DFlash 2 configuration as it is published: every layer slides, none is causal.
+    pub fn dflash2(&self, taps: &[usize], mask: u32, vocab: usize, rank: usize) -> Value {
+        let mut config = self.nested(taps, mask, 2048);
+        config["architectures"] = json!(["DFlash2DraftModel"]);
+        config["layer_types"] = json!(vec!["sliding_attention"; self.layers]);
+        config["is_causal"] = json!(false);
+        config["vocab_size"] = json!(vocab);
+        let inner = &mut config["dflash_config"];
+        inner["block_size"] = json!(8);
+        inner["conv_kernel_size"] = json!(2);
+        inner["conv_group_size"] = json!(16);
+        inner["selector_rank"] = json!(rank);
+        inner["selector_top_k"] = json!(16);
+        config
+    }
+
     /// A configuration in the flat form of April.
     pub fn flat(&self, taps: &[usize], mask: u32) -> Value {
         assert_eq!(taps.len(), self.taps);
@@ -147,6 +183,17 @@ impl Size {
     }
 }
 
+/// Sets (or, with null, removes) a dotted key.
+pub fn with(mut config: Value, path: &str, value: Value) -> Value {
+    let mut at = &mut config;
+    let (parents, key) = path.rsplit_once('.').map_or((None, path), |(p, k)| (Some(p), k));
+    for parent in parents.into_iter().flat_map(|p| p.split('.')) {
+        at = &mut at[parent];
+    }
+    at[key] = value;
+    config
+}
+
 /// A folder with this configuration and these tensors, empty of data.
 pub fn folder(config: &Value, tensors: &[Listed]) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
@@ -176,6 +223,43 @@ pub fn refusal(
 
 pub fn dense_target_config() -> TargetConfig {
     Target::open(&dense_target()).unwrap().config
+}
+
+/// Numbers for every tensor of a list, the same each time.
+pub fn numbered(tensors: Vec<Listed>) -> Vec<(String, Vec<usize>, Vec<f32>)> {
+    let mut state = 1u32;
+    let mut next = || {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (state >> 8) as f32 / (1 << 23) as f32 - 1.0
+    };
+    let fill = |(name, shape): Listed| {
+        let values = (0..shape.iter().product()).map(|_| next()).collect();
+        (name, shape, values)
+    };
+    tensors.into_iter().map(fill).collect()
+}
+
+/// A folder with this configuration and numbers in its tensors.
+pub fn filled_folder(config: &Value, tensors: Vec<Listed>) -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
+    write_safetensors(&folder.path().join("model.safetensors"), &numbered(tensors));
+    folder
+}
+
+/// Writes a drafter's tensors as an F32 GGUF under another architecture's keys and names.
+pub fn write_gguf(drafter: &Drafter, out: &Path, header: Header, rename: impl Fn(&str) -> String) {
+    let mut header = header;
+    for weight in drafter.weights.iter() {
+        header.tensor(&rename(&weight.name), formats::BlockType::F32, &weight.shape);
+    }
+    let writer = Writer::create(out, &header, Overwrite::Replace).unwrap();
+    for (index, weight) in drafter.weights.iter().enumerate() {
+        let numbers = drafter.weights.decode(weight);
+        let bytes: Vec<u8> = numbers.iter().flat_map(|x| x.to_le_bytes()).collect();
+        writer.write_at(index, 0, &bytes).unwrap();
+    }
+    writer.finish().unwrap();
 }
 
 /// Rewrites a GGUF under other keys and names, with the data as it is.

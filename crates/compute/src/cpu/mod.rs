@@ -230,11 +230,12 @@ impl Backend for Cpu {
         logits: Buf,
         rows: usize,
         ranks: usize,
+        vocab: usize,
     ) -> Result<Vec<Option<Ranked>>, Error> {
         let ranked = |row: usize| {
-            let mut out = None;
+            let (logits, mut out) = (&arena.host_row(logits, row)[..vocab], None);
             // SAFETY: the level is available.
-            unsafe { ops::rank(self.level, arena.host_row(logits, row), ranks, &mut out) };
+            unsafe { ops::rank(self.level, logits, ranks, &mut out) };
             out
         };
         Ok((0..rows).map(ranked).collect())

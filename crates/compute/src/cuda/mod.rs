@@ -183,6 +183,7 @@ impl Cuda {
             pass: args,
             slots: pass.slots,
             most_rows: most_rows(pass),
+            outbox: self.outbox.address(),
         }
     }
 
@@ -351,8 +352,9 @@ impl Backend for Cuda {
         logits: Buf,
         rows: usize,
         ranks: usize,
+        vocab: usize,
     ) -> Result<Vec<Option<Ranked>>, Error> {
-        ops::rank::rank(self, arena, logits, rows, ranks)
+        ops::rank::rank(self, arena, logits, [rows, ranks, vocab])
     }
 
     fn draw(

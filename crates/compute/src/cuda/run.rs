@@ -31,6 +31,8 @@ pub(crate) struct Run<'a> {
     pub(crate) slots: usize,
     /// Rows that a sequence has, or more.
     pub(crate) most_rows: usize,
+    /// Where what is read back is put together; free while a plan runs.
+    pub(crate) outbox: args::Address,
 }
 
 impl Run<'_> {
@@ -115,6 +117,11 @@ impl Run<'_> {
                 ops::experts::launch_fused(self, experts)
             }
             Op::Experts(experts) => experts.expand().iter().try_for_each(|op| self.execute(op)),
+            Op::Scale { x, by, cap } => ops::scale::launch(self, *x, *by, *cap),
+            Op::BlockConv(conv) => ops::block_conv::launch(self, conv),
+            Op::ConvNorm(both) => ops::block_conv::launch_with_norm(self, both),
+            Op::Top { logits, vocab, out } => ops::rank::launch(self, *logits, *vocab, out),
+            Op::Pairs(pairs) => ops::pairs::launch(self, pairs),
         }
     }
 }

@@ -76,11 +76,12 @@ impl Experts {
 impl Plan {
     /// The same plan in plain ops, for backends and passes that have no kernel for a fused one.
     pub(crate) fn expanded(self: &Arc<Self>) -> Arc<Self> {
-        if !self.ops.iter().any(|op| matches!(op, Op::Experts(_))) {
+        if !self.ops.iter().any(|op| matches!(op, Op::Experts(_) | Op::ConvNorm(_))) {
             return self.clone();
         }
         let plain = |op: &Op| match op {
             Op::Experts(experts) => experts.expand().to_vec(),
+            Op::ConvNorm(both) => both.expand().to_vec(),
             op => vec![op.clone()],
         };
         Arc::new(Self { ops: self.ops.iter().flat_map(plain).collect(), ..(**self).clone() })

@@ -3,6 +3,7 @@
 //! recurrence as the model defines it.
 
 mod attention;
+mod block;
 mod deltanet;
 mod experts;
 mod rows;
@@ -125,6 +126,11 @@ impl Run<'_> {
             Op::Combine { routing, experts, shared, out } => {
                 self.combine(routing, *experts, *shared, *out)
             }
+            Op::Scale { x, by, cap } => self.scale(*x, *by, *cap),
+            Op::BlockConv(conv) => self.block_conv(conv),
+            Op::ConvNorm(both) => both.expand().iter().for_each(|op| self.execute(op)),
+            Op::Top { logits, vocab, out } => self.top(*logits, *vocab, out),
+            Op::Pairs(pairs) => self.pairs(pairs),
         }
     }
 

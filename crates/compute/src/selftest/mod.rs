@@ -3,6 +3,7 @@
 //! device is; it needs no test harness.
 
 mod attention;
+mod block;
 mod commit;
 mod deltanet;
 mod experts;
@@ -50,6 +51,7 @@ pub fn run(
     rows::run(&mut both)?;
     products::run(&mut both)?;
     experts::run(&mut both)?;
+    block::run(&mut both)?;
     attention::run(&mut both)?;
     deltanet::run(&mut both)?;
     commit::run(&mut both)?;

@@ -1,6 +1,9 @@
 //! Rows and plans that checks of backends have in common.
 
-use crate::{AttentionShape, Buf, KvLayout, Op, Plan, RecurrentLayout, Rotary, Row, VectorId};
+use crate::{
+    AttentionShape, BlockConv, Buf, ConvNorm, Extent, Kind, KvLayout, MatrixId, Op, Pairs, Plan,
+    RecurrentLayout, Rotary, Row, VectorId,
+};
 
 /// Rows that follow each other.
 pub fn chain(n: usize) -> Vec<Row> {
@@ -100,4 +103,51 @@ pub fn deltanet(weights: DeltaNet, layout: RecurrentLayout) -> (Plan, Vec<Buf>, 
         .chain([z, alpha, beta])
         .collect();
     (plan, inputs, out)
+}
+
+/// Both convolutions of a sub-layer: one to an activation, one into the residual stream with a norm
+/// behind it. Gives the plan, what it reads (rows, coefficients, residual stream) and what it
+/// writes (the activation, the residual stream, the norm's output).
+pub fn block_conv(
+    base: VectorId,
+    weight: VectorId,
+    cols: usize,
+    taps: usize,
+    group: usize,
+) -> (Plan, [Buf; 3], [Buf; 3]) {
+    let mut plan = Plan::new("block convolution");
+    let coefficients = plan.numbers("coefficients", 2 * taps * cols / group);
+    let (rows, x) = (plan.numbers("rows", cols), plan.numbers("x", cols));
+    let (mixed, normed) = (plan.activation("mixed", cols), plan.activation("normed", cols));
+    let out = plan.numbers("convolved", cols);
+    let conv = |first, out| BlockConv { x: rows, base, coefficients, first, taps, group, out };
+    plan.record(Op::BlockConv(conv(0, mixed)));
+    let conv = conv(taps * cols / group, out);
+    plan.record(Op::ConvNorm(ConvNorm { conv, x, weight, eps: 1e-6, out: normed }));
+    (plan, [rows, coefficients, x], [mixed, x, normed])
+}
+
+/// Numbers scaled in place.
+pub fn scale(cols: usize, by: f32, cap: Option<f32>) -> (Plan, Buf) {
+    let mut plan = Plan::new("scale");
+    let x = plan.numbers("x", cols);
+    plan.record(Op::Scale { x, by, cap });
+    (plan, x)
+}
+
+/// The best `count` tokens below `vocab` of rows of `columns` logits, and how well they follow each
+/// other by codebooks of `rank` columns. Gives the plan, logits and gates, and the candidates.
+pub fn candidates(
+    [predecessors, successors]: [MatrixId; 2],
+    [columns, vocab, count, rank]: [usize; 4],
+    gated: bool,
+) -> (Plan, [Buf; 2], Buf) {
+    let mut plan = Plan::new("candidates");
+    let logits = plan.buffer_of("logits", Kind::Numbers, columns, Extent::Chosen);
+    let gates = plan.buffer_of("gates", Kind::Numbers, rank, Extent::Chosen);
+    let candidates = plan.candidates("candidates", count);
+    plan.record(Op::Top { logits, vocab, out: candidates });
+    let gated = gated.then_some(gates);
+    plan.record(Op::Pairs(Pairs { candidates, predecessors, successors, gates: gated, rank }));
+    (plan, [logits, gates], candidates.buf)
 }

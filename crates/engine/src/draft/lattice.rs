@@ -30,11 +30,25 @@ impl Lattice {
         self.positions.push(Position { tokens, after });
     }
 
-    /// Positions that are the same whatever comes before them.
-    pub(crate) fn independent(positions: &[Ranked]) -> Self {
-        let mut lattice = Self::default();
-        positions.iter().for_each(|ranked| lattice.push(ranked));
-        lattice
+    /// One more position, whose candidates are as likely as `after` says by the candidate before.
+    pub(crate) fn push_after(&mut self, tokens: Vec<u32>, after: Vec<Vec<(usize, f32)>>) {
+        self.positions.push(Position { tokens, after });
+    }
+
+    /// Which candidate of a position (from 1) a token is.
+    pub(crate) fn find(&self, depth: usize, token: u32) -> Option<usize> {
+        self.positions.get(depth - 1)?.tokens.iter().position(|t| *t == token)
+    }
+
+    /// Tokens of a position (from 1) after candidate `before` of the one before it, likeliest
+    /// first, with their log-probabilities.
+    pub(crate) fn after(
+        &self,
+        depth: usize,
+        before: usize,
+    ) -> impl Iterator<Item = (u32, f32)> + '_ {
+        let listed = move |rank| self.candidate(depth, before, rank);
+        (0..).map_while(listed).map(|(_, token, log)| (token, log))
     }
 
     /// Positions.
@@ -142,6 +156,13 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    /// Positions that are the same whatever comes before them.
+    fn independent(positions: &[Ranked]) -> Lattice {
+        let mut lattice = Lattice::default();
+        positions.iter().for_each(|ranked| lattice.push(ranked));
+        lattice
+    }
+
     fn ranked(probabilities: &[f32]) -> Ranked {
         probabilities.iter().enumerate().map(|(i, p)| (i as u32, p.ln())).collect()
     }
@@ -149,7 +170,7 @@ mod tests {
     #[test]
     fn the_likeliest_paths_come_first() {
         let positions = [ranked(&[0.6, 0.3]), ranked(&[0.9, 0.05])];
-        let tree = Lattice::independent(&positions).best_first(4);
+        let tree = independent(&positions).best_first(4);
         let shape: Vec<_> = tree.nodes.iter().map(|n| (n.token, n.parent, n.depth)).collect();
         // 0.6, 0.6 * 0.9 = 0.54, 0.3, 0.3 * 0.9 = 0.27.
         assert_eq!(shape, [(0, None, 1), (0, Some(0), 2), (1, None, 1), (0, Some(2), 2)]);
@@ -159,7 +180,7 @@ mod tests {
     fn a_budget_below_the_block_is_kept() {
         let positions: Vec<Ranked> = (0..15).map(|_| ranked(&[0.9, 0.1])).collect();
         for budget in 1..15 {
-            let draft = Lattice::independent(&positions).best_first(budget);
+            let draft = independent(&positions).best_first(budget);
             assert_eq!(draft.nodes.len(), budget);
         }
     }
@@ -179,7 +200,7 @@ mod tests {
                 p.sort_by(|a, b| b.total_cmp(a));
                 ranked(&p)
             }).collect();
-            let tree = Lattice::independent(&positions).best_first(budget);
+            let tree = independent(&positions).best_first(budget);
             prop_assert_eq!(tree.nodes.len(), budget);
             // All paths up to the worst one taken, by enumeration.
             let mut scores = vec![];

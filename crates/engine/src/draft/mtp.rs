@@ -129,7 +129,7 @@ impl Mtp {
 
     /// The best token of each of the first `rows` chosen rows of the last pass.
     fn rank(&self, backend: &mut dyn Backend, rows: usize) -> Result<Vec<Option<Ranked>>, Error> {
-        Ok(backend.rank(&self.arena, self.logits, rows, 1)?)
+        Ok(backend.rank(&self.arena, self.logits, rows, 1, self.vocab)?)
     }
 
     /// Takes what waits of all texts into the cache in one pass; the row of each that has its

@@ -147,23 +147,34 @@ impl Probe {
         let block = drafter.config().block;
         let mut found = Vec::with_capacity(contexts.0.len());
         for (anchor, context) in &contexts.0 {
-            let token = reading.tokens[*anchor];
-            if drafter.fill_in(&mut *self.backend, &[(context, token)], block, 1)?.contains(&None) {
-                return Ok(None);
-            }
+            let (tip, ranks) = (reading.tokens[*anchor], drafter.vocab());
+            // Of a selector all that it says is asked for; of others their logits are.
+            let ranks = if drafter.selects() { ranks } else { 1 };
+            let lattices = drafter.fill_in(&mut *self.backend, &[(context, tip)], block, ranks)?;
+            let Some(lattice) = lattices.into_iter().next().flatten() else { return Ok(None) };
             let end = reading
                 .answers
                 .iter()
                 .find(|a| a.contains(anchor))
                 .map_or(reading.tokens.len(), |a| a.end);
-            let right = reading.tokens[anchor + 1..end].iter().take(block - 1);
+            let right = reading.tokens[anchor + 1..end].iter().take(drafter.positions(block));
             let mut guesses = Vec::with_capacity(block);
+            // Which candidate of the position before was right; nothing where none was.
+            let mut before = Some(0);
             for (i, &token) in right.enumerate() {
                 let logits = drafter.logits(i)?;
-                let Some(ranked) = rank(&logits, 1) else { return Ok(None) };
-                let (best, log) = ranked[0];
+                let Some(ranked) = rank(&logits[..drafter.vocab()], 1) else { return Ok(None) };
+                let (mut best, log) = ranked[0];
                 let below = logits[best as usize] - logits[token as usize];
-                guesses.push(Guess { log_probability: log - below, right: best == token });
+                let mut log_probability = log - below;
+                if let Some(before) = before.filter(|_| drafter.selects()) {
+                    let mut after = lattice.after(i + 1, before).peekable();
+                    best = after.peek().map_or(best, |(token, _)| *token);
+                    let told = after.find(|(t, _)| *t == token);
+                    log_probability = told.map_or(log_probability, |(_, log)| log);
+                }
+                before = lattice.find(i + 1, token);
+                guesses.push(Guess { log_probability, right: best == token });
             }
             found.push(guesses);
         }

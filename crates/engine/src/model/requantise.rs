@@ -17,8 +17,9 @@ impl WeightSource for Requantised<'_> {
     fn tensor(&self, name: &str) -> Option<Tensor<'_>> {
         let tensor = self.source.tensor(name)?;
         let is_float = matches!(tensor.ty, BlockType::F32 | BlockType::F16 | BlockType::BF16);
+        // Kernels of convolutions have three dimensions and are small.
         let cols = tensor.shape.last().copied().unwrap_or(0);
-        if !is_float || tensor.shape.len() < 2 || !cols.is_multiple_of(self.ty.block_len()) {
+        if !is_float || tensor.shape.len() != 2 || !cols.is_multiple_of(self.ty.block_len()) {
             return Some(tensor);
         }
         let len = tensor.shape.iter().product();

@@ -159,6 +159,23 @@ impl Loader<'_> {
         Ok(numbers)
     }
 
+    /// What `of` makes of each row of a tensor of shape [rows, cols], decoded one at a time.
+    pub(crate) fn each_row(
+        &self,
+        name: &str,
+        rows: usize,
+        cols: usize,
+        of: impl Fn(&[f32]) -> f32,
+    ) -> Result<Vec<f32>, Error> {
+        let tensor = find(self.source, name, &[rows, cols])?;
+        let mut row = vec![0.0; cols];
+        let decoded = tensor.bytes.chunks_exact(tensor.bytes.len() / rows).map(|bytes| {
+            formats::blocks::decode(tensor.ty, bytes, &mut row);
+            of(&row)
+        });
+        Ok(decoded.collect())
+    }
+
     /// A vector of `len` numbers.
     pub(crate) fn vector(&mut self, name: &str, len: usize) -> Result<VectorId, Error> {
         let numbers = self.numbers(name, &[len])?;

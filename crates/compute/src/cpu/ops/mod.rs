@@ -4,6 +4,7 @@
 #![allow(clippy::missing_safety_doc, clippy::undocumented_unsafe_blocks)]
 
 mod attention;
+mod block;
 mod convolve;
 mod deltanet;
 mod elementwise;
@@ -47,7 +48,13 @@ pub(crate) unsafe fn execute(view: &View<'_>, op: &Op) {
             Op::Combine { routing, experts, shared, out } => {
                 experts::combine(view, routing, *experts, *shared, *out)
             }
-            Op::Experts(_) => unreachable!("the plans of this backend's arenas are expanded"),
+            Op::Scale { x, by, cap } => block::scale(view, *x, *by, *cap),
+            Op::BlockConv(conv) => block::block_conv(view, conv),
+            Op::Top { logits, vocab, out } => block::top(view, *logits, *vocab, out),
+            Op::Pairs(pairs) => block::pairs(view, pairs),
+            Op::Experts(_) | Op::ConvNorm(_) => {
+                unreachable!("the plans of this backend's arenas are expanded")
+            }
         }
     }
 }
@@ -57,6 +64,7 @@ pub(crate) fn scratch_len(plan: &Plan, pass: &Pass<'_>) -> usize {
     let ops = plan.ops.iter().map(|op| match op {
         Op::Attention { shape, .. } => attention::scratch_len(shape),
         Op::DeltaNet { .. } => deltanet::scratch_len(plan, pass),
+        Op::Pairs(pairs) => block::scratch_len(pairs),
         _ => 0,
     });
     ops.max().unwrap_or(0)

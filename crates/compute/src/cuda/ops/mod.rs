@@ -3,6 +3,7 @@
 
 pub(crate) mod angles;
 pub(crate) mod attention;
+pub(crate) mod block_conv;
 pub(crate) mod combine;
 pub(crate) mod commit;
 pub(crate) mod convolve;
@@ -14,10 +15,12 @@ pub(crate) mod fill;
 pub(crate) mod load;
 pub(crate) mod matmul;
 pub(crate) mod norm;
+pub(crate) mod pairs;
 pub(crate) mod prompt_matmul;
 pub(crate) mod rank;
 pub(crate) mod rotate;
 pub(crate) mod route;
+pub(crate) mod scale;
 pub(crate) mod swiglu;
 
 use super::run::Run;

@@ -7,8 +7,9 @@ use crate::{
         BOX, Cuda, DeviceMemory,
         args::{Kernel, RankArgs, kernel},
         driver::Shape,
+        run::Run,
     },
-    plan::Buf,
+    plan::{Buf, Candidates},
     rank::Ranked,
 };
 
@@ -18,16 +19,16 @@ const MAX_CHUNKS: usize = 32;
 const MAX_RANKS: usize = 64;
 const THREADS: u32 = 256;
 
-/// The best `ranks` tokens of each of the first `rows` rows; nothing of a row where a logit is not
-/// a number.
+/// The best `ranks` tokens of each of the first `rows` rows among those below `vocab`; nothing of a
+/// row where a logit is not a number.
 pub(crate) fn rank(
     cuda: &Cuda,
     arena: &Arena,
     logits: Buf,
-    rows: usize,
-    ranks: usize,
+    [rows, ranks, vocab]: [usize; 3],
 ) -> Result<Vec<Option<Ranked>>, Error> {
-    let vocab = arena.plan.cols(logits);
+    let stride = arena.plan.cols(logits);
+    assert!(vocab <= stride, "{vocab} of {stride} tokens");
     let chunks = vocab.div_ceil(CHUNK);
     assert!(chunks <= MAX_CHUNKS && ranks <= MAX_RANKS, "{ranks} ranks of {vocab} tokens");
     let asked = ranks.clamp(1, vocab);
@@ -45,7 +46,7 @@ pub(crate) fn rank(
         let logs = ids + (4 * rows * asked) as u64;
         let bad = logs + (4 * rows * asked) as u64;
         let args = RankArgs {
-            logits: address + (4 * first * vocab) as u64,
+            logits: address + (4 * first * stride) as u64,
             best,
             sums,
             ids,
@@ -53,8 +54,10 @@ pub(crate) fn rank(
             bad,
             rows: rows as i32,
             vocab: vocab as i32,
+            stride: stride as i32,
             ranks: asked as i32,
             chunks: chunks as i32,
+            ..Default::default()
         };
         let launch = |kernel: Kernel<RankArgs>, grid| {
             cuda.kernels.launch(&cuda.driver, kernel, Shape::new(grid, THREADS), &args)
@@ -72,4 +75,35 @@ pub(crate) fn rank(
         }
     }
     Ok(ranked)
+}
+
+/// The best tokens among those with ids below `vocab`, as a step of a plan.
+pub(crate) fn launch(
+    run: &Run<'_>,
+    logits: Buf,
+    vocab: usize,
+    out: &Candidates,
+) -> Result<(), Error> {
+    let (rows, count, stride) = (run.pass.chosen_rows as usize, out.count, run.cols(logits));
+    let chunks = vocab.div_ceil(CHUNK);
+    assert!(vocab <= stride && chunks <= MAX_CHUNKS, "{vocab} of {stride} tokens");
+    assert!(count <= MAX_RANKS.min(vocab), "{count} candidates of {vocab} tokens");
+    let words = 8 * rows * chunks * count;
+    assert!(words + 8 * rows * chunks <= BOX, "candidates of {rows} rows");
+    let args = RankArgs {
+        logits: run.buffer(logits),
+        best: run.outbox,
+        sums: run.outbox + words as u64,
+        list: run.buffer(out.buf),
+        rows: rows as i32,
+        vocab: vocab as i32,
+        stride: stride as i32,
+        ranks: count as i32,
+        chunks: chunks as i32,
+        list_stride: run.cols(out.buf) as i32,
+        ..Default::default()
+    };
+    let grid = [chunks as u32, rows as u32, 1];
+    run.launch(kernel::RANK_CHUNKS, Shape::new(grid, THREADS), &args)?;
+    run.launch(kernel::RANK_MERGE, Shape::new([rows as u32, 1, 1], THREADS), &args)
 }
