@@ -86,6 +86,7 @@ mod generation;
 pub mod judge;
 mod measure;
 mod model;
+mod prices;
 mod propose;
 mod rehearse;
 mod round;
@@ -106,6 +107,7 @@ pub use model::{
     Accepted, Form, Model, NamedWeight, Options, Place, Placement, Random, Requantised, Tensor,
     WeightSource, on_device,
 };
+pub use prices::Prices;
 pub use propose::Spec;
 pub use rehearse::Rehearsed;
 pub use round::Round;

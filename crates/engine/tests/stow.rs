@@ -42,6 +42,7 @@ fn a_stowed_state_comes_back_to_the_bit() {
         Spec::Chain { block: 16, budget: 15 },
         Spec::Tree { block: 16, budget: 22 },
         Spec::Mtp { depth: 3 },
+        Spec::Lookup { budget: 15 },
     ] {
         let mut engine = engine(spec);
         let mut sequence = engine.sequence();

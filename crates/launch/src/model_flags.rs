@@ -30,7 +30,7 @@ pub struct ModelFlags {
     /// for the one that belongs to the target, as names of the catalogue have it, `none` for none
     #[arg(long, value_name = "NAME|FILE")]
     draft: Option<PathBuf>,
-    /// How tokens are proposed; auto where there is something to propose with
+    /// How tokens are proposed; auto unless given
     #[arg(long, value_enum)]
     spec: Option<Mode>,
     /// Drafted tokens judged in a round, 1 to 63; for MTP its depth, up to 7
@@ -89,6 +89,8 @@ pub enum Mode {
     Tree,
     /// The target's own next-token block
     Mtp,
+    /// What followed before where the text's last tokens occurred before
+    Lookup,
 }
 
 impl Mode {
@@ -100,6 +102,7 @@ impl Mode {
             Self::Chain => "chain",
             Self::Tree => "tree",
             Self::Mtp => "mtp",
+            Self::Lookup => "lookup",
         }
     }
 }
@@ -361,8 +364,7 @@ impl ModelFlags {
     /// How to propose, with a drafter and a next-token block where there are some.
     fn spec(&self, drafter: Option<&DrafterConfig>, mtp: bool) -> Result<(Mode, Spec)> {
         let trained = drafter.map(|config| config.block);
-        let helpless = trained.is_none() && !mtp;
-        let mode = self.spec.unwrap_or(if helpless { Mode::Off } else { Mode::Auto });
+        let mode = self.spec.unwrap_or(Mode::Auto);
         let block = match (self.block.map(usize::from), trained) {
             (Some(block), Some(trained)) if block > trained => {
                 bail!(
@@ -390,13 +392,11 @@ impl ModelFlags {
                     budget(1)
                 )
             }
-            Mode::Auto if helpless => {
-                bail!("`--spec auto` has nothing to propose with: give `--draft FILE`")
-            }
             Mode::Off => Spec::Off,
             Mode::Chain => Spec::Chain { block, budget: budget(longest) },
             Mode::Tree => Spec::Tree { block, budget: budget(22) },
             Mode::Mtp => Spec::Mtp { depth: budget(3) },
+            Mode::Lookup => Spec::Lookup { budget: budget(15) },
             Mode::Auto => Spec::Auto { block, budget: budget(63) },
         };
         Ok((mode, spec))

@@ -295,7 +295,9 @@ impl Scheduler {
         self.metrics.add_answer(&outcome, &answer.ticket);
         answer.record(&outcome);
         answer.tell(EventKind::Done(Box::new(outcome)));
+        let prompt = answer.ticket.job.prompt.len();
         let (tokens, sequence) = answer.into_state();
+        self.engine.remember(tokens.get(prompt..).unwrap_or_default());
         self.cache.insert(&mut self.engine, &tokens, sequence);
         self.note_cache();
     }

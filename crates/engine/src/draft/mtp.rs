@@ -227,7 +227,9 @@ impl Drafter for Mtp {
         let depth = match spec {
             Spec::Mtp { depth } => depth,
             Spec::Auto { budget, .. } => budget,
-            Spec::Off | Spec::Chain { .. } | Spec::Tree { .. } => return None,
+            Spec::Off | Spec::Chain { .. } | Spec::Tree { .. } | Spec::Lookup { .. } => {
+                return None;
+            }
         };
         let depth = depth.min(MAX_DEPTH);
         Some(Shape { depth, ranks: 1, budget: depth })

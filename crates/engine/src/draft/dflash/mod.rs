@@ -286,7 +286,7 @@ impl Drafter for Dflash {
         let (block, budget, is_tree) = match spec {
             Spec::Chain { block, budget } => (block, budget, false),
             Spec::Tree { block, budget } | Spec::Auto { block, budget } => (block, budget, true),
-            Spec::Off | Spec::Mtp { .. } => return None,
+            Spec::Off | Spec::Mtp { .. } | Spec::Lookup { .. } => return None,
         };
         let depth = self.positions(block);
         let ranks = if is_tree { ranks_needed(depth, budget) } else { 1 };
