@@ -57,13 +57,13 @@ use sweep::{Axis, Range};
 #[command(args_conflicts_with_subcommands = true)]
 pub struct Args {
     #[command(subcommand)]
-    part: Option<Part>,
+    task: Option<Task>,
     #[command(flatten)]
     measure: MeasureArgs,
 }
 
 #[derive(Subcommand)]
-enum Part {
+enum Task {
     /// Compare all modes token by token with plain decoding
     Parity(Box<parity::Args>),
     /// Say what changed between two runs beyond noise
@@ -176,6 +176,28 @@ enum Weights {
     Q8,
     #[value(name = "bf16")]
     Bf16,
+    #[value(name = "fp8")]
+    Fp8,
+    #[value(name = "nvfp4")]
+    Nvfp4,
+    #[value(name = "awq")]
+    Awq,
+    #[value(name = "iq3_s")]
+    Iq3,
+}
+
+impl Weights {
+    fn mix(self) -> Mix {
+        match self {
+            Self::Q4 => Mix::Q4_K_M,
+            Self::Q8 => Mix::Q8_0,
+            Self::Bf16 => Mix::BF16,
+            Self::Fp8 => Mix::FP8,
+            Self::Nvfp4 => Mix::NVFP4,
+            Self::Awq => Mix::AWQ,
+            Self::Iq3 => Mix::IQ3_S,
+        }
+    }
 }
 
 /// How often everything is measured at least, and how long to go on where repeats differ.
@@ -195,12 +217,12 @@ pub fn parity_of(model: &ModelFlags) -> Result<()> {
 
 /// Measures what the arguments ask for and prints it.
 pub fn run(args: &Args) -> Result<()> {
-    match &args.part {
-        Some(Part::Parity(args)) => parity::run(args),
-        Some(Part::Compare(args)) => compare::run(args),
-        Some(Part::Rounds(args)) => rounds::run(args),
-        Some(Part::Versus(args)) => versus::run(args),
-        Some(Part::Tables(args)) => pages::run(args),
+    match &args.task {
+        Some(Task::Parity(args)) => parity::run(args),
+        Some(Task::Compare(args)) => compare::run(args),
+        Some(Task::Rounds(args)) => rounds::run(args),
+        Some(Task::Versus(args)) => versus::run(args),
+        Some(Task::Tables(args)) => pages::run(args),
         None => measured(&args.measure),
     }
 }
@@ -325,11 +347,7 @@ fn costs(args: &MeasureArgs, rows: &[usize], machine: &Machine) -> Result<Cost> 
     let (bandwidth, threads, kv) = (args.bandwidth, machine.threads, args.model.device.kv());
     let plan = Plan { bandwidth, rows, patience: PATIENCE, threads, kv };
     if let Some(shape) = &args.synthetic {
-        let mix = match args.mix {
-            Weights::Q4 => Mix::Q4_K_M,
-            Weights::Q8 => Mix::Q8_0,
-            Weights::Bf16 => Mix::BF16,
-        };
+        let mix = args.mix.mix();
         return cost::of_shape(shape, mix, &mut *backend, &plan);
     }
     let loaded = args.model.open()?;

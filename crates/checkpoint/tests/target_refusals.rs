@@ -215,11 +215,6 @@ fn a_folder_that_contradicts_itself_is_refused() {
         ),
         (&["hidden_act"], json!("gelu"), "activation `gelu` is not supported (`hidden_act`)"),
         (
-            &["quantization_config"],
-            json!({"quant_method": "fp8"}),
-            "a checkpoint quantised by `fp8` is not supported (`quantization_config.quant_method`)",
-        ),
-        (
             &["mtp_num_hidden_layers"],
             json!(3),
             "a model with 3 MTP blocks is not supported (`mtp_num_hidden_layers`)",

@@ -6,14 +6,15 @@ use crate::size::unless_stalled;
 /// Who proposes: a drafter by its number, or nobody.
 pub(crate) type Proposer = Option<usize>;
 
-/// A probe is repeated only after so many times the seconds that it loses: probing one of them costs
-/// less than one part in so many.
+/// A probe is repeated only after so many times the seconds that it loses: probing one of them
+/// costs less than one part in so many.
 const PATIENCE: f64 = 100.0;
 /// Who could at best be this much faster is not worth a probe.
 const WORTH_TRYING: f64 = 1.1;
 /// Tokens that what other texts taught counts for in a new one: its own first rounds say more.
 const FROM_OTHER_TEXTS: f64 = 12.0;
-/// A drafter whose rounds take no more plain ones than this is tried at the beginning of every text.
+/// A drafter whose rounds take no more plain ones than this is tried at the beginning of every
+/// text.
 const SHORT_ROUND: f64 = 4.0;
 
 /// What is known of a proposer: tokens and seconds of late, over how many rounds.

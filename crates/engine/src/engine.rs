@@ -1,5 +1,5 @@
-//! A target, its drafters and the backend they run on: how they are loaded, how a prompt is read and
-//! a text begun, and how state is committed.
+//! A target, its drafters and the backend they run on: how they are loaded, how a prompt is read
+//! and a text begun, and how state is committed.
 
 use crate::choose::Proposer;
 use crate::draft::{Drafter, Reads, dflash::Dflash, lookup::Lookup, mtp::Mtp};
