@@ -71,6 +71,7 @@ fn neither_mode_nor_threads_change_the_text() {
         &["--spec", "chain", "--block", "4"],
         &["--spec", "tree", "--budget", "40", "--threads", "2"],
         &["--spec", "mtp", "--budget", "5"],
+        &["--spec", "lookup"],
         &["--spec", "auto"],
         &[],
     ];

@@ -23,6 +23,16 @@ pub enum Error {
     ConfigNotObject,
     #[error("neither GGUF nor safetensors: the file starts with `{}`", .0.escape_ascii())]
     Container(Vec<u8>),
+    #[error("this is {what}: {remedy}")]
+    Stranger { what: String, remedy: String },
+    #[error(
+        "only {there} of the file are there: its download was cut short; resume it, or get it again"
+    )]
+    CutShort { there: String },
+    #[error("{}: {sentence}", .path.display())]
+    InFile { path: PathBuf, sentence: String },
+    #[error("{}", crate::strangers::listed(.0))]
+    SeveralFiles(Vec<(String, u64)>),
     #[error("no `config.json` in {}", .0.display())]
     NoConfig(PathBuf),
 

@@ -22,6 +22,7 @@ mod quantised;
 mod report;
 mod rope;
 mod source;
+mod strangers;
 pub mod target;
 mod weights;
 

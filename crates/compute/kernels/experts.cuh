@@ -12,7 +12,8 @@
 // its tiles in order of the columns; ranks are added in order. Which warp or block does what
 // changes no sum.
 //
-// Limits: rows <= DECODE_ROWS, experts <= 512, top_k <= 16, all columns whole tiles, at most 4096 of x.
+// Limits: rows <= DECODE_ROWS, experts <= 512, top_k <= 16, all columns whole tiles, at most 4096
+// of x.
 #pragma once
 #include "ring.cuh"
 #include "route.cuh"

@@ -6,14 +6,15 @@ use crate::size::unless_stalled;
 /// Who proposes: a drafter by its number, or nobody.
 pub(crate) type Proposer = Option<usize>;
 
-/// A probe is repeated only after so many times the seconds that it loses: probing one of them costs
-/// less than one part in so many.
+/// A probe is repeated only after so many times the seconds that it loses: probing one of them
+/// costs less than one part in so many.
 const PATIENCE: f64 = 100.0;
 /// Who could at best be this much faster is not worth a probe.
 const WORTH_TRYING: f64 = 1.1;
 /// Tokens that what other texts taught counts for in a new one: its own first rounds say more.
 const FROM_OTHER_TEXTS: f64 = 12.0;
-/// A drafter whose rounds take no more plain ones than this is tried at the beginning of every text.
+/// A drafter whose rounds take no more plain ones than this is tried at the beginning of every
+/// text.
 const SHORT_ROUND: f64 = 4.0;
 
 /// What is known of a proposer: tokens and seconds of late, over how many rounds.
@@ -67,7 +68,7 @@ impl Choice {
     /// those before it.
     pub(crate) fn for_new_text(&self) -> Self {
         let mut choice = self.clone();
-        let plain = self.0.iter().find(|r| r.who.is_none()).and_then(Record::round);
+        let plain = self.plain_round();
         for record in choice.0.iter_mut().filter(|r| r.who.is_some()) {
             record.keep((FROM_OTHER_TEXTS / record.tokens.max(1e-12)).min(1.0));
             if let (Some(plain), Some(round)) = (plain, record.round())
@@ -77,6 +78,17 @@ impl Choice {
             }
         }
         choice
+    }
+
+    /// The most tokens per second that anybody tried gives, none of them more than `bound`.
+    pub(crate) fn best_rate(&self, bound: impl Fn(Proposer) -> f64) -> f64 {
+        let rate = |r: &Record| r.who.map_or(r.rate(), |_| r.rate().min(bound(r.who)));
+        self.0.iter().filter(|r| r.rounds > 0.0).map(rate).fold(0.0, f64::max)
+    }
+
+    /// Seconds of a round without a draft, where there was one.
+    pub(crate) fn plain_round(&self) -> Option<f64> {
+        self.0.iter().find(|r| r.who.is_none()).and_then(Record::round)
     }
 
     /// Who proposes in the next round. `bound` is the most tokens per second a proposer could give

@@ -389,7 +389,7 @@ pub fn named(name: &str) -> Option<TargetConfig> {
 mod tests {
     use super::*;
     use crate::{Model, Options, model::chain};
-    use compute::{Activations, Cpu, CpuLevel, KvType};
+    use compute::{Activations, Cpu, CpuLevel};
 
     #[test]
     fn distinct_tokens_visit_experts_as_uniform_routing_would() {
@@ -398,7 +398,7 @@ mod tests {
         let config = TargetConfig { mtp: None, ..config(256, 512, 16, [4, 2], [2, 6], ffn) };
         let mut cpu = Cpu::new(CpuLevel::detect(), 1, Activations::Int8);
         let touched = |weights: Weights, cpu: &mut Cpu| {
-            let options = Options { kv: KvType::F16, max_rows: 80, max_chosen: 16, taps: vec![] };
+            let options = Options { max_rows: 80, max_chosen: 16, ..Options::new(cpu) };
             let mut model = Model::load(cpu, &config, &weights, options).unwrap();
             let tokens: Vec<u32> = (0..80).map(|i| i * 7 % 512).collect();
             let mut sequence = model.sequence();

@@ -120,8 +120,8 @@ impl Keys<'_> {
         })
     }
 
-    /// By `attention.recurrent_layers` where it is there, else by key heads of each layer, else every
-    /// `full_attention_interval`-th layer attends; either way a layer's tensors must agree.
+    /// By `attention.recurrent_layers` where it is there, else by key heads of each layer, else
+    /// every `full_attention_interval`-th layer attends; either way its tensors must agree.
     fn layers(&mut self, count: usize) -> Result<Vec<Mixer>, Error> {
         let listed = self.key("attention.recurrent_layers");
         let mixer = |gdn: bool| if gdn { Mixer::Gdn } else { Mixer::Attention };
