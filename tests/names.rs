@@ -137,7 +137,7 @@ fn names_stand_for_paths_in_every_verb() {
     assert!(stderr(&told).contains(&sentence), "{}", stderr(&told));
 
     let described = machine.stdout(&["inspect", DRAFTER, "--target", "qwen3.6-27b"]);
-    assert!(described.starts_with(&format!("{DRAFTER}: drafter, ")), "{described}");
+    assert!(described.starts_with(&format!("{DRAFTER}: DFlash drafter, ")), "{described}");
     let out = machine.home.path().join("out.gguf");
     let out = out.to_str().unwrap();
     let convert = ["convert", DRAFTER, "--target", "qwen3.6-27b", "--type", "q8_0", "--out", out];

@@ -41,7 +41,7 @@ fn read(cpu: &mut Cpu, model: &mut Model, drafter: &mut Dflash, prompt: &[u32]) 
         let path: Vec<u32> = (0..tokens.len() as u32).collect();
         model.forward(cpu, &rows, &[], &[&sequence]).expect("a pass");
         for row in 0..tokens.len() {
-            let taps = model.taps(row).expect("a row").into_owned();
+            let taps = model.taps(row).expect("a row").to_vec();
             state.pending.push_numbers(&*cpu, &taps).expect("room");
         }
         model.commit(cpu, 0, &mut sequence, &path).expect("a commit");
@@ -50,34 +50,72 @@ fn read(cpu: &mut Cpu, model: &mut Model, drafter: &mut Dflash, prompt: &[u32]) 
     state
 }
 
+/// Keys and values are f16 here, the target's too, and f32 there; `tests.rs` has the comparison where
+/// both round alike.
+const NEAR: f32 = 0.02;
+
 #[track_caller]
 fn assert_near(what: &str, found: f32, expected: f32) {
-    assert!((found - expected).abs() < 1e-3, "{what} is {found}, not {expected}");
+    assert!((found - expected).abs() < NEAR, "{what} is {found}, not {expected}");
+}
+
+/// Candidates, their own scores and those after each candidate before, of one slot. What both have
+/// among their candidates is compared: at the edge, neighbours may have changed places.
+fn check_slot(row: &[f32], before: &[u32], slot: usize, golden: &Golden) {
+    let count = golden.candidates[slot].len();
+    let ids: Vec<u32> = row[..count].iter().map(|id| *id as u32).collect();
+    let place = |list: &[u32], id: u32| list.iter().position(|other| *other == id);
+    let common: Vec<(usize, usize)> = ids
+        .iter()
+        .enumerate()
+        .filter_map(|(b, id)| Some((b, place(&golden.candidates[slot], *id)?)))
+        .collect();
+    assert!(common.len() + 2 >= count, "slot {slot}: {ids:?}, {:?}", golden.candidates[slot]);
+    if let Some(logits) = &golden.logits {
+        for (id, expected) in ids.iter().zip(&golden.candidates[slot]) {
+            let of = |id: u32| logits[slot][id as usize];
+            assert_near("the logit of a rank", of(*id), of(*expected));
+        }
+    }
+    // Ours are log-probabilities: the same up to a number that all of a slot share.
+    let (first, (b0, g0)) = (golden.candidates.get(slot.wrapping_sub(1)), common[0]);
+    for (a, id) in before.iter().enumerate() {
+        let Some(theirs) = first.map_or(Some(0), |list| place(list, *id)) else { continue };
+        let own = |b: usize| row[count + b] + row[(2 + a) * count + b];
+        let expected = |b: usize| golden.lattice[slot * count + theirs][b];
+        for (b, g) in &common {
+            assert_near("a score", own(*b) - own(b0), expected(*g) - expected(g0));
+        }
+    }
 }
 
 fn check_block(drafter: &Dflash, golden: &Golden, lattice: &Lattice) {
     let Candidates { buf, count } = drafter.candidates.expect("it selects");
     let slots = golden.candidates.len();
     let numbers = drafter.block.first_rows(buf, slots).expect("a buffer");
+    let mut before = vec![golden.anchor];
     for (slot, row) in numbers.chunks_exact(count * (2 + count)).enumerate() {
         if let Some(logits) = &golden.logits {
             let found = drafter.logits(slot).expect("logits");
             found.iter().zip(&logits[slot]).for_each(|(f, e)| assert_near("a logit", *f, *e));
         }
-        let ids: Vec<u32> = row[..count].iter().map(|id| *id as u32).collect();
-        assert_eq!(ids, golden.candidates[slot], "candidates of slot {slot}");
-        // Ours are log-probabilities: the same up to a number that all of a slot share.
-        let score = |a: usize, b: usize| row[count + b] + row[(2 + a) * count + b];
-        let expected = |a: usize, b: usize| golden.lattice[slot * count + a][b];
-        for a in 0..count {
-            for b in 0..count {
-                let (own, theirs) = (score(a, b) - score(0, 0), expected(a, b) - expected(0, 0));
-                assert_near("a score", own, theirs);
-            }
-        }
+        check_slot(row, &before, slot, golden);
+        before = row[..count].iter().map(|id| *id as u32).collect();
     }
-    let chain: Vec<u32> = lattice.best_first(64).nodes.iter().map(|node| node.token).collect();
-    assert_eq!(chain, golden.walk);
+    // The walk, as far as no choice of it was a matter of rounding.
+    let chain = lattice.best_first(64);
+    let mut at = 0;
+    for (slot, node) in chain.nodes.iter().enumerate() {
+        let scores = &golden.lattice[slot * count + at];
+        let ids = &golden.candidates[slot];
+        at = ids.iter().position(|id| *id == golden.walk[slot]).expect("a candidate");
+        let second = (0..count).filter(|b| *b != at).map(|b| scores[b]);
+        if scores[at] - second.fold(f32::NEG_INFINITY, f32::max) < 2.0 * NEAR {
+            return;
+        }
+        assert_eq!(node.token, golden.walk[slot], "the walk at slot {slot}");
+    }
+    assert_eq!(chain.nodes.len(), slots);
 }
 
 #[test]
@@ -89,7 +127,7 @@ fn the_trained_drafter_is_the_reference() {
     let mut cpu = Cpu::new(CpuLevel::detect(), 2, Activations::F32);
     // Chunks match neither pages nor anchors.
     let taps = file.config.taps.clone();
-    let options = Options { kv: KvType::F16, max_rows: 100, max_chosen: 1, taps };
+    let options = Options { kv: KvType::F16, max_rows: 100, max_chosen: 64, taps };
     let mut model =
         Model::load(&mut cpu, &target.config, &target.weights, options).expect("it loads");
     let mut drafter =
