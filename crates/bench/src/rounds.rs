@@ -11,7 +11,7 @@ use anyhow::{Result, bail};
 use checkpoint::drafter::Kind;
 use checkpoint::{DrafterConfig, TargetConfig};
 use engine::draft::MAX_NODES;
-use engine::synthetic::{self, Mix};
+use engine::synthetic;
 use engine::{Engine, Generation, Sequence, Spec};
 use launch::DeviceFlags;
 use std::collections::{BTreeMap, HashMap};
@@ -78,14 +78,6 @@ pub(crate) struct Args {
     device: DeviceFlags,
 }
 
-fn mix(weights: crate::Weights) -> Mix {
-    match weights {
-        crate::Weights::Q4 => Mix::Q4_K_M,
-        crate::Weights::Q8 => Mix::Q8_0,
-        crate::Weights::Bf16 => Mix::BF16,
-    }
-}
-
 pub(crate) fn run(args: &Args) -> Result<()> {
     if args.synthetic == "list" {
         let mut out = std::io::stdout().lock();
@@ -94,9 +86,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
     let config = shape(args)?;
     let drafter = drafter(args)?;
-    let weights = synthetic::Weights::new(&config, mix(args.quant), 1).with_distinct_tokens();
+    let weights = synthetic::Weights::new(&config, args.quant.mix(), 1).with_distinct_tokens();
     let drafter = drafter.map(|d| {
-        let weights = synthetic::Weights::of_drafter(&d, mix(args.draft_quant), 2);
+        let weights = synthetic::Weights::of_drafter(&d, args.draft_quant.mix(), 2);
         (d, weights)
     });
     let block = format!("blk.{}.", config.layers.len());

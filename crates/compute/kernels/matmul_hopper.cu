@@ -79,21 +79,21 @@ __device__ __forceinline__ void multiply_unit(const u8* tile, u64 x, float (&acc
     // Read again, it would take 16 registers.
     if (FORMAT == TILE_Q6_K && c > 0) head = T::head(tile, lane);
     // The wgmma that read this buffer.
-    if (FORMAT != TILE_Q8_0 && c >= 2) warpgroup_wait<1>();
+    if (!is_grouped(FORMAT) && c >= 2) warpgroup_wait<1>();
     u32(&f)[4][4] = a[c & 1];
     T::chunk(tile, head, c, lane, f);
     hold(f);
     const u64 b = x + c * 4 * K16;
     warpgroup_fence();
-    if constexpr (FORMAT == TILE_Q8_0) {
+    if constexpr (is_grouped(FORMAT)) {
       warpgroup_mma(even, f[0], b, false);
       warpgroup_mma(odd, f[2], b + 2 * K16, false);
       warpgroup_mma(even, f[1], b + K16, true);
       warpgroup_mma(odd, f[3], b + 3 * K16, true);
       warpgroup_commit();
       float d[2], d2[2];
-      T::group(head, 2 * c, d);
-      T::group(head, 2 * c + 1, d2);
+      T::group(tile, head, 2 * c, lane, d);
+      T::group(tile, head, 2 * c + 1, lane, d2);
       warpgroup_wait<0>();
       if (c == 3) done();
 #pragma unroll
@@ -109,7 +109,7 @@ __device__ __forceinline__ void multiply_unit(const u8* tile, u64 x, float (&acc
       warpgroup_commit();
     }
   }
-  if constexpr (FORMAT != TILE_Q8_0) {
+  if constexpr (!is_grouped(FORMAT)) {
     constexpr bool MINS = FORMAT == TILE_Q4_K || FORMAT == TILE_Q5_K;
     float d[2], m[2], e4[N8][4];
     T::ends(tile, head, lane, d);
@@ -337,6 +337,9 @@ template <int N8, int FORMAT, int LEVELS> struct Block {
               case TILE_Q5_K: multiply_unit<TILE_Q5_K, N8>(here, xk, acc[level], done); break;
               case TILE_Q6_K: multiply_unit<TILE_Q6_K, N8>(here, xk, acc[level], done); break;
               case TILE_Q8_0: multiply_unit<TILE_Q8_0, N8>(here, xk, acc[level], done); break;
+#define FORERUN_CASE(F) case F: multiply_unit<F, N8>(here, xk, acc[level], done); break;
+              FOR_OTHER_FORMATS(FORERUN_CASE)
+#undef FORERUN_CASE
               default: multiply_unit<TILE_F16, N8>(here, xk, acc[level], done);
             }
           }

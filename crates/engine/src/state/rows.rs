@@ -100,6 +100,9 @@ impl KeptRows {
     /// Memory of its own with room for `more` rows after those there are.
     pub(crate) fn reserve(&mut self, backend: &dyn Backend, more: usize) -> Result<(), Error> {
         let row = 4 * self.width;
+        if row == 0 {
+            return Ok(());
+        }
         if let Some(memory) = &mut self.memory
             && (self.first + self.len + more) * row <= memory.len()
             && Arc::get_mut(memory).is_some()

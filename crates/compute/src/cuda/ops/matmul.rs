@@ -25,7 +25,7 @@ use std::{cell::RefCell, collections::HashMap, sync::Arc};
 
 const MAX_PRODUCTS: usize = 8;
 /// Added to a format whose tiles are read from memory directly.
-const DIRECT: i32 = 8;
+const DIRECT: i32 = 16;
 /// Words of a block in `cuts` of `kernels/matmul.cuh`.
 const CUTS: usize = 24;
 /// The rows whose activations must fit in shared memory beside the rings. With 32 one launch always
@@ -459,7 +459,7 @@ fn launch_group(run: &Run<'_>, products: &[Product]) -> Result<(), Error> {
     let scratch = &run.scratch.products;
     if let (Some(hopper), Rows::Chosen) = (hopper, products[0].rows) {
         let out = scratch.address() + hopper.parked_bytes as u64;
-        let args = ArrangeArgs { x, chosen, out, rows: rows as i32, ..Default::default() };
+        let args = ArrangeArgs { x, chosen, out, rows: rows as i32 };
         let grid = [group.superblocks as u32, rows.div_ceil(8) as u32, 1];
         run.launch(kernel::ARRANGE, Shape::new(grid, 256), &args)?;
         x.arranged = out;
