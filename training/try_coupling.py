@@ -8,7 +8,6 @@ of MTP stands."""
 import argparse
 import heapq
 import json
-import random
 import sys
 from pathlib import Path
 
@@ -152,11 +151,34 @@ def learned_weights(texts):
     return chosen
 
 
+def chain(texts, by_depth):
+    """Acceptance length of chains whose weights are these."""
+    found = {id(text): {w: text.matches(w) for w in set(by_depth)} for text in texts}
+
+    def stood(text, anchor):
+        matched = found[id(text)]
+        left = len(matched[by_depth[0]][anchor])
+        return leading([matched[w][anchor][d] for d, w in enumerate(by_depth[:left])])
+
+    return lengths(texts, stood)
+
+
+def first_of_mtp(texts, weight):
+    """How often the first token of the next-token block stands."""
+    right = [
+        int((text.mtp[a] + weight * text.gumbel[a + 1]).argmax()) == text.written[a + 1]
+        for text in texts
+        for a in text.anchors()
+    ]
+    return sum(right) / len(right)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pair", type=Path, default=HERE.parent / "models" / "dense")
     parser.add_argument("--tokenizer", type=Path, required=True)
     parser.add_argument("--tokens", type=int, default=64)
+    parser.add_argument("--temperature", type=float, nargs="*", default=[0.7, 1.0])
     parser.add_argument("--prompts", type=int, default=4, help="of each suite, to tune on and to report on")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
@@ -164,7 +186,7 @@ def main():
     pair = arguments.pair
     reference = Reference("dense", pair / "target-Q4_K_M.gguf", pair / "draft-Q8_0.gguf")
     suites, names = HERE.parent / "suites", ["code", "math", "plan", "complete", "prose"]
-    for temperature in (0.7, 1.0):
+    for temperature in arguments.temperature:
         sets = []
         for first in (0, 16):
             drawn = {}
@@ -183,25 +205,11 @@ def main():
         print(f"T {temperature}: weights by depth {weights}, tree's boost and weight {best}")
         held_back["overall"] = [text for texts in held_back.values() for text in texts]
         for name, texts in held_back.items():
-
-            def chain(by_depth, texts=texts):
-                found = {id(text): {w: text.matches(w) for w in set(by_depth)} for text in texts}
-                by = lambda text, a: leading([found[id(text)][w][a][d] for d, w in enumerate(by_depth) if d < len(found[id(text)][w][a])])
-                return lengths(texts, by)
-
-            constant = [chain([w] * (BLOCK - 1)) for w in WEIGHTS]
+            chains = [chain(texts, [w] * (BLOCK - 1)) for w in WEIGHTS] + [chain(texts, weights)]
             trees = [lengths(texts, lambda text, a, c=c: tree_stood(text, a, *c)) for c in ((0.0, 0.0), best)]
-            mtp = [
-                sum(
-                    int((text.mtp[a] + w * text.gumbel[a + 1]).argmax()) == text.written[a + 1]
-                    for text in texts
-                    for a in text.anchors()
-                )
-                / sum(len(text.anchors()) for text in texts)
-                for w in WEIGHTS
-            ]
-            row = " ".join(f"{x:.2f}" for x in [*constant, chain(weights)])
-            print(f"{name}: chain {row}; tree {trees[0]:.2f} {trees[1]:.2f}; mtp {' '.join(f'{x:.3f}' for x in mtp)}", flush=True)
+            mtp = [first_of_mtp(texts, w) for w in WEIGHTS]
+            listed = [" ".join(f"{x:.2f}" for x in figures) for figures in (chains, trees, mtp)]
+            print(f"{name}: chain {listed[0]}; tree {listed[1]}; first of MTP {listed[2]}", flush=True)
 
 
 if __name__ == "__main__":

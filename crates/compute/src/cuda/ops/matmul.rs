@@ -490,7 +490,7 @@ fn launch_group(run: &Run<'_>, products: &[Product]) -> Result<(), Error> {
         let grid = [(g.slices * g.shares) as u32, 1, 1];
         let cluster = if g.join { 1 } else { g.slices as u32 };
         if let Some(hopper) = hopper.filter(|_| count > FULL_ROWS) {
-            let stages = hopper.stages(g, run.limits, count);
+            let stages = hopper.stages(&group, g, run.limits, count);
             hopper.tell(&mut args, &stages);
             let block = (32 * stages.warps + hopper::ASKING) as u32;
             let shape = Shape { grid, block, shared: stages.shared as u32, cluster };
