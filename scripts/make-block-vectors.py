@@ -3,18 +3,23 @@
 
 usage: make-block-vectors.py [TARGET_BF16.gguf TARGET_Q8_0.gguf TARGET_Q4_K_M.gguf]
 
-Without the files only decode.txt is made, which is all that a new type needs. `pip install gguf` brings the package.
+Without the files only decode.txt is made, which is all that a new type needs. `pip install gguf ml_dtypes` brings the
+packages; what Hugging Face folders have is decoded here, by ml_dtypes and numpy, from the layout of our own blocks.
 """
 import pathlib
 import sys
 
 import gguf
+import ml_dtypes
 import numpy as np
 from gguf import GGMLQuantizationType as Type
 from gguf.quants import dequantize
 
 OUT = pathlib.Path(__file__).parent.parent / "crates/formats/tests/vectors"
-TYPES = "F32 F16 BF16 Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q2_K Q3_K Q4_K Q5_K Q6_K IQ3_S IQ4_NL IQ4_XS".split()
+TYPES = ("F32 F16 BF16 Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q2_K Q3_K Q4_K Q5_K Q6_K IQ2_XXS IQ2_XS IQ3_XXS IQ1_S IQ4_NL IQ3_S IQ2_S "
+         "IQ4_XS IQ1_M TQ1_0 TQ2_0 MXFP4 NVFP4").split()
+OWN = {"FP8": (1000, 128, 132), "FP4": (1001, 128, 76), "INT4": (1002, 128, 68), "INT4_32": (1003, 32, 20),
+       "INT8": (1004, 128, 132)}  # number, elements and bytes of a block
 ELEMENTS = 1 << 17  # decoded per type for its hash
 
 
@@ -26,8 +31,29 @@ def mix(seed, count):
     return z ^ (z >> np.uint64(31))
 
 
+def pairs(data):
+    """Nibbles, the low one first."""
+    return np.stack([data & 15, data >> 4], axis=-1).reshape(len(data), -1)
+
+
+def decode_own(name, data):
+    """Our own types: a scale of four bytes, then as the structs of crates/formats/src/blocks say."""
+    word, rest = data[:, :4].copy().view("<u4"), data[:, 4:].copy()
+    scale = word.view("<f4")
+    if name == "FP8":
+        return scale * rest.view(ml_dtypes.float8_e4m3fn).astype("<f4")
+    if name == "INT8":
+        return scale * rest.view(np.int8).astype("<f4")
+    if name == "FP4":
+        small = rest[:, :8].view(ml_dtypes.float8_e4m3fn).astype("<f4").repeat(16, axis=1)
+        numbers = pairs(rest[:, 8:]).view(ml_dtypes.float4_e2m1fn).astype("<f4")
+        return scale * (small * numbers)
+    scale = (word & np.uint32(0xFFFFE000)).view("<f4")
+    return scale * (pairs(rest).astype("<f4") - (word & np.uint32(31)).astype("<f4"))
+
+
 def decode(name, data):
-    values = dequantize(data, Type[name]).astype("<f4").ravel()
+    values = (decode_own(name, data) if name in OWN else dequantize(data, Type[name])).astype("<f4").ravel()
     bits = values.view("<u4").copy()
     bits[np.isnan(values)] = 0x7FC00000  # one NaN for all
     return bits
@@ -41,9 +67,9 @@ def main():
     np.seterr(all="ignore")
     OUT.mkdir(exist_ok=True)
     lines = []
-    for name in TYPES:
-        length, size = gguf.GGML_QUANT_SIZES[Type[name]]
-        data = mix(int(Type[name]), ELEMENTS // length * size // 8).view(np.uint8)
+    for name in [*TYPES, *OWN]:
+        number, length, size = OWN.get(name) or (int(Type[name]), *gguf.GGML_QUANT_SIZES[Type[name]])
+        data = mix(number, ELEMENTS // length * size // 8).view(np.uint8)
         bits = decode(name, data.reshape(-1, size))
         digest = int((bits.astype(np.uint64) * mix(0, ELEMENTS)).sum())
         first = max(32 // length, 1)  # blocks spelled out, for whoever has to find a fault

@@ -1,12 +1,13 @@
 //! `forerun chat`: a conversation. Ctrl-C ends the answer, Ctrl-D the program.
 
+use crate::telling::{Telling, closing_line};
 use anyhow::{Context, Result, anyhow, bail};
 use engine::Sequence;
 use launch::{Finish, Question, answer};
 use launch::{ModelFlags, Running, SamplingFlags};
 use rustyline::error::ReadlineError;
 use serde_json::{Value, json};
-use std::io::Write;
+use std::io::IsTerminal;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use text::{Prompt, Reasoning, Specials};
@@ -136,16 +137,16 @@ fn take_turn(
     let max_tokens = args.max_tokens.unwrap_or(usize::MAX);
     let question =
         Question { sequence, prompt: &prompt, sampling, max_tokens, relaxed: None, stop };
-    let mut out = std::io::stdout().lock();
-    let given = answer(running, question, |piece| {
-        out.write_all(piece.text.as_bytes())?;
-        Ok(out.flush()?)
-    })?;
-    writeln!(out)?;
+    let mut telling = Telling::new(std::io::stdout().lock(), &rendered);
+    let given = answer(running, question, |piece| Ok(telling.push(piece.text, None)?))?;
+    telling.finish()?;
     match given.finish {
         Finish::Stop => {}
         Finish::Length => eprintln!("(cut at {} tokens)", given.ids.len()),
         Finish::Interrupted => eprintln!("(stopped)"),
+    }
+    if std::io::stderr().is_terminal() {
+        eprintln!("\x1b[2m{}\x1b[0m", closing_line(running, &prompt, &given));
     }
     // Thoughts go where the template looks for them; most drop them from earlier turns.
     let mut reasoning = Reasoning::new(&rendered);

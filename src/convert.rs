@@ -7,7 +7,7 @@ use checkpoint::{Drafter, Target};
 use formats::gguf::Overwrite;
 use indicatif::{ProgressBar, ProgressStyle};
 use launch::DraftFlags;
-use launch::about;
+use launch::{about, locate};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,7 +16,8 @@ use std::time::Duration;
 /// Arguments of `forerun convert`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// The drafter: a Hugging Face folder, a safetensors file, or a GGUF of any dialect
+    /// The drafter: a Hugging Face folder, a safetensors file, a GGUF of any dialect, or a name of
+    /// the Hub
     drafter: PathBuf,
     /// The GGUF to write
     #[arg(long, value_name = "FILE")]
@@ -25,7 +26,7 @@ pub(crate) struct Args {
     #[arg(long = "type", value_name = "TYPE")]
     mix: Mix,
     /// Check against this target and copy its tokenizer, which llama.cpp needs
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "NAME|FILE")]
     target: Option<PathBuf>,
     /// Replace the output file if it exists
     #[arg(long)]
@@ -39,16 +40,17 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     if args.out.symlink_metadata().is_ok() && !args.force {
         bail!("{} exists; give `--force` to replace it", shown(&args.out));
     }
-    let target = args.target.as_deref().map(|p| Target::open(p).map_err(about(p))).transpose()?;
-    let tokenizer = match (&args.target, &target) {
+    let target_path = args.target.as_deref().map(locate).transpose()?;
+    let target = target_path.as_deref().map(|p| Target::open(p).map_err(about(p))).transpose()?;
+    let tokenizer = match (&target_path, &target) {
         (Some(path), Some(target)) => {
             Some(convert::tokenizer_of(path, &target.config).map_err(about(path))?)
         }
         _ => None,
     };
     let config = target.as_ref().map(|t| &t.config);
-    let drafter = Drafter::open(&args.drafter, &args.draft.overrides(), config)
-        .map_err(about(&args.drafter))?;
+    let path = &locate(&args.drafter)?;
+    let drafter = Drafter::open(path, &args.draft.overrides(), config).map_err(about(path))?;
     for warning in &drafter.report.warnings {
         eprintln!("warning: {warning}");
     }
@@ -122,7 +124,8 @@ impl Drop for End<'_> {
 /// becomes `Draft`.
 fn model_name(path: &Path) -> String {
     let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
-    let stem = if path.is_dir() { path.file_name() } else { path.file_stem() };
+    // What is not there is a name of the Hub, whose points end nothing.
+    let stem = if path.is_file() { path.file_stem() } else { path.file_name() };
     let stem = stem.map(|s| s.to_string_lossy().into_owned()).unwrap_or_default();
     let words =
         stem.strip_suffix("-hf").unwrap_or(&stem).split(['-', '_']).filter(|w| !w.is_empty());

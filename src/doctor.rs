@@ -73,6 +73,8 @@ struct Findings {
     device_memory: Option<Plan>,
     /// Nothing where there is no drafter.
     drafter: Option<Examination>,
+    /// The best model of the catalogue that fits, in a sentence.
+    best: String,
     advice: String,
 }
 
@@ -96,7 +98,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             "Nothing to advise: give a drafter with `--draft FILE` to have it looked at.".to_owned()
         }
     };
-    let findings = Findings { machine, gpu, device_memory, drafter, advice };
+    let best = best_model(gpu.first().unwrap_or_else(|| machine.room()));
+    let findings = Findings { machine, gpu, device_memory, drafter, best, advice };
     let mut out = std::io::stdout().lock();
     if args.json {
         writeln!(out, "{}", serde_json::to_string(&findings)?)?;
@@ -109,9 +112,33 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         if let Some(drafter) = &findings.drafter {
             drafter.print(&mut out)?;
         }
-        writeln!(out, "\n{}", findings.advice)?;
+        writeln!(out, "\n{}\n\n{}", findings.best, findings.advice)?;
     }
     Ok(out.flush()?)
+}
+
+/// Which model of the catalogue a machine of so much memory, which it reads at such a rate, runs
+/// best.
+fn best_model((memory, read_rate): (f64, f64)) -> String {
+    let Some((entry, build)) = hub::catalogue::best(memory as u64, read_rate) else {
+        return "No model of the catalogue fits this machine.".to_owned();
+    };
+    let word = match entry.builds[0] == *build {
+        true => entry.name.to_owned(),
+        false => format!("{}:{}", entry.name, build.quant),
+    };
+    let rate = read_rate / entry.bytes_a_token(build) as f64;
+    let next = match hub::find(std::path::Path::new(&word), &hub::Settings::from_env()) {
+        Ok(_) => format!("`forerun chat --model {word}`"),
+        Err(_) => format!("`forerun pull {word}`"),
+    };
+    format!(
+        "The best model of the catalogue that fits this machine is {word} ({}, {}): {next}. Its \
+         weights are read at most {rate:.0} times a second here; that is plain decoding's limit, \
+         and a drafter's tokens come on top.",
+        build.quant,
+        hub::gigabytes(build.bytes)
+    )
 }
 
 /// A heading with what follows from it, one line each.

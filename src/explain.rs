@@ -21,14 +21,18 @@ pub(crate) fn round_line(out: &mut impl Write, number: usize, round: &Round) -> 
     )
 }
 
-/// A piece of the answer in the colour of its origin: green was drafted and accepted, yellow is the
-/// target's own.
-pub(crate) fn coloured(out: &mut impl Write, piece: &Piece<'_>) -> Result<()> {
-    if piece.text.is_empty() {
-        return Ok(());
+/// The colour of a piece's origin: green was drafted and accepted, yellow is the target's own.
+pub(crate) fn colour(piece: &Piece<'_>) -> u8 {
+    if piece.drafted { 32 } else { 33 }
+}
+
+/// A piece of text, in a colour where one is given.
+pub(crate) fn write(out: &mut impl Write, text: &str, colour: Option<u8>) -> Result<()> {
+    match colour.filter(|_| !text.is_empty()) {
+        Some(colour) => write!(out, "\x1b[{colour}m{text}\x1b[0m")?,
+        None => out.write_all(text.as_bytes())?,
     }
-    let colour = if piece.drafted { 32 } else { 33 };
-    write!(out, "\x1b[{colour}m{}\x1b[0m", piece.text)
+    out.flush()
 }
 
 /// A bar for each acceptance length that occurred.

@@ -6,8 +6,8 @@ use checkpoint::{Checkpoint, DrafterConfig, Report, Source, Target, TargetConfig
 use compute::KvType;
 use engine::{Engine, Spec, WeightSource};
 use launch::DraftFlags;
-use launch::about;
 use launch::{Need, Plan};
+use launch::{about, locate};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -16,10 +16,10 @@ use std::path::PathBuf;
 /// Arguments of `forerun inspect`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// A GGUF file, a Hugging Face folder, or a safetensors file
+    /// A GGUF file, a Hugging Face folder, a safetensors file, or a name as for `--model`
     file: PathBuf,
     /// Check a drafter against this target
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "NAME|FILE")]
     target: Option<PathBuf>,
     /// Count what a target needs of a GPU, at its own context or at so many tokens
     #[arg(long, value_name = "TOKENS", num_args = 0..=1, default_missing_value = "0")]
@@ -81,12 +81,13 @@ struct Tensor<'a> {
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let target = args.target.as_deref().map(|p| Target::open(p).map_err(about(p))).transpose()?;
+    let target = args.target.as_deref().map(locate).transpose()?;
+    let target = target.as_deref().map(|p| Target::open(p).map_err(about(p))).transpose()?;
     let target = target.as_ref().map(|t| &t.config);
-    let source = Source::open(&args.file).map_err(about(&args.file))?;
+    let file = &locate(&args.file)?;
+    let source = Source::open(file).map_err(about(file))?;
     let container = source.container();
-    let opened =
-        Checkpoint::read(source, &args.draft.overrides(), target).map_err(about(&args.file))?;
+    let opened = Checkpoint::read(source, &args.draft.overrides(), target).map_err(about(file))?;
     let mut findings = match &opened {
         Checkpoint::Target(t) => {
             Findings::new(args, container, Config::Target(&t.config), None, &t.weights, &t.report)

@@ -11,9 +11,14 @@ mod explain;
 mod facts;
 mod inspect;
 mod logging;
+mod manual;
+mod models;
 mod notify;
+mod pull;
 mod run;
 mod serve;
+mod telling;
+mod welcome;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use std::path::PathBuf;
@@ -31,7 +36,7 @@ struct Cli {
     #[arg(long, global = true, value_name = "FILE")]
     config: Option<PathBuf>,
     #[command(subcommand)]
-    verb: Verb,
+    verb: Option<Verb>,
 }
 
 #[derive(Subcommand)]
@@ -51,11 +56,20 @@ enum Verb {
     Doctor(Box<doctor::Args>),
     /// Write a drafter as a GGUF that Forerun and llama.cpp load
     Convert(convert::Args),
+    /// Fetch a model and its drafter from the Hugging Face Hub
+    #[command(after_help = pull::ENVIRONMENT)]
+    Pull(pull::Args),
+    /// List models that have a short name, what of them is here and what fits this machine
+    Models(models::Args),
+    /// Print what a shell needs to complete commands
+    Completions(manual::CompletionArgs),
+    /// Print a manual page, or write one for every verb
+    Man(manual::ManArgs),
 }
 
 fn main() -> ExitCode {
     let args = config::with_file(std::env::args_os().collect(), &Cli::command());
-    match args.and_then(|args| run_verb(&Cli::parse_from(args).verb)) {
+    match args.and_then(|args| run_verb(Cli::parse_from(args).verb.as_ref())) {
         Ok(()) => ExitCode::SUCCESS,
         // The reader of our output went away: nobody is left to tell.
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
@@ -69,7 +83,8 @@ fn main() -> ExitCode {
     }
 }
 
-fn run_verb(verb: &Verb) -> anyhow::Result<()> {
+fn run_verb(verb: Option<&Verb>) -> anyhow::Result<()> {
+    let Some(verb) = verb else { return welcome::show() };
     match verb {
         Verb::Run(args) => run::run(args),
         Verb::Chat(args) => chat::run(args),
@@ -78,6 +93,10 @@ fn run_verb(verb: &Verb) -> anyhow::Result<()> {
         Verb::Inspect(args) => inspect::run(args),
         Verb::Doctor(args) => doctor::run(args),
         Verb::Convert(args) => convert::run(args),
+        Verb::Pull(args) => pull::run(args),
+        Verb::Models(args) => models::run(args),
+        Verb::Completions(args) => manual::completions(args, Cli::command()),
+        Verb::Man(args) => manual::man(args, Cli::command()),
     }
 }
 

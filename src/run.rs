@@ -1,6 +1,7 @@
 //! `forerun run`: one prompt, one answer.
 
 use crate::explain;
+use crate::telling::{Telling, closing_line, rate};
 use anyhow::{Context, Result, bail};
 use engine::Round;
 use engine::judge::Relaxed;
@@ -62,7 +63,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let mut running = args.model.load()?;
     let load_s = start.elapsed().as_secs_f64();
     let sampling = args.sampling.over(&running.text.sampling, running.vocab())?;
-    let ids = prompt_ids(args, &running, &prompt)?;
+    let (ids, rendered) = prompt_ids(args, &running, &prompt)?;
     let relaxed = relaxed(args, &running, &sampling, &ids)?;
     let question = Question {
         sequence: running.engine.sequence(),
@@ -73,33 +74,39 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         stop: &AtomicBool::new(false),
     };
     let mut out = std::io::stdout().lock();
+    // Plain text has no thinking to tell apart.
+    let mut telling = rendered.as_deref().map(|prompt| Telling::new(std::io::stdout(), prompt));
     let mut rounds = 0;
     let given = answer(&mut running, question, |piece| {
-        if args.explain {
-            explain::coloured(&mut out, &piece)?;
-        } else if !args.json {
-            out.write_all(piece.text.as_bytes())?;
+        let colour = args.explain.then(|| explain::colour(&piece));
+        match &mut telling {
+            _ if args.json => {}
+            Some(telling) => telling.push(piece.text, colour)?,
+            None => explain::write(&mut out, piece.text, colour)?,
         }
         if let Some(round) = piece.round.filter(|_| args.verbose) {
             rounds += 1;
             explain::round_line(&mut std::io::stderr(), rounds, round)?;
         }
-        Ok(out.flush()?)
+        Ok(())
     })?;
     if args.json {
         let object = describe(&running, &sampling, ids.len(), load_s, relaxed.is_some(), &given);
         writeln!(out, "{object}")?;
         return Ok(out.flush()?);
     }
-    writeln!(out)?;
+    match &mut telling {
+        Some(telling) => telling.finish()?,
+        None => writeln!(out)?,
+    }
     if args.explain {
         explain::histogram(&mut out, &given)?;
     }
     let sampled = sampling.temperature > 0.0;
     if std::io::stderr().is_terminal() || sampled {
-        let rate = rate(&given);
+        let line = closing_line(&mut running, &ids, &given);
         let exact = if relaxed.is_some() { ", not exact: relaxed thinking" } else { "" };
-        eprintln!("{} tokens, {rate:.0} a second, seed {}{exact}", given.ids.len(), sampling.seed);
+        eprintln!("{line}; seed {}{exact}", sampling.seed);
     }
     Ok(out.flush()?)
 }
@@ -122,18 +129,20 @@ fn prompt_text(given: Option<&str>) -> Result<String> {
     Ok(text)
 }
 
-fn prompt_ids(args: &Args, running: &Running, prompt: &str) -> Result<Vec<u32>> {
+/// The tokens of the prompt, and its text where the chat template wrote it.
+fn prompt_ids(args: &Args, running: &Running, prompt: &str) -> Result<(Vec<u32>, Option<String>)> {
     if let Some(ids) = &args.prompt_ids {
         let vocab = running.engine.model().config().vocab;
         if let Some(id) = ids.iter().find(|id| **id as usize >= vocab) {
             bail!("token {id} of `--prompt-ids` is not below the vocabulary of {vocab}");
         }
-        return Ok(ids.clone());
+        return Ok((ids.clone(), None));
     }
     let text = &running.text;
     if args.raw {
         let bos = text.tokenizer.bos();
-        return Ok(bos.into_iter().chain(text.tokenizer.encode(prompt, Specials::Parse)).collect());
+        let ids = text.tokenizer.encode(prompt, Specials::Parse);
+        return Ok((bos.into_iter().chain(ids).collect(), None));
     }
     let template = match &text.template {
         Ok(template) => template,
@@ -152,7 +161,7 @@ fn prompt_ids(args: &Args, running: &Running, prompt: &str) -> Result<Vec<u32>> 
         enable_thinking: thinking,
         ..Prompt::default()
     })?;
-    Ok(text.tokenizer.encode(&rendered, Specials::Parse))
+    Ok((text.tokenizer.encode(&rendered, Specials::Parse), Some(rendered)))
 }
 
 /// Relaxed acceptance, where it was asked for and the prompt leaves the model thinking.
@@ -174,11 +183,6 @@ fn relaxed(
     };
     let last = |token: u32| prompt.iter().rposition(|t| *t == token);
     Ok((last(start) > last(think_end)).then_some(Relaxed { think_end }))
-}
-
-/// Tokens per second of decoding; the first token came with the prompt.
-fn rate(given: &Answer) -> f64 {
-    (given.ids.len() - 1) as f64 / given.decode_s.max(1e-9)
 }
 
 /// The object of `--json`.

@@ -23,6 +23,9 @@ const LISTEN_BACKLOG: u32 = 4096;
 /// MiB of the host's memory for states that a device has no room for.
 const DEFAULT_HOST_CACHE: usize = 4096;
 
+/// MiB of earlier answers to look into, some 100,000 tokens.
+const DEFAULT_LOOKUP_MEMORY: usize = 4;
+
 /// What `--help` says last.
 pub(crate) const EXIT_CODES: &str = "Exit codes: 0 when told to end, 1 when something failed, \
     75 when the device was lost and could not be used again: start the server anew";
@@ -65,6 +68,11 @@ pub(crate) struct Args {
     /// a GPU, else 0]
     #[arg(long, value_name = "MIB")]
     prefix_cache_host: Option<usize>,
+    /// Memory for earlier answers that lookup finds repetitions in, in MiB; 0 for none [default: 4,
+    /// and 0 where `--api-key-file` tells clients apart: how fast an answer is written would tell
+    /// what others were answered]
+    #[arg(long, value_name = "MIB")]
+    lookup_memory: Option<usize>,
     /// Memory for responses that later requests may go on from (`store`, `previous_response_id`),
     /// in MiB; 0 for none
     #[arg(long, value_name = "MIB", default_value_t = 0)]
@@ -109,14 +117,16 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     args.log.start()?;
     let start = Instant::now();
     let mut losses = args.lose_device.clone().into_iter();
-    let running = load(&args.model, args.state_memory, losses.next())?;
+    let remembered = if keys.is_none() { DEFAULT_LOOKUP_MEMORY } else { 0 };
+    let remembered = args.lookup_memory.unwrap_or(remembered).saturating_mul(1 << 20);
+    let running = load(&args.model, args.state_memory, remembered, losses.next())?;
     let Running { name, mut engine, mode, text, context, weights } = running;
     let load_s = start.elapsed().as_secs_f64();
     // What was promised to clients holds with another engine too.
     let (mut model, state_memory) = (args.model.clone(), args.state_memory);
     model.ctx = Some(context);
     let reload = move || {
-        let running = load(&model, state_memory, losses.next());
+        let running = load(&model, state_memory, remembered, losses.next());
         running.map(|running| running.engine).map_err(|error| format!("{error:#}"))
     };
     let spills = engine.backend().has_own_memory();
@@ -177,9 +187,14 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     result
 }
 
-/// Loads the model, with so many MiB for the state of texts. Its device is lost after so many
-/// passes, where that is asked for.
-fn load(model: &ModelFlags, state_memory: Option<u64>, loss: Option<usize>) -> Result<Running> {
+/// Loads the model, with so many MiB for the state of texts and bytes for earlier answers. Its
+/// device is lost after so many passes, where that is asked for.
+fn load(
+    model: &ModelFlags,
+    state_memory: Option<u64>,
+    remembered: usize,
+    loss: Option<usize>,
+) -> Result<Running> {
     let mut running = match loss {
         None => model.load()?,
         Some(passes) => {
@@ -193,6 +208,7 @@ fn load(model: &ModelFlags, state_memory: Option<u64>, loss: Option<usize>) -> R
         let budget = running.engine.backend().budget();
         budget.set_limit(budget.limit().min((mib as usize).saturating_mul(1 << 20)));
     }
+    running.engine.set_memory(remembered);
     Ok(running)
 }
 

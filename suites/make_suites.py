@@ -3,7 +3,9 @@
 their own, and beginnings of our own texts. Run it again only to change the suites: figures compare over equal prompts."""
 
 import json
+import keyword
 import random
+import re
 import sys
 from pathlib import Path
 
@@ -13,10 +15,13 @@ sys.path.insert(0, str(ROOT / "training"))
 
 import chats  # noqa: E402
 import tool_chats  # noqa: E402
+from chat_format import prompt  # noqa: E402
 from prose import PARAGRAPHS, SENTENCES  # noqa: E402
 
 SEED = 20_260_901
 COUNT = 24
+EDITS = 20
+SUFFIXES = ["all", "now", "first", "of", "list"]
 SYSTEM_EVERY = 6  # every so many plans come with a system message
 
 
@@ -98,6 +103,25 @@ def long(rng):
         yield {"prompt": joined[: joined.index("\n", length) + 1], "raw": True}
 
 
+def edits(rng):
+    """50 to 200 lines of a file quoted, a name to be changed throughout, and the answer's first lines: what an editor
+    asks that applies a change."""
+    texts = [lines for lines in (text.splitlines() for text in sources()) if len(lines) > 60]
+    for i in range(EDITS):
+        length = 50 + i * 150 // (EDITS - 1)
+        lines = rng.choice([lines for lines in texts if len(lines) >= length])
+        start = rng.randrange(len(lines) - length + 1)
+        quoted = "\n".join(lines[start : start + length]).strip("\n") + "\n"
+        words = re.findall(r"\b[a-z][a-z_]{4,}\b", quoted)
+        names = sorted({word for word in words if words.count(word) > 2 and not keyword.iskeyword(word)})
+        name = rng.choice(names)
+        changed = re.sub(rf"\b{name}\b", f"{name}_{rng.choice(SUFFIXES)}", quoted)
+        new = re.search(rf"\b{name}_\w+", changed).group()
+        question = f"Rename `{name}` to `{new}` in this code and show all of it:\n\n```python\n{quoted}```"
+        begun = "".join(changed.splitlines(keepends=True)[:3])
+        yield {"prompt": f"{prompt(question, thinking=False)}```python\n{begun}", "raw": True}
+
+
 SUITES = {
     "code": chat(chats.algorithm),
     "math": chat(chats.arithmetic),
@@ -107,11 +131,13 @@ SUITES = {
     "prose": prose,
     "repeat": repeat,
     "long": long,
+    "edits": edits,
 }
 
 
 def main():
-    for name, draw in SUITES.items():
+    """All suites, or those that are named."""
+    for name, draw in ((name, SUITES[name]) for name in sys.argv[1:] or SUITES):
         lines = [json.dumps(item, ensure_ascii=False) for item in draw(random.Random(f"{SEED} {name}"))]
         (HERE / f"{name}.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
         print(f"{name}: {len(lines)} prompts")

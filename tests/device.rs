@@ -89,7 +89,7 @@ fn the_device_writes_what_the_processor_writes() {
         json["ids"].clone()
     };
     let expected = ask("cpu", "off");
-    for spec in ["off", "chain", "tree", "mtp", "auto"] {
+    for spec in ["off", "chain", "tree", "mtp", "lookup", "auto"] {
         assert_eq!(ask("cuda", spec), expected, "{spec}");
     }
 }

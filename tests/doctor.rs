@@ -11,6 +11,8 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 
 const DENSE: [&str; 2] = ["models/dense/target-Q4_K_M.gguf", "models/dense/draft-Q8_0.gguf"];
+/// With a drafter of the second generation.
+const DENSE2: [&str; 2] = ["models/dense/target-Q4_K_M.gguf", "models/dense/draft2-Q8_0.gguf"];
 const MOE: [&str; 2] =
     ["tests/fixtures/moe/target-Q4_K_M.gguf", "tests/fixtures/moe/draft-Q8_0.gguf"];
 
@@ -32,12 +34,14 @@ fn only_fault(found: &Value) -> (String, String) {
     )
 }
 
-/// A copy of a drafter's file without some keys, and with others.
+/// A copy of a drafter's file without some keys, and with others; a tensor has the data of the one
+/// that `data_of` names.
 fn rewritten(
     folder: &Path,
     from: &str,
     without: &[&str],
     with: impl FnOnce(&mut Entries),
+    data_of: impl Fn(&str) -> String,
 ) -> PathBuf {
     let gguf = Gguf::open(from.as_ref()).unwrap();
     let mut header = Header::default();
@@ -50,6 +54,7 @@ fn rewritten(
     let path = folder.join("rewritten.gguf");
     let writer = Writer::create(&path, &header, Overwrite::Replace).unwrap();
     for (i, tensor) in tensors.iter().enumerate() {
+        let tensor = tensors.get(&data_of(&tensor.name)).unwrap();
         writer.write_at(i, 0, tensors.data(tensor)).unwrap();
     }
     writer.finish().unwrap();
@@ -64,7 +69,7 @@ fn planted(
     with: impl FnOnce(&mut Entries),
 ) -> (String, String) {
     let folder = tempfile::tempdir().unwrap();
-    let drafter = rewritten(folder.path(), pair[1], without, with);
+    let drafter = rewritten(folder.path(), pair[1], without, with, str::to_owned);
     only_fault(&seen(&["--model", pair[0], "--draft", drafter.to_str().unwrap(), "--texts", texts]))
 }
 
@@ -135,6 +140,28 @@ fn a_wrong_mask_token_is_found() {
         "{}",
         found.1
     );
+}
+
+#[test]
+fn a_selector_that_does_harm_is_found() {
+    let sound = seen(&["--model", DENSE2[0], "--draft", DENSE2[1], "--texts", "4"]);
+    let tried = sound["drafter"]["alternatives"].as_array().unwrap();
+    let off = tried.iter().find(|tried| tried["name"] == "selector off").unwrap();
+    assert!(off["gain"]["mean"].as_f64().unwrap() < 0.0, "{off}");
+    let advice = sound["advice"].as_str().unwrap();
+    assert!(advice.starts_with("Leave everything as it is"), "{advice}");
+    // Each codebook in the other's place.
+    let swapped = |name: &str| match name {
+        "selector_predecessor.weight" => "selector_successor.weight".to_owned(),
+        "selector_successor.weight" => "selector_predecessor.weight".to_owned(),
+        name => name.to_owned(),
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let drafter = rewritten(folder.path(), DENSE2[1], &[], |_| (), swapped);
+    let args = ["--model", DENSE2[0], "--draft", drafter.to_str().unwrap(), "--texts", "4"];
+    let found = only_fault(&seen(&args));
+    assert_eq!(found.0, "selector");
+    assert!(found.1.starts_with("Set `--draft-selector false`"), "{}", found.1);
 }
 
 #[test]

@@ -32,7 +32,8 @@ fn a_drafter_is_described() {
     let text = forerun(&["inspect", DRAFT]).stdout;
     let text = String::from_utf8(text).unwrap();
     assert!(text.starts_with(
-        "models/dense/draft-Q8_0.gguf: DFlash drafter, upstream GGUF (`dflash`)\nlayers: sliding 3 of 4"
+        "models/dense/draft-Q8_0.gguf: DFlash drafter, upstream GGUF (`dflash`)\n\
+         layers: sliding 3 of 4"
     ));
     assert!(text.contains("rope_theta         10000000.0               `dflash.rope.freq_base`"));
     assert!(

@@ -1,5 +1,5 @@
-//! A device that is lost: whoever is under way hears of it, the next request is answered by an engine
-//! that was built anew, and a second loss ends the server with a code of its own.
+//! A device that is lost: whoever is under way hears of it, the next request is answered by an
+//! engine that was built anew, and a second loss ends the server with a code of its own.
 
 #[path = "serve/http.rs"]
 #[allow(dead_code)]

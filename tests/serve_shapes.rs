@@ -18,8 +18,8 @@ fn ask(prompt: &str, more: Value) -> Value {
 
 #[test]
 fn the_same_request_gets_the_same_text_whatever_surrounds_it() {
-    let modes =
-        ["off", "chain", "tree", "mtp", "auto"].map(|mode| Server::start(&["--spec", mode]));
+    let modes = ["off", "chain", "tree", "mtp", "lookup", "auto"]
+        .map(|mode| Server::start(&["--spec", mode]));
     let long = "You write Python. ".repeat(30);
     let messages = json!([{"role": "system", "content": long}, {"role": "user", "content": "Write Python quicksort"}]);
     let mut body = json!({"messages": messages, "temperature": 1, "seed": 11, "max_tokens": 120});

@@ -82,3 +82,47 @@ fn every_chunk_tells_the_usage_so_far() {
         assert!(before > 0);
     }
 }
+
+#[test]
+fn models_tokens_and_metrics_are_told() {
+    let server = Server::start(&["--ctx", "512"]);
+    let models = server.get("/v1/models", "").json();
+    assert_eq!(
+        (&models["data"][0]["id"], &models["data"][0]["max_model_len"]),
+        (&json!("embedded"), &json!(512))
+    );
+    assert_eq!(server.get("/v1/models/some/other", "").json()["id"], "embedded");
+    let text = "Grüße, 世界 👋 <|im_end|>";
+    let ids = server.ask("/tokenize", &json!({"content": text}));
+    assert_eq!(ids["tokens"].as_array().unwrap().len(), ids["count"].as_u64().unwrap() as usize);
+    assert_eq!(server.ask("/detokenize", &json!({"tokens": ids["tokens"]}))["content"], text);
+    let body = json!({"messages": [{"role": "user", "content": QUESTION}], "temperature": 0});
+    let answer = server.chat(&body);
+    let rendered = server.ask("/tokenize", &body);
+    assert_eq!(rendered["count"], answer["usage"]["prompt_tokens"]);
+    let page = server.get("/metrics", "").body;
+    let page =
+        page.replace("{model_name=\"embedded\"}", "").replace("model_name=\"embedded\",", "");
+    let value = |name: &str| {
+        let line = page
+            .lines()
+            .find(|line| line.strip_prefix(name).is_some_and(|rest| rest.starts_with(' ')));
+        line.unwrap_or_else(|| panic!("{name}: {page}"))
+            .rsplit(' ')
+            .next()
+            .unwrap()
+            .parse::<f64>()
+            .unwrap()
+    };
+    assert_eq!(json!(value("vllm:prompt_tokens_total") as u64), answer["usage"]["prompt_tokens"]);
+    assert_eq!(
+        json!(value("vllm:generation_tokens_total") as u64),
+        answer["usage"]["completion_tokens"]
+    );
+    let spec = &answer["forerun"]["spec"];
+    assert_eq!(json!(value("vllm:spec_decode_num_accepted_tokens_total") as u64), spec["accepted"]);
+    assert_eq!(json!(value("vllm:spec_decode_num_draft_tokens_total") as u64), spec["drafted"]);
+    assert_eq!(value("vllm:time_to_first_token_seconds_count"), 1.0);
+    assert_eq!(value("vllm:request_success_total{finished_reason=\"stop\"}"), 1.0);
+    assert!(!page.contains("quicksort"));
+}

@@ -9,11 +9,10 @@ fuzz_target!(|bytes: &[u8]| {
     let said = Overrides {
         rope_theta: Some(1e7),
         mask_token: Some(9),
-        taps: None,
         window: Some(32),
         causal: Some(Causality::Everywhere),
-        yarn: None,
         block: Some(8),
+        ..Overrides::default()
     };
     for overrides in [Overrides::default(), said] {
         let Some(source) = Source::from_bytes(bytes) else { return };

@@ -52,6 +52,14 @@ impl Devices {
         Self { driver, kernels, cards }
     }
 
+    /// Memory and reading rate of the first card that can be used, in bytes and bytes a second.
+    pub(crate) fn first(&self) -> Option<(f64, f64)> {
+        self.cards.iter().find_map(|seen| match seen {
+            Seen::Card(card) => Some((card.memory_gb * 1e9, card.read_gb_s * 1e9)),
+            Seen::Unusable { .. } => None,
+        })
+    }
+
     pub(crate) fn print(&self, out: &mut impl Write) -> std::io::Result<()> {
         let kernels = match self.kernels.is_empty() {
             true => {

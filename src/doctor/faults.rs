@@ -108,6 +108,7 @@ fn modes(engine: &Engine) -> Vec<(&'static str, Spec)> {
     if engine.model().config().mtp.is_some() {
         modes.push(("mtp", Spec::Mtp { depth: 3 }));
     }
+    modes.push(("lookup", Spec::Lookup { budget: 15 }));
     modes
 }
 

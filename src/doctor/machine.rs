@@ -27,6 +27,11 @@ impl Machine {
         Ok(Self { memory_free_gb: runs::machine::free_memory() as f64 / 1e9, described, read_gb_s })
     }
 
+    /// Memory and reading rate, in bytes and bytes a second.
+    pub(crate) fn room(&self) -> (f64, f64) {
+        (self.described.memory_gb * 1e9, self.read_gb_s * 1e9)
+    }
+
     pub(crate) fn print(&self, out: &mut impl Write) -> std::io::Result<()> {
         let Described {
             processor, cores, threads, level, memory_gb, load, version, profile, ..

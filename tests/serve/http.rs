@@ -30,11 +30,17 @@ impl Server {
     }
 
     pub(crate) fn start_on(port: &str, args: &[&str]) -> Self {
+        Self::start_among(port, args, &[])
+    }
+
+    /// With these words in its environment.
+    pub(crate) fn start_among(port: &str, args: &[&str], environment: &[(&str, &str)]) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_forerun"));
         command.args(["serve", "--port", port, "--threads", "1"]).args(args);
         let mut child = command
             .stdout(Stdio::piped())
             .env("RUST_LOG", "warn")
+            .envs(environment.iter().copied())
             .spawn()
             .expect("the program starts");
         let mut line = String::new();

@@ -80,6 +80,10 @@ pub(crate) fn of_shape(
         Mix::Q4_K_M => "Q4_K_M",
         Mix::Q8_0 => "Q8_0",
         Mix::BF16 => "BF16",
+        Mix::FP8 => "FP8",
+        Mix::NVFP4 => "NVFP4",
+        Mix::AWQ => "AWQ",
+        Mix::IQ3_S => "IQ3_S",
     };
     of_weights(&format!("synthetic {name} {mix}"), &config, &weights, backend, plan)
 }

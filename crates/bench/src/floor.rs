@@ -29,9 +29,20 @@ impl Floor<'_> {
         bytes / self.bandwidth * 1e3
     }
 
-    /// A pass of so many rows after so much context.
-    pub(super) fn pass(&self, rows: usize, context: usize) -> f64 {
-        self.of(self.read.by(rows) as f64 + (context * self.kv_bytes) as f64)
+    /// A pass of so many rows in all over so many texts, each after so much context.
+    pub(super) fn pass(&self, rows: usize, texts: usize, context: usize) -> f64 {
+        let of_text = (context * self.kv_bytes) as f64 + self.state_bytes(context);
+        self.of(self.read.by(rows) as f64 + texts as f64 * of_text)
+    }
+
+    /// The recurrent state of a text: an anchor, and what the tape has since: rows start 16 to 47
+    /// tokens behind theirs.
+    fn state_bytes(&self, context: usize) -> f64 {
+        let s = &self.state;
+        let since =
+            context.min(31) * s.layers * ((s.key_heads + s.value_heads) * s.dim + s.value_heads);
+        let anchor = if context < 48 { 0 } else { s.anchor_len() };
+        4.0 * (anchor + since) as f64
     }
 
     /// A prompt: weights once for every pass, keys and values written.
@@ -91,10 +102,12 @@ mod tests {
             bandwidth: 1e3,
         };
         // A byte takes a millisecond here.
-        assert_eq!(floor.pass(1, 100) - floor.pass(1, 0), (100 * kv_bytes) as f64);
-        assert_eq!(floor.pass(16, 0), floor.pass(1, 0), "dense");
+        assert_eq!(floor.pass(1, 1, 200) - floor.pass(1, 1, 100), (100 * kv_bytes) as f64);
+        let text = (100 * kv_bytes + 4 * (48 * 48 * 128 * 128 + 31 * 48 * (64 * 128 + 48))) as f64;
+        assert_eq!(floor.pass(1, 3, 100), floor.pass(1, 0, 0) + 3.0 * text);
+        assert_eq!(floor.pass(16, 1, 0), floor.pass(1, 1, 0), "dense");
         let written = |tokens: usize| (tokens * kv_bytes) as f64;
-        let passes = |tokens| (floor.prompt(tokens) - written(tokens)) / floor.pass(1, 0);
+        let passes = |tokens| (floor.prompt(tokens) - written(tokens)) / floor.pass(1, 1, 0);
         assert_eq!([512, 2048, 2049, 32768].map(passes), [1.0, 1.0, 2.0, 16.0]);
         // Layers that slide see no more than their window.
         assert_eq!(floor.draft(1, 0), 1000.0);

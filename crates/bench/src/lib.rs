@@ -17,6 +17,7 @@ mod named;
 mod pages;
 mod parity;
 mod plot;
+mod prices;
 mod progress;
 mod report;
 mod results;
@@ -56,13 +57,13 @@ use sweep::{Axis, Range};
 #[command(args_conflicts_with_subcommands = true)]
 pub struct Args {
     #[command(subcommand)]
-    part: Option<Part>,
+    task: Option<Task>,
     #[command(flatten)]
     measure: MeasureArgs,
 }
 
 #[derive(Subcommand)]
-enum Part {
+enum Task {
     /// Compare all modes token by token with plain decoding
     Parity(Box<parity::Args>),
     /// Say what changed between two runs beyond noise
@@ -82,7 +83,7 @@ const NO_SERVER: [&str; 5] = ["synthetic", "modes", "model", "draft", "sweep"];
 
 #[derive(clap::Args)]
 struct MeasureArgs {
-    /// Suites of prompts: code, math, plan, tools, complete, prose, repeat, long
+    /// Suites of prompts: code, math, plan, tools, complete, prose, repeat, long, edits
     #[arg(
         long,
         value_name = "NAMES",
@@ -93,13 +94,16 @@ struct MeasureArgs {
     /// Prompts of your own instead, one JSON object a line with `prompt` or `messages`
     #[arg(long, value_name = "FILE", conflicts_with = "suite")]
     prompts: Vec<PathBuf>,
-    /// Modes: off, chain[:BLOCK], tree[:BUDGET], mtp[:DEPTH], auto; all that the model has unless
-    /// given
+    /// Modes: off, chain[:BLOCK], tree[:BUDGET], mtp[:DEPTH], lookup[:BUDGET], auto; all that the
+    /// model has unless given
     #[arg(long, value_name = "MODES", value_delimiter = ',')]
     modes: Vec<String>,
     /// Prompts of each suite
     #[arg(long, value_name = "N", default_value_t = 10)]
     per_suite: usize,
+    /// Leave out the first N prompts of each suite: what was tuned on some is reported on others
+    #[arg(long, value_name = "N", default_value_t = 0, conflicts_with = "server")]
+    skip: usize,
     /// How often everything is measured; unless given at least 3 times, and up to 50 s until what
     /// disturbs has been seen past
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
@@ -141,6 +145,10 @@ struct MeasureArgs {
     /// A file with the key that the server asks for
     #[arg(long, value_name = "FILE", requires = "server", conflicts_with_all = NO_SERVER)]
     api_key_file: Option<PathBuf>,
+    /// Count rounds as if they ran elsewhere, at what stages took in a run of `docs/runs`:
+    /// h200-27b, h200-35b-a3b or cpu; texts and acceptance are the model's
+    #[arg(long, value_name = "WHERE", conflicts_with_all = ["server", "synthetic", "sweep"])]
+    prices: Option<String>,
     /// What memory can deliver, in GB/s, for the floor; measured unless given
     #[arg(long, value_name = "GB/S")]
     bandwidth: Option<f64>,
@@ -168,6 +176,28 @@ enum Weights {
     Q8,
     #[value(name = "bf16")]
     Bf16,
+    #[value(name = "fp8")]
+    Fp8,
+    #[value(name = "nvfp4")]
+    Nvfp4,
+    #[value(name = "awq")]
+    Awq,
+    #[value(name = "iq3_s")]
+    Iq3,
+}
+
+impl Weights {
+    fn mix(self) -> Mix {
+        match self {
+            Self::Q4 => Mix::Q4_K_M,
+            Self::Q8 => Mix::Q8_0,
+            Self::Bf16 => Mix::BF16,
+            Self::Fp8 => Mix::FP8,
+            Self::Nvfp4 => Mix::NVFP4,
+            Self::Awq => Mix::AWQ,
+            Self::Iq3 => Mix::IQ3_S,
+        }
+    }
 }
 
 /// How often everything is measured at least, and how long to go on where repeats differ.
@@ -177,7 +207,7 @@ const SETTLING: Duration = Duration::from_secs(50);
 /// Time for each kind of cost.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Modes side by side unless others are asked for.
-const MODES: [&str; 5] = ["off", "chain", "tree", "mtp", "auto"];
+const MODES: [&str; 6] = ["off", "chain", "tree", "mtp", "lookup", "auto"];
 
 /// Whether a model writes the same text in every mode on its device: `bench parity` as the doctor
 /// asks for it.
@@ -187,12 +217,12 @@ pub fn parity_of(model: &ModelFlags) -> Result<()> {
 
 /// Measures what the arguments ask for and prints it.
 pub fn run(args: &Args) -> Result<()> {
-    match &args.part {
-        Some(Part::Parity(args)) => parity::run(args),
-        Some(Part::Compare(args)) => compare::run(args),
-        Some(Part::Rounds(args)) => rounds::run(args),
-        Some(Part::Versus(args)) => versus::run(args),
-        Some(Part::Tables(args)) => pages::run(args),
+    match &args.task {
+        Some(Task::Parity(args)) => parity::run(args),
+        Some(Task::Compare(args)) => compare::run(args),
+        Some(Task::Rounds(args)) => rounds::run(args),
+        Some(Task::Versus(args)) => versus::run(args),
+        Some(Task::Tables(args)) => pages::run(args),
         None => measured(&args.measure),
     }
 }
@@ -274,7 +304,12 @@ fn answers(args: &MeasureArgs, results: &mut Results) -> Result<()> {
     let (max_tokens, repeats) =
         (args.max_tokens as usize, args.repeats.map_or(REPEATS, usize::from));
     let patience = if args.repeats.is_some() { Duration::ZERO } else { SETTLING };
-    let asking = Asking { sampling, max_tokens, repeats, patience, slow_down: args.slow_down };
+    let imposed = args.prices.is_some();
+    if let Some(name) = &args.prices {
+        running.engine.impose(prices::prices(name)?);
+    }
+    let slow_down = args.slow_down;
+    let asking = Asking { sampling, max_tokens, repeats, patience, imposed, slow_down };
     results.samples = measure::samples(&mut running, &suites, &modes, &asking)?;
     let repeats = results.samples.iter().map(|s| s.repeat + 1).max().unwrap_or(0);
     let asking = Asking { patience: Duration::ZERO, ..asking };
@@ -312,11 +347,7 @@ fn costs(args: &MeasureArgs, rows: &[usize], machine: &Machine) -> Result<Cost> 
     let (bandwidth, threads, kv) = (args.bandwidth, machine.threads, args.model.device.kv());
     let plan = Plan { bandwidth, rows, patience: PATIENCE, threads, kv };
     if let Some(shape) = &args.synthetic {
-        let mix = match args.mix {
-            Weights::Q4 => Mix::Q4_K_M,
-            Weights::Q8 => Mix::Q8_0,
-            Weights::Bf16 => Mix::BF16,
-        };
+        let mix = args.mix.mix();
         return cost::of_shape(shape, mix, &mut *backend, &plan);
     }
     let loaded = args.model.open()?;
@@ -347,7 +378,7 @@ fn modes(args: &MeasureArgs, running: &Running) -> Result<Vec<Mode>> {
 
 /// The prompts, without those that leave no room for an answer.
 fn suites(args: &MeasureArgs, running: &Running) -> Result<Vec<Suite>> {
-    let count = args.per_suite.max(1);
+    let count = args.per_suite.max(1).saturating_add(args.skip);
     let mut suites: Vec<Suite> = match args.prompts.is_empty() {
         true => args
             .suite
@@ -361,6 +392,10 @@ fn suites(args: &MeasureArgs, running: &Running) -> Result<Vec<Suite>> {
             .collect::<Result<_>>()?,
     };
     for suite in &mut suites {
+        if suite.prompts.len() <= args.skip {
+            bail!("`--skip {}` leaves no prompt of `{}`", args.skip, suite.name);
+        }
+        suite.prompts.drain(..args.skip);
         let before = suite.prompts.len();
         suite.prompts.retain(|p| p.len() < running.context);
         match before - suite.prompts.len() {

@@ -24,6 +24,8 @@ pub(crate) struct Asking {
     pub(crate) sampling: Sampling,
     pub(crate) max_tokens: usize,
     pub(crate) repeats: usize,
+    /// Whether rounds count as long as imposed prices say.
+    pub(crate) imposed: bool,
     /// How long to go on after that until the figures have settled.
     pub(crate) patience: Duration,
 }
@@ -68,7 +70,15 @@ pub(crate) fn samples(
                     let mode = &modes[(turn + index + repeat) % modes.len()];
                     let now = pace.measure();
                     let given = asking.of(mode, prompt).answer_slowly(running, asking.slow_down)?;
-                    let sample = sample(&suite.name, index, repeat, mode, prompt.len(), &given);
+                    let sample = sample(
+                        &suite.name,
+                        index,
+                        repeat,
+                        mode,
+                        prompt.len(),
+                        &given,
+                        asking.imposed,
+                    );
                     samples.push(Sample { pace: Some(now), ..sample });
                 }
                 progress.step(&suite.name);
@@ -196,11 +206,14 @@ fn sample(
     mode: &Mode,
     prompt_tokens: usize,
     given: &Answer,
+    imposed: bool,
 ) -> Sample {
     let sum = |part: fn(&Round) -> f64| given.rounds.iter().map(part).sum::<f64>();
     let (draft, verify) = (sum(|r| r.draft_s), sum(|r| r.verify_s));
     let (judge, commit) = (sum(|r| r.judge_s), sum(|r| r.commit_s));
-    let host = (given.decode_s - draft - verify - judge - commit).max(0.0);
+    // What imposed prices say is all that counts.
+    let decode_s = if imposed { draft + verify + judge + commit } else { given.decode_s };
+    let host = (decode_s - draft - verify - judge - commit).max(0.0);
     Sample {
         suite: suite.to_owned(),
         prompt,
@@ -209,7 +222,7 @@ fn sample(
         prompt_tokens,
         tokens: given.ids.len(),
         prefill_s: given.prefill_s,
-        decode_s: given.decode_s,
+        decode_s,
         stages: Stages { draft, verify, judge, commit, host },
         drafted: given.rounds.iter().map(|r| r.drafted).sum(),
         accepted: given.rounds.iter().map(|r| r.accepted).sum(),

@@ -1,5 +1,5 @@
 //! Modes of proposing as `bench` names them: `off`, `chain:8` (rows of a block), `tree:22`
-//! (budget), `mtp:3` (depth), `auto`.
+//! (budget), `mtp:3` (depth), `lookup:15` (budget), `auto`.
 
 use anyhow::{Context, Result, bail};
 use engine::Spec;
@@ -21,8 +21,9 @@ pub(crate) struct Means {
     pub(crate) mtp: bool,
 }
 
-/// Budget of a tree and depth of MTP unless said.
+/// Budget of a tree and of lookup, and depth of MTP unless said.
 const TREE_BUDGET: usize = 22;
+const LOOKUP_BUDGET: usize = 15;
 const MTP_DEPTH: usize = 3;
 const MAX_DEPTH: usize = 7;
 
@@ -39,7 +40,6 @@ impl Means {
         match kind {
             "chain" | "tree" => self.block.is_some(),
             "mtp" => self.mtp,
-            "auto" => self.block.is_some() || self.mtp,
             _ => true,
         }
     }
@@ -75,9 +75,13 @@ impl Means {
             "mtp" => {
                 Spec::Mtp { depth: within(number.unwrap_or(MTP_DEPTH), 1, MAX_DEPTH, "a depth")? }
             }
+            "lookup" => {
+                let budget = number.unwrap_or(LOOKUP_BUDGET);
+                Spec::Lookup { budget: within(budget, 1, MAX_NODES, "a budget")? }
+            }
             _ => bail!(
-                "unknown mode `{name}`: off, chain[:BLOCK], tree[:BUDGET], mtp[:DEPTH] or auto \
-                 expected"
+                "unknown mode `{name}`: off, chain[:BLOCK], tree[:BUDGET], mtp[:DEPTH], \
+                 lookup[:BUDGET] or auto expected"
             ),
         };
         Ok(Mode { name: name.to_owned(), spec })
@@ -100,6 +104,7 @@ mod tests {
         let means = Means { block: Some(16), mtp: false };
         assert_eq!(means.mode("chain").unwrap().spec, Spec::Chain { block: 16, budget: 15 });
         assert_eq!(means.mode("chain:4").unwrap().spec, Spec::Chain { block: 4, budget: 3 });
+        assert_eq!(means.mode("lookup:9").unwrap().spec, Spec::Lookup { budget: 9 });
         assert_eq!(means.mode("tree:40").unwrap().spec, Spec::Tree { block: 16, budget: 40 });
         for wrong in ["mtp", "chain:17", "tree:64", "tree:0", "tree:x", "off:1", "fast"] {
             assert!(means.mode(wrong).is_err(), "{wrong}");

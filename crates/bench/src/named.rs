@@ -16,6 +16,7 @@ pub(crate) fn named(results: &Results, command: &str) -> Named {
     let mut shapes = Vec::new();
     if let Some(settings) = &results.settings {
         tables.insert("modes".to_owned(), modes(&results.cells, &settings.modes));
+        tables.insert("lengths".to_owned(), lengths(results.cells.iter(), &settings.modes));
         tables.insert("stages".to_owned(), stages(&results.cells));
         shapes.push(format!(
             "{}, KV {}, {} prompts of each suite, {} repeats, up to {} tokens, temperature {}",
@@ -29,6 +30,11 @@ pub(crate) fn named(results: &Results, command: &str) -> Named {
     }
     for sweep in &results.sweeps {
         tables.insert(sweep.axis.name().to_owned(), swept(sweep));
+        if let Some(settings) = &results.settings {
+            let cells = sweep.points.iter().map(|point| &point.cell);
+            let name = format!("{}-lengths", sweep.axis.name());
+            tables.insert(name, lengths(cells, &settings.modes));
+        }
     }
     if let Some(cost) = &results.cost {
         tables.insert("rows".to_owned(), rows(cost));
@@ -97,6 +103,22 @@ fn modes(cells: &[Cell], modes: &[String]) -> Table {
         row
     };
     Table { columns, rows: suites.iter().map(row).collect() }
+}
+
+/// Acceptance lengths alone, which depend on no machine: a line for each suite, or each value of a
+/// sweep.
+fn lengths<'a>(cells: impl Iterator<Item = &'a Cell>, modes: &[String]) -> Table {
+    let cells: Vec<&Cell> = cells.collect();
+    let modes: Vec<&str> = modes.iter().map(String::as_str).filter(|m| *m != "off").collect();
+    let mut suites: Vec<&str> = cells.iter().map(|c| c.suite.as_str()).collect();
+    suites.dedup();
+    let row = |suite: &&str| {
+        let cell = |mode: &&str| cells.iter().find(|c| c.suite == *suite && c.mode == **mode);
+        let length = |mode| Figure::from(cell(mode).map(|c| c.accept_length.value));
+        std::iter::once((*suite).into()).chain(modes.iter().map(length)).collect()
+    };
+    let columns: Vec<&str> = std::iter::once("AL").chain(modes.iter().copied()).collect();
+    Table::new(&columns, suites.iter().map(row).collect())
 }
 
 fn stages(cells: &[Cell]) -> Table {

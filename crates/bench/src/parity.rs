@@ -16,7 +16,7 @@ use std::path::PathBuf;
 #[command(mut_arg("spec", |arg| arg.hide(true)), mut_arg("budget", |arg| arg.hide(true)))]
 #[command(mut_arg("block", |arg| arg.hide(true)), mut_arg("kv", |arg| arg.hide(true)))]
 pub(crate) struct Args {
-    /// A small part of it: one prompt a suite, four modes, three ways of sampling, one cache type
+    /// A small part of it: one prompt a suite, five modes, three ways of sampling, one cache type
     #[arg(long)]
     quick: bool,
     /// Suites; all unless given
@@ -25,7 +25,8 @@ pub(crate) struct Args {
     /// Prompts of your own instead, one JSON object a line with `prompt` or `messages`
     #[arg(long, value_name = "FILE", conflicts_with = "suite")]
     prompts: Option<PathBuf>,
-    /// Modes to compare with `off`; unless given, chains, trees and MTP of several sizes, and auto
+    /// Modes to compare with `off`; unless given, chains, trees, MTP and lookup of several sizes,
+    /// and auto
     #[arg(long, value_name = "MODES", value_delimiter = ',')]
     modes: Vec<String>,
     /// Cache types; all unless given
@@ -45,13 +46,28 @@ pub(crate) struct Args {
     model: ModelFlags,
 }
 
-const MODES: [&str; 15] = [
-    "chain:4", "chain:8", "chain:16", "tree:1", "tree:8", "tree:15", "tree:16", "tree:22",
-    "tree:40", "tree:63", "mtp:1", "mtp:3", "mtp:5", "mtp:7", "auto",
+const MODES: [&str; 17] = [
+    "chain:4",
+    "chain:8",
+    "chain:16",
+    "tree:1",
+    "tree:8",
+    "tree:15",
+    "tree:16",
+    "tree:22",
+    "tree:40",
+    "tree:63",
+    "mtp:1",
+    "mtp:3",
+    "mtp:5",
+    "mtp:7",
+    "lookup",
+    "lookup:40",
+    "auto",
 ];
 /// Logits this close may swap between devices, whose activations round differently.
 const NEAR_TIE: f32 = 0.1;
-const QUICK_MODES: [&str; 4] = ["chain", "tree:22", "mtp:3", "auto"];
+const QUICK_MODES: [&str; 5] = ["chain", "tree:22", "mtp:3", "lookup", "auto"];
 const CACHES: [(KvType, &str); 3] =
     [(KvType::F16, "f16"), (KvType::Q8_0, "q8_0"), (KvType::Q4_0, "q4_0")];
 

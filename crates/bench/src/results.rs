@@ -182,7 +182,7 @@ pub(crate) fn table(prompts: &[Vec<&Sample>], figure: impl Fn(&Sample) -> f64) -
 }
 
 /// A cell and the estimates that the overall one is made of.
-struct Part {
+struct Figures {
     cell: Cell,
     tokens_per_s: Estimate,
     ratio: Option<Estimate>,
@@ -194,30 +194,31 @@ struct Part {
 /// Figures of all suites and modes, and over all suites: geometric means of the suites' figures.
 pub(crate) fn cells(samples: &[Sample], suites: &[String], modes: &[String]) -> Vec<Cell> {
     let mut cells = Vec::new();
-    let mut overall: Vec<Vec<Part>> = modes.iter().map(|_| Vec::new()).collect();
+    let mut overall: Vec<Vec<Figures>> = modes.iter().map(|_| Vec::new()).collect();
     for (i, suite) in suites.iter().enumerate() {
         let plain = modes.iter().any(|m| m == "off").then(|| by_prompt(samples, suite, "off"));
-        for (mode, parts) in modes.iter().zip(&mut overall) {
-            let part =
-                part(&by_prompt(samples, suite, mode), plain.as_deref(), suite, mode, i as u64);
-            cells.push(part.cell.clone());
-            parts.push(part);
+        for (mode, of_mode) in modes.iter().zip(&mut overall) {
+            let figures =
+                figures(&by_prompt(samples, suite, mode), plain.as_deref(), suite, mode, i as u64);
+            cells.push(figures.cell.clone());
+            of_mode.push(figures);
         }
     }
     if suites.len() > 1 {
-        cells
-            .extend(modes.iter().zip(&overall).map(|(mode, parts)| over_all(mode, parts, samples)));
+        cells.extend(
+            modes.iter().zip(&overall).map(|(mode, figures)| over_all(mode, figures, samples)),
+        );
     }
     cells
 }
 
-fn part(
+fn figures(
     prompts: &[Vec<&Sample>],
     plain: Option<&[Vec<&Sample>]>,
     suite: &str,
     mode: &str,
     seed: u64,
-) -> Part {
+) -> Figures {
     let tokens_per_s = Estimate::of_medians(&table(prompts, Sample::tokens_per_s), seed);
     let prefill_tokens_per_s =
         Estimate::of_medians(&table(prompts, Sample::prefill_tokens_per_s), seed);
@@ -251,23 +252,23 @@ fn part(
         state_bytes: all.iter().map(|s| s.state_bytes).max().unwrap_or(0),
         different_texts,
     };
-    Part { cell, tokens_per_s, ratio, first_token_ms, prefill_tokens_per_s, accept_length }
+    Figures { cell, tokens_per_s, ratio, first_token_ms, prefill_tokens_per_s, accept_length }
 }
 
-fn over_all(mode: &str, parts: &[Part], samples: &[Sample]) -> Cell {
+fn over_all(mode: &str, suites: &[Figures], samples: &[Sample]) -> Cell {
     let all: Vec<&Sample> = samples.iter().filter(|s| s.mode == mode).collect();
-    let mean = |figure: &dyn Fn(&Part) -> Option<Estimate>| {
-        let estimates: Option<Vec<Estimate>> = parts.iter().map(figure).collect();
+    let mean = |figure: &dyn Fn(&Figures) -> Option<Estimate>| {
+        let estimates: Option<Vec<Estimate>> = suites.iter().map(figure).collect();
         estimates.map(|e| Estimate::geometric_mean(&e).interval())
     };
-    let known = |figure: &dyn Fn(&Part) -> Estimate| {
-        let estimates: Vec<Estimate> = parts.iter().map(figure).collect();
+    let known = |figure: &dyn Fn(&Figures) -> Estimate| {
+        let estimates: Vec<Estimate> = suites.iter().map(figure).collect();
         Estimate::geometric_mean(&estimates).interval()
     };
     Cell {
         suite: OVERALL.to_owned(),
         mode: mode.to_owned(),
-        prompts: parts.iter().map(|p| p.cell.prompts).sum(),
+        prompts: suites.iter().map(|p| p.cell.prompts).sum(),
         tokens_per_s: known(&|p| p.tokens_per_s.clone()),
         ratio: mean(&|p| p.ratio.clone()),
         accept_length: known(&|p| p.accept_length.clone()),
@@ -276,8 +277,8 @@ fn over_all(mode: &str, parts: &[Part], samples: &[Sample]) -> Cell {
         first_token_ms: known(&|p| p.first_token_ms.clone()),
         prefill_tokens_per_s: known(&|p| p.prefill_tokens_per_s.clone()),
         round_ms: round_ms(&all),
-        state_bytes: parts.iter().map(|p| p.cell.state_bytes).max().unwrap_or(0),
-        different_texts: parts.iter().map(|p| p.cell.different_texts).sum(),
+        state_bytes: suites.iter().map(|p| p.cell.state_bytes).max().unwrap_or(0),
+        different_texts: suites.iter().map(|p| p.cell.different_texts).sum(),
     }
 }
 

@@ -11,7 +11,7 @@ use anyhow::{Result, bail};
 use checkpoint::drafter::Kind;
 use checkpoint::{DrafterConfig, TargetConfig};
 use engine::draft::MAX_NODES;
-use engine::synthetic::{self, Mix};
+use engine::synthetic;
 use engine::{Engine, Generation, Sequence, Spec};
 use launch::DeviceFlags;
 use std::collections::{BTreeMap, HashMap};
@@ -57,10 +57,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", value_delimiter = ',')]
     #[arg(value_parser = clap::value_parser!(u8).range(1..=7))]
     mtp: Vec<u8>,
-    /// Also rounds of so many texts together, 2 to 32: plain ones, chains and those of the
+    /// Also rounds of so many texts together, 2 to 64: plain ones, chains and those of the
     /// next-token block
     #[arg(long, value_name = "N", value_delimiter = ',')]
-    #[arg(value_parser = clap::value_parser!(u8).range(2..=32))]
+    #[arg(value_parser = clap::value_parser!(u8).range(2..=64))]
     texts: Vec<u8>,
     /// Rounds of each kind; half as many verifies, a quarter for the stages of a round; prompts are
     /// read five times
@@ -78,14 +78,6 @@ pub(crate) struct Args {
     device: DeviceFlags,
 }
 
-fn mix(weights: crate::Weights) -> Mix {
-    match weights {
-        crate::Weights::Q4 => Mix::Q4_K_M,
-        crate::Weights::Q8 => Mix::Q8_0,
-        crate::Weights::Bf16 => Mix::BF16,
-    }
-}
-
 pub(crate) fn run(args: &Args) -> Result<()> {
     if args.synthetic == "list" {
         let mut out = std::io::stdout().lock();
@@ -94,9 +86,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
     let config = shape(args)?;
     let drafter = drafter(args)?;
-    let weights = synthetic::Weights::new(&config, mix(args.quant), 1).with_distinct_tokens();
+    let weights = synthetic::Weights::new(&config, args.quant.mix(), 1).with_distinct_tokens();
     let drafter = drafter.map(|d| {
-        let weights = synthetic::Weights::of_drafter(&d, mix(args.draft_quant), 2);
+        let weights = synthetic::Weights::of_drafter(&d, args.draft_quant.mix(), 2);
         (d, weights)
     });
     let block = format!("blk.{}.", config.layers.len());
@@ -317,8 +309,7 @@ impl Bench<'_> {
         }
         let ms = interval(&times);
         let tokens_per_s = Some(texts as f64 * 1e3 / ms.value);
-        let (what, floor_ms) =
-            (of_texts("plain decode", texts), floor.pass(texts, texts * context));
+        let (what, floor_ms) = (of_texts("plain decode", texts), floor.pass(texts, texts, context));
         if texts > 1 {
             self.watch(&what, |engine| engine.rehearse(&mut company, 1, false).map(drop))?;
         }
@@ -345,7 +336,7 @@ impl Bench<'_> {
             }
             let what = format!("verify of {rows} rows");
             self.watch(&what, |engine| engine.time_verify(&mut text, rows).map(drop))?;
-            self.push(Figure::new(what, context, interval(&times), floor.pass(rows, context)));
+            self.push(Figure::new(what, context, interval(&times), floor.pass(rows, 1, context)));
         }
         Ok(experts)
     }
@@ -357,7 +348,7 @@ impl Bench<'_> {
         let rounds = |name: String, spec: Spec, rows: usize, draft_ms: f64| {
             let rows = rows.min((MAX_NODES + 1) / texts);
             let kept = args.assume_accept.min(rows as f64);
-            let verify_ms = floor.pass(texts * rows, texts * context);
+            let verify_ms = floor.pass(texts * rows, texts, context);
             let floors_ms = [draft_ms, verify_ms, texts as f64 * floor.commit(kept)];
             Rounds { what: of_texts(&name, texts), context, texts, spec, kept, floors_ms }
         };

@@ -8,7 +8,7 @@ use std::path::Path;
 use text::Specials;
 
 /// Every suite with its file.
-const SUITES: [(&str, &str); 8] = [
+const SUITES: [(&str, &str); 9] = [
     ("code", include_str!("../../../suites/code.jsonl")),
     ("math", include_str!("../../../suites/math.jsonl")),
     ("plan", include_str!("../../../suites/plan.jsonl")),
@@ -17,6 +17,7 @@ const SUITES: [(&str, &str); 8] = [
     ("prose", include_str!("../../../suites/prose.jsonl")),
     ("repeat", include_str!("../../../suites/repeat.jsonl")),
     ("long", include_str!("../../../suites/long.jsonl")),
+    ("edits", include_str!("../../../suites/edits.jsonl")),
 ];
 
 /// Prompts under one name.

@@ -23,6 +23,16 @@ pub enum Error {
     ConfigNotObject,
     #[error("neither GGUF nor safetensors: the file starts with `{}`", .0.escape_ascii())]
     Container(Vec<u8>),
+    #[error("this is {what}: {remedy}")]
+    Stranger { what: String, remedy: String },
+    #[error(
+        "only {there} of the file are there: its download was cut short; resume it, or get it again"
+    )]
+    CutShort { there: String },
+    #[error("{}: {sentence}", .path.display())]
+    InFile { path: PathBuf, sentence: String },
+    #[error("{}", crate::strangers::listed(.0))]
+    SeveralFiles(Vec<(String, u64)>),
     #[error("no `config.json` in {}", .0.display())]
     NoConfig(PathBuf),
 
@@ -82,6 +92,8 @@ pub enum Error {
     MissingTensor(String),
     #[error("tensor `{tensor}` has shape {found:?}, {expected:?} expected")]
     Shape { tensor: String, found: Vec<usize>, expected: Vec<usize> },
+    #[error("tensor `{tensor}` has type {dtype}; F32, F16 and BF16 are read")]
+    Dtype { tensor: String, dtype: String },
     #[error("tensor `{tensor}` has shape {found:?}, a matrix expected")]
     NotMatrix { tensor: String, found: Vec<usize> },
     #[error(

@@ -18,9 +18,11 @@ pub mod convert;
 pub mod drafter;
 mod error;
 mod json;
+mod quantised;
 mod report;
 mod rope;
 mod source;
+mod strangers;
 pub mod target;
 mod weights;
 

@@ -1,7 +1,7 @@
-//! What a path leads to: a GGUF file, a Hugging Face folder, or a bare safetensors file with or
-//! without a `config.json` beside it.
+//! What a path leads to: a GGUF file or a folder with one, a Hugging Face folder, or a bare
+//! safetensors file with or without a `config.json` beside it.
 
-use crate::{Error, Json};
+use crate::{Error, Json, strangers};
 use formats::gguf::Gguf;
 use formats::{Tensors, safetensors};
 use std::io::Read;
@@ -31,30 +31,51 @@ impl Source {
     /// Opens a file or a folder. Only headers and configurations are read.
     pub fn open(path: &Path) -> Result<Self, Error> {
         let io = |cause| Error::Io { path: path.to_owned(), cause };
-        if std::fs::metadata(path).map_err(io)?.is_dir() {
-            let config = sibling(&path.join(safetensors::FILE), "config.json");
-            let config = config.ok_or_else(|| Error::NoConfig(path.to_owned()))?;
-            let tensors = safetensors::open_folder(path)?;
-            return Ok(Self::Safetensors { config: Some(Json::open(&config)?), tensors });
+        let metadata = std::fs::metadata(path).map_err(io)?;
+        if metadata.is_dir() {
+            return Self::open_folder(path);
         }
-        let mut magic = Vec::new();
-        std::fs::File::open(path).and_then(|f| f.take(8).read_to_end(&mut magic)).map_err(io)?;
-        if magic.starts_with(b"GGUF") {
+        let mut start = Vec::new();
+        std::fs::File::open(path)
+            .and_then(|f| f.take(strangers::START).read_to_end(&mut start))
+            .map_err(io)?;
+        if start.starts_with(b"GGUF") {
             // Consulted by one dialect only, so a file that is no configuration is not an error
             // here.
             let beside = sibling(path, "config.json").and_then(|p| Json::open(&p).ok());
-            return Ok(Self::Gguf { gguf: Box::new(Gguf::open(path)?), beside });
+            let gguf = Box::new(Gguf::open(path).map_err(strangers::cut_short)?);
+            strangers::check_gguf(&gguf)?;
+            return Ok(Self::Gguf { gguf, beside });
+        }
+        if let Some(stranger) = strangers::recognise(path, &start) {
+            return Err(stranger);
         }
         let is = |end: &str| path.to_string_lossy().ends_with(end);
         let tensors = if is(".index.json") {
-            safetensors::open_index(path)?
-        } else if is(".safetensors") {
-            safetensors::open(path)?
+            safetensors::open_index(path).map_err(|e| strangers::among_shards(path, e))?
+        } else if is(".safetensors") || strangers::is_safetensors(&start) {
+            safetensors::open(path).map_err(|e| strangers::cut_short_safetensors(path, e))?
         } else {
-            return Err(Error::Container(magic));
+            start.truncate(8);
+            return Err(Error::Container(start));
         };
+        strangers::check_tensors(&tensors)?;
         let config = sibling(path, "config.json").map(|p| Json::open(&p)).transpose()?;
         Ok(Self::Safetensors { config, tensors })
+    }
+
+    /// A Hugging Face folder, or one with a single GGUF in it.
+    fn open_folder(path: &Path) -> Result<Self, Error> {
+        let inside = path.join(safetensors::FILE);
+        let has_weights = inside.exists() || path.join(safetensors::INDEX).exists();
+        if !has_weights && let Some(file) = strangers::only_gguf(path)? {
+            return Self::open(&file);
+        }
+        let config = sibling(&inside, "config.json");
+        let config = config.ok_or_else(|| strangers::no_config(path))?;
+        let tensors =
+            safetensors::open_folder(path).map_err(|e| strangers::among_shards(&inside, e))?;
+        Ok(Self::Safetensors { config: Some(Json::open(&config)?), tensors })
     }
 
     /// A checkpoint in memory: a GGUF, or a `config.json` and a safetensors file joined by a NUL

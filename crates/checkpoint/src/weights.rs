@@ -140,7 +140,8 @@ impl Weight {
             && self.rows.is_none()
             && self.order == Order::AsStored
             && self.map == Map::AsStored;
-        (plain && self.sources.len() == 1).then(|| tensors.get(&self.sources[0])).flatten()
+        let tensor = (plain && self.sources.len() == 1).then(|| tensors.get(&self.sources[0]));
+        tensor.flatten().filter(|tensor| !tensor.is_assembled())
     }
 }
 
@@ -172,6 +173,10 @@ impl Weights {
             let place = found.ok_or_else(missing)?;
             used.extend(place.tensors.iter().cloned());
             list.push(fit(&tensors, &slot, place)?);
+        }
+        // Integers and small floats that no configuration made part of a weight.
+        if let Some(raw) = tensors.raw().iter().find(|raw| !skip(&raw.name)) {
+            return Err(Error::Dtype { tensor: raw.name.clone(), dtype: raw.dtype.clone() });
         }
         let (skipped, unknown): (Vec<_>, Vec<_>) = tensors
             .iter()
@@ -234,16 +239,20 @@ impl Weights {
             .map(|name| tensors.get(name).expect("found at opening"))
             .collect();
         if let Some(Rows { first, of }) = weight.rows {
-            let data = tensors.data(parts[0]);
+            let data = tensors.bytes(parts[0]);
             let row = data.len() / of;
-            return Cow::Borrowed(&data[first * row..(first + weight.shape[0]) * row]);
+            let rows = first * row..(first + weight.shape[0]) * row;
+            return match data {
+                Cow::Borrowed(data) => Cow::Borrowed(&data[rows]),
+                Cow::Owned(data) => Cow::Owned(data[rows].to_vec()),
+            };
         }
         let stored = parts[0].ty;
         let mut bytes = Vec::with_capacity(weight.byte_len());
         for part in parts {
-            let data = tensors.data(part);
+            let data = tensors.bytes(part);
             match weight.half {
-                None => bytes.extend_from_slice(data),
+                None => bytes.extend_from_slice(&data),
                 Some(half) => {
                     // [experts, gate rows then up rows, columns]
                     let matrix = data.len() / weight.shape[0];
@@ -309,6 +318,16 @@ fn fit(tensors: &Tensors, slot: &Slot, place: &Place) -> Result<Weight, Error> {
         }
     }
     let stored = first.expect("a place names at least one tensor").ty;
+    if let Order::GroupedColumns { columns, .. } = slot.order
+        && stored.bytes_for(columns).is_none()
+    {
+        return Err(Error::Invalid {
+            what: "columns of a value head",
+            value: columns.to_string(),
+            from: format!("`{}`, which is {stored}", place.tensors[0]),
+            expected: format!("whole blocks of {}", stored.block_len()),
+        });
+    }
     Ok(Weight {
         name: slot.name.clone(),
         ty: if slot.map == Map::AsStored { stored } else { BlockType::F32 },
@@ -331,7 +350,8 @@ fn ungroup(bytes: Vec<u8>, weight: &Weight) -> Vec<u8> {
             (rows * row, first * row, key_heads, per_key)
         }
         Order::GroupedColumns { columns, key_heads, per_key } => {
-            (columns * (bytes.len() / weight.elements()), 0, key_heads, per_key)
+            let unit = weight.ty.bytes_for(columns).expect("heads of whole blocks");
+            (unit, 0, key_heads, per_key)
         }
     };
     let mut out = bytes[..first].to_vec();

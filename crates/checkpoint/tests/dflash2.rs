@@ -8,6 +8,7 @@ use formats::gguf::Header;
 use serde_json::{Value, json};
 use std::path::Path;
 use support::*;
+use testing::repository;
 
 const TAPS: [usize; 2] = [1, 5];
 const VOCAB: usize = 96;
@@ -306,7 +307,8 @@ fn keys_that_are_half_there_or_out_of_range() {
         (
             "dflash_config.conv_kernel_size",
             json!(3),
-            "tensor `layers.0.attention_conv.base_kernel` has shape [2, 2, 64], [2, 3, 64] expected",
+            "tensor `layers.0.attention_conv.base_kernel` has shape [2, 2, 64], [2, 3, 64] \
+             expected",
         ),
         (
             "dflash_config.selector_top_k",
@@ -403,4 +405,16 @@ fn reduced_vocabularies_are_refused_by_name() {
     tensors.push(("d2t".to_owned(), vec![VOCAB]));
     let found = refusal(&base(), &tensors, &Overrides::default(), None);
     assert!(found.starts_with("reduced-vocabulary drafters are not run (tensor `d2t`)"), "{found}");
+}
+
+#[test]
+fn the_trained_drafter_is_read_with_its_target() {
+    let path = repository().join("models/dense/draft2-Q8_0.gguf");
+    let drafter = open(&path, &Overrides::default(), Some(&dense_target_config())).unwrap();
+    let extras = &drafter.config.extras;
+    assert_eq!(extras.conv, Some(BlockConv { kernel: 2, group: 16 }));
+    assert_eq!(extras.selector, Some(Selector { rank: 32, top_k: 16, vocab: 4096 }));
+    assert_eq!(drafter.config.taps, [1, 3, 5, 6]);
+    assert_eq!(drafter.config.layer_summary(), "sliding 2 of 2, window 256, not causal");
+    assert_eq!(drafter.report.warnings, [""; 0]);
 }

@@ -492,8 +492,8 @@ fn the_places_a_path_can_lead_to() {
         sentence(temp.path()),
         "T/config.json: EOF while parsing an object at line 1 column 1"
     );
-    std::fs::write(temp.path().join("model.bin"), "PK\x03\x04").unwrap();
-    let unknown = "neither GGUF nor safetensors: the file starts with `PK\\x03\\x04`";
+    std::fs::write(temp.path().join("model.bin"), "\x01\x02 unheard of").unwrap();
+    let unknown = "neither GGUF nor safetensors: the file starts with `\\x01\\x02 unhea`";
     assert_eq!(sentence(&temp.path().join("model.bin")), unknown);
     std::fs::write(temp.path().join("config.json"), r#"{"architectures":["LlamaForCausalLM"]}"#)
         .unwrap();

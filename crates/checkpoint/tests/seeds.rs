@@ -1,6 +1,6 @@
 //! The fuzz seeds are sound: each is accepted, so that a fuzzer starts from inside the parsers.
 
-use checkpoint::{Drafter, Overrides, Source, Target};
+use checkpoint::{Drafter, MtpBlock, Overrides, Source, Target};
 use std::path::Path;
 
 fn seeds(target: &str) -> Vec<(String, Vec<u8>)> {
@@ -16,16 +16,20 @@ fn seeds(target: &str) -> Vec<(String, Vec<u8>)> {
 #[test]
 fn target_seeds_are_accepted() {
     let seeds = seeds("target_config");
-    assert_eq!(seeds.len(), 4);
+    assert_eq!(seeds.len(), 6);
     for (name, bytes) in seeds {
-        Target::read(Source::from_bytes(&bytes).unwrap()).unwrap_or_else(|e| panic!("{name}: {e}"));
+        let source = Source::from_bytes(&bytes).unwrap();
+        match name.as_str() {
+            "mtp" => drop(MtpBlock::read(source, None).unwrap_or_else(|e| panic!("{name}: {e}"))),
+            _ => drop(Target::read(source).unwrap_or_else(|e| panic!("{name}: {e}"))),
+        }
     }
 }
 
 #[test]
 fn drafter_seeds_are_accepted() {
     let seeds = seeds("drafter_config");
-    assert_eq!(seeds.len(), 6);
+    assert_eq!(seeds.len(), 12);
     for (name, bytes) in seeds {
         let read = Drafter::read(Source::from_bytes(&bytes).unwrap(), &Overrides::default(), None);
         match name.as_str() {

@@ -165,7 +165,7 @@ fn a_folder_that_contradicts_itself_is_refused() {
         let folder = folder(&config, &listed);
         Target::open(folder.path()).map_or_else(|e| e.to_string(), |_| "accepted".to_owned())
     };
-    let cases: [(&[&str], Value, &str); 14] = [
+    let cases: [(&[&str], Value, &str); 13] = [
         (
             &["architectures"],
             json!(["LlamaForCausalLM"]),
@@ -214,11 +214,6 @@ fn a_folder_that_contradicts_itself_is_refused() {
             "`longrope` rope scaling is not supported (`rope_parameters.rope_type`)",
         ),
         (&["hidden_act"], json!("gelu"), "activation `gelu` is not supported (`hidden_act`)"),
-        (
-            &["quantization_config"],
-            json!({"quant_method": "fp8"}),
-            "a checkpoint quantised by `fp8` is not supported (`quantization_config.quant_method`)",
-        ),
         (
             &["mtp_num_hidden_layers"],
             json!(3),

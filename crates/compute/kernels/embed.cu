@@ -1,5 +1,5 @@
 // embed: out[r] = the decoded row of the table for the row's token. The table stays in the file's
-// block order; `type` is the type's number in a GGUF file (BlockType::ggml_id).
+// block order; `type` is the type's number (BlockType::number).
 //
 // Floor: a row of 5120 columns is 2.9 to 10 KB of the table from memory and 20 KB written: one
 // memory latency. A thread decodes 4 columns, which share their scales. Launch: grid [rows,

@@ -12,7 +12,8 @@
 // its tiles in order of the columns; ranks are added in order. Which warp or block does what
 // changes no sum.
 //
-// Limits: rows <= DECODE_ROWS, experts <= 512, top_k <= 16, all columns whole tiles, at most 4096 of x.
+// Limits: rows <= DECODE_ROWS, experts <= 512, top_k <= 16, all columns whole tiles, at most 4096
+// of x.
 #pragma once
 #include "ring.cuh"
 #include "route.cuh"
@@ -112,10 +113,10 @@ __device__ __forceinline__ void multiply(const u8* tile, int stride, const Opera
     for (int m = 0; m < TILES; m++) {
       u32 a[4][4];
       T::chunk(tile + m * stride, head[m], c, lane, a);
-      if constexpr (FORMAT == TILE_Q8_0) {
+      if constexpr (is_grouped(FORMAT)) {
         float d[2], d2[2], one[4] = {0.f, 0.f, 0.f, 0.f}, two[4] = {0.f, 0.f, 0.f, 0.f};
-        T::group(head[m], 2 * c, d);
-        T::group(head[m], 2 * c + 1, d2);
+        T::group(tile + m * stride, head[m], 2 * c, lane, d);
+        T::group(tile + m * stride, head[m], 2 * c + 1, lane, d2);
         mma(one, a[0], first.x, first.y);
         mma(two, a[2], second.x, second.y);
         mma(one, a[1], first.z, first.w);
@@ -134,7 +135,7 @@ __device__ __forceinline__ void multiply(const u8* tile, int stride, const Opera
   }
 #pragma unroll
   for (int m = 0; m < TILES; m++) {
-    if constexpr (FORMAT == TILE_Q8_0) {
+    if constexpr (is_grouped(FORMAT)) {
 #pragma unroll
       for (int e = 0; e < 4; e++) out[m][e] = even[m][e];
     } else {
@@ -165,6 +166,10 @@ __device__ __forceinline__ void multiply(int format, const u8* tile, int stride,
     case TILE_Q5_K: multiply<TILE_Q5_K, TILES, BY_16>(tile, stride, b, out, lane, used); break;
     case TILE_Q6_K: multiply<TILE_Q6_K, TILES, BY_16>(tile, stride, b, out, lane, used); break;
     case TILE_Q8_0: multiply<TILE_Q8_0, TILES, BY_16>(tile, stride, b, out, lane, used); break;
+#define FORERUN_CASE(F) \
+  case F: multiply<F, TILES, BY_16>(tile, stride, b, out, lane, used); break;
+    FOR_OTHER_FORMATS(FORERUN_CASE)
+#undef FORERUN_CASE
     default: multiply<TILE_F16, TILES, BY_16>(tile, stride, b, out, lane, used); break;
   }
 }

@@ -4,7 +4,7 @@
 // Launch: any grid, block 256; a thread takes 16-byte pieces in turn. Which bytes of a tile are
 // scales: Q4_K and Q5_K d and dmin, the first 4 of every 16 in 2048..2304 (the other 12 are 6-bit
 // scales and mins, any bits are valid); Q6_K d, 3328..3360 (3072..3328 are int8 scales, any are
-// valid); Q8_0 d, 4096..4352; F16 has none, every half is a weight.
+// valid); Q8_0 d, 4096..4352; F16 has none, every half is a weight. Those of the others: `factors`.
 #include "tiles.cuh"
 
 struct FillTilesArgs {
@@ -22,6 +22,41 @@ __device__ __forceinline__ u64 mix(u64 v) {  // splitmix64
   return v ^ (v >> 31);
 }
 __device__ __forceinline__ u32 half_bits(float v) { return __half_as_ushort(__float2half_rn(v)); }
+
+__device__ __forceinline__ void fill(u32 (&word)[4], u32 value) {
+  word[0] = word[1] = word[2] = word[3] = value;
+}
+
+// A piece of a tile of one of the formats in tiles_grouped.cuh. Standard deviations as below; those
+// of codebooks are of their entries.
+__device__ __forceinline__ void factors(int format, u32 piece, float scale, u32 (&word)[4]) {
+  const u32 at = piece * 16;
+  switch (format) {
+    case TILE_FP8:  // below 2: no NaN
+      for (int w = 0; w < 4; w++) word[w] &= 0xbfbfbfbf;
+      if (at >= 4096) fill(word, __float_as_uint(scale / 0.5984f));
+      break;
+    case TILE_FP4:  // scales from 0.5 to 1
+      if (at >= 2048)
+        for (int w = 0; w < 4; w++) word[w] = (word[w] & 0x07070707) | 0x30303030;
+      if (at >= 2304) fill(word, __float_as_uint(scale / 2.1445f));
+      break;
+    case TILE_INT4: case TILE_INT4_32:
+      if (at >= 2048) fill(word, (__float_as_uint(scale / 4.6368f) & 0xffffe000) | 8);
+      break;
+    case TILE_IQ4:
+      if (at >= 2176) fill(word, half_bits(scale / 4983.9f) * 0x00010001);
+      break;
+    case TILE_IQ3_S:
+      if (at >= 1728) fill(word, half_bits(scale / 140.24f) * 0x00010001);
+      break;
+    case TILE_IQ3_XXS:
+      if (at >= 1600) fill(word, half_bits(scale / 142.41f) * 0x00010001);
+      break;
+    default:
+      if (at >= 1280) fill(word, half_bits(scale / 56.392f) * 0x00010001);
+  }
+}
 
 KERNEL(fill_tiles, 40, FillTilesArgs, 256) {
   launch_dependents();
@@ -47,6 +82,8 @@ KERNEL(fill_tiles, 40, FillTilesArgs, 256) {
                     y = ((int)(word[w] >> 16) - 32768) * unit;
         word[w] = half_bits(x) | half_bits(y) << 16;
       }
+    } else if (a.format > TILE_F16) {
+      factors(a.format, piece, a.scale, word);
     } else {
       const u32 d = half_bits(a.scale / (a.format == TILE_Q6_K ? 1365.7f : 73.9f));
       if (piece >= (a.format == TILE_Q6_K ? 208u : 256u))

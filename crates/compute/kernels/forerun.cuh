@@ -25,6 +25,7 @@ constexpr int ANCHOR_TOKENS = 32;  // Gated DeltaNet anchors stand at multiples 
 constexpr int TAPE_TOKENS = 64;    // positions the tape remembers, in a ring
 constexpr int DECODE_ROWS = 64;    // rows of the largest pass that is not a prompt
 constexpr int MAX_CACHES = 2;
+constexpr int ARRANGED_BYTES = 4352;  // eight rows of a superblock in Activation::arranged
 
 enum KvType { KV_F16 = 0, KV_Q8_0 = 1, KV_Q4_0 = 2 };
 
@@ -80,6 +81,10 @@ struct Activation {
   __half* x;       // [rows][ld], zero from cols on
   __half* sums;    // [rows][ld / 256][2][8]: sums of 32 columns of x as high and low halves
   float* numbers;  // [rows][cols]
+  // Or null: the same once more as tensor cores read it from shared memory, [ld / 256][DECODE_ROWS
+  // / 8][34 matrices of 8 rows x 8 columns], so that a superblock of some rows is one copy: 32 of x
+  // in the tiles' order of columns, then 2 of sums.
+  u8* arranged;
   int cols, ld;    // ld: cols rounded up to 256
 };
 
@@ -158,10 +163,17 @@ __device__ __forceinline__ float clamp_half(float v) {
   return v != v ? v : fminf(fmaxf(v, -65504.f), 65504.f);
 }
 
+// Where columns `col` to col + 7 of a row begin in Activation::arranged: two columns there, the next
+// two 128 bytes on, and so on.
+__device__ __forceinline__ u8* arranged_at(u8* arranged, int row, int col) {
+  return arranged + ((size_t)(col >> 8) * (DECODE_ROWS / 8) + (row >> 3)) * ARRANGED_BYTES +
+         (col >> 5 & 7) * 512 + (row & 7) * 16 + (col >> 3 & 3) * 4;
+}
+
 // Writes eight columns of a row. Lanes 4i..4i+3 of a warp must call this together, with the four
 // groups of eight of one group of 32 columns in order; `col` is a multiple of 8. A NaN stays one.
 __device__ __forceinline__ void store8(const Activation& a, int row, int col, const float (&v)[8]) {
-  __half h[8];
+  __align__(16) __half h[8];
   float sum = 0.f;
 #pragma unroll
   for (int i = 0; i < 8; i++) {
@@ -175,11 +187,24 @@ __device__ __forceinline__ void store8(const Activation& a, int row, int col, co
   float4* n = (float4*)(a.numbers + (size_t)row * a.cols + col);
   n[0] = make_float4(v[0], v[1], v[2], v[3]);
   n[1] = make_float4(v[4], v[5], v[6], v[7]);
+  u8* const arranged = a.arranged ? arranged_at(a.arranged, row, col) : nullptr;
+  if (arranged) {
+    u32* to = (u32*)arranged;
+#pragma unroll
+    for (int i = 0; i < 4; i++) to[32 * i] = ((const u32*)h)[i];
+  }
   if ((lane & 3) == 0) {
     const __half high = __float2half_rn(clamp_half(sum));
+    const __half low = __float2half_rn(clamp_half(sum - __half2float(high)));
     __half* s = a.sums + (size_t)row * (a.ld / 16) + (col >> 8) * 16 + ((col >> 5) & 7);
     s[0] = high;
-    s[8] = __float2half_rn(clamp_half(sum - __half2float(high)));
+    s[8] = low;
+    if (arranged) {
+      const int group = col >> 5 & 7;
+      __half* t = (__half*)(arranged - group * 512 + 4096) + group;
+      t[0] = high;
+      t[64] = low;
+    }
   }
 }
 

@@ -1,51 +1,75 @@
 // Products of weight matrices with 17 to 64 rows of a decoding pass, on Hopper: the bits and the
 // cuts of matmul.cuh, by wgmma. See tiles.cuh for the weights.
 //
-// Activations are read from shared memory by the tensor cores, once for the 64 weight rows of a
-// warpgroup where mma reads them for 16: at 32 rows that traffic is what limits mma. Weights are
-// decoded to registers, 16 rows a warp, and are the A operand. A unit is up to four row tiles of
-// one format, one a warp of a warpgroup; the units of a share are dealt to the warpgroups in turn.
-// As in matmul.cuh, shared memory holds the activations of `held` superblocks of the slice, a
-// phase, and every warp streams its tiles through a ring of its own.
+// Weights are decoded to registers, 16 rows a warp, and are the A operand; the tensor cores read
+// activations from shared memory, once for the 64 weight rows of a warpgroup. A unit is up to four
+// row tiles of one format, one a warp of a warpgroup; the units of a share are dealt to the
+// warpgroups in turn. A block goes through the superblocks of its slice once for every LEVELS units
+// a warpgroup has: the sums of those stay in registers, and a superblock's activations serve all.
+//
+// Two warps ask for what the others multiply. One streams tiles through a ring whose stage has a
+// tile of every multiplying warp; it begins before the inputs are there. The other brings the
+// activations, a superblock at a time, one copy each: whoever writes activations (store8) leaves
+// them arranged for that, see Activation::arranged; chosen rows are arranged by a launch.
 //
 // A row's bits: chains of wgmma m64nNk16 give the bits of chains of mma.m16n8k16. A new chain of
 // sums begins where a warp of matmul.cuh begins; what was summed before is parked, and in the end
-// the pieces are added from the last to the first, as matmul.cuh's warps do.
+// the pieces are added from the last to the first, as matmul.cuh's warps do. Sums over slices are
+// parked too, and added in order by the block of the cluster that owns the row tile.
 //
 // Floor: the tiles' bytes at memory speed. What limits it: instructions and their latency, about
-// 330 a tile; units that are not full, and warpgroups with one unit less than others.
+// 310 a tile at 32 rows; of 64 rows, the second level of the cache, which gives every block its
+// activations once for every three units.
 //
 // Launch: matmul_hopper_N_FORMAT for up to N = 24, 32, 48, 64 rows; grid slices * shares, cluster
-// slices, block 32 * warps, of which there need not be as many as matmul.cuh has: at most 16, 12
-// where N is above 32; shared bytes
-//   warps * stages * stage_bytes + held * N * 544 + (no workspace: (slices - 1) * owned * N * 64) +
-//   8
+// slices, block 32 * (warps + 4), warps at most 4 * GROUPS of them multiplying; shared bytes
+//   held * N * 544 + stages * warps * stage_bytes + (held + stages) * 16
+// arrange: grid (superblocks, ceil(rows / 8)), 256 threads.
 #define REGISTERS_ARE_SCARCE
 #include "matmul.cuh"
 #include "wgmma.cuh"
 
 // Of MatmulArgs:
+//   held    stages of activations; `stages` those of tiles
 //   units   [shares][most_units]: first row tile and number of row tiles of every unit; those that
-//   exist come first
+//           exist come first
 //   chains  [slices][tiles]: bit k: a chain of sums begins with superblock k of the slice, never
-//   bit 0; where the row
-//           tile's first piece is parked
-//   parked  [blocks][most_parked][N8][32 lanes]
+//           bit 0; where the row tile's first piece is parked
+//   parked  [blocks][most_parked][N8][32 lanes]: first the sums of the share's row tiles, owned *
+//           slices of them, then pieces
+
+// Chosen rows, as Activation::arranged has all.
+struct ArrangeArgs {
+  Activation x;
+  const int* chosen;
+  u8* out;
+  int rows;
+};
+
+KERNEL(arrange, 40, ArrangeArgs, 256) {
+  launch_dependents();
+  wait_for_inputs();
+  const int k = blockIdx.x, lane = threadIdx.x & 31, n = blockIdx.y * 8 + (threadIdx.x >> 5);
+  if (n >= a.rows) return;
+  const size_t row = a.chosen[n];
+  const uint4 v = load16(a.x.x + row * a.x.ld + k * 256 + lane * 8);
+  u32* to = (u32*)arranged_at(a.out, n, k * 256 + lane * 8);
+  to[0] = v.x, to[32] = v.y, to[64] = v.z, to[96] = v.w;
+  if (lane < 2)
+    *(uint4*)(arranged_at(a.out, n, k * 256) + 4096 + lane * 128) =
+        load16(a.x.sums + row * (a.x.ld / 16) + k * 16 + lane * 8);
+}
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-// What ordinary stores wrote to shared memory is seen by the tensor cores after this and a barrier.
-__device__ __forceinline__ void store_fence() {
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-}
-
 // acc += a row tile of each of the four warps times the activation rows, over 256 columns, in the
-// order of multiply_tile in tiles.cuh. `x` and `sums` describe the superblock's activations.
-template <int FORMAT, int N8>
-__device__ __forceinline__ void multiply_unit(const u8* tile, u64 x, u64 sums,
-                                              float (&acc)[1][N8][4]) {
+// order of multiply_tile in tiles.cuh. `x` describes the superblock's activations. `done` is called
+// when neither they nor the tile are read any more.
+template <int FORMAT, int N8, class Done>
+__device__ __forceinline__ void multiply_unit(const u8* tile, u64 x, float (&acc)[N8][4],
+                                              const Done& done) {
   typedef Tile<FORMAT> T;
-  constexpr int K16 = 2 * N8 * 8;  // 16 columns further in a descriptor
+  constexpr int K16 = 2 * 128 / 16;  // 16 columns further in a descriptor
   const int lane = threadIdx.x & 31;
   float even[N8][4], odd[N8][4];
   u32 a[2][4][4];
@@ -55,28 +79,28 @@ __device__ __forceinline__ void multiply_unit(const u8* tile, u64 x, u64 sums,
     // Read again, it would take 16 registers.
     if (FORMAT == TILE_Q6_K && c > 0) head = T::head(tile, lane);
     // The wgmma that read this buffer.
-    if (FORMAT != TILE_Q8_0 && c >= 2) warpgroup_wait<1>();
+    if (!is_grouped(FORMAT) && c >= 2) warpgroup_wait<1>();
     u32(&f)[4][4] = a[c & 1];
     T::chunk(tile, head, c, lane, f);
     hold(f);
     const u64 b = x + c * 4 * K16;
     warpgroup_fence();
-    if constexpr (FORMAT == TILE_Q8_0) {
+    if constexpr (is_grouped(FORMAT)) {
       warpgroup_mma(even, f[0], b, false);
       warpgroup_mma(odd, f[2], b + 2 * K16, false);
       warpgroup_mma(even, f[1], b + K16, true);
       warpgroup_mma(odd, f[3], b + 3 * K16, true);
       warpgroup_commit();
       float d[2], d2[2];
-      T::group(head, 2 * c, d);
-      T::group(head, 2 * c + 1, d2);
+      T::group(tile, head, 2 * c, lane, d);
+      T::group(tile, head, 2 * c + 1, lane, d2);
       warpgroup_wait<0>();
+      if (c == 3) done();
 #pragma unroll
       for (int j = 0; j < N8; j++)
 #pragma unroll
         for (int e = 0; e < 4; e++)
-          acc[0][j][e] =
-              __fmaf_rn(d2[e >> 1], odd[j][e], __fmaf_rn(d[e >> 1], even[j][e], acc[0][j][e]));
+          acc[j][e] = __fmaf_rn(d2[e >> 1], odd[j][e], __fmaf_rn(d[e >> 1], even[j][e], acc[j][e]));
     } else {
       warpgroup_mma(even, f[0], b, c > 0);
       warpgroup_mma(odd, f[1], b + K16, c > 0);
@@ -85,7 +109,7 @@ __device__ __forceinline__ void multiply_unit(const u8* tile, u64 x, u64 sums,
       warpgroup_commit();
     }
   }
-  if constexpr (FORMAT != TILE_Q8_0) {
+  if constexpr (!is_grouped(FORMAT)) {
     constexpr bool MINS = FORMAT == TILE_Q4_K || FORMAT == TILE_Q5_K;
     float d[2], m[2], e4[N8][4];
     T::ends(tile, head, lane, d);
@@ -96,298 +120,341 @@ __device__ __forceinline__ void multiply_unit(const u8* tile, u64 x, u64 sums,
       warpgroup_wait<(N8 > 4 ? 0 : 1)>();
       hold(f);
       warpgroup_fence();
-      warpgroup_mma(e4, f, sums, false);
+      warpgroup_mma(e4, f, x + 16 * K16, false);
       warpgroup_commit();
     }
     warpgroup_wait<0>();
+    done();
 #pragma unroll
     for (int j = 0; j < N8; j++)
 #pragma unroll
       for (int e = 0; e < 4; e++) {
-        acc[0][j][e] = __fmaf_rn(d[e >> 1], even[j][e] + odd[j][e], acc[0][j][e]);
-        if constexpr (MINS) acc[0][j][e] = __fmaf_rn(m[e >> 1], e4[j][e], acc[0][j][e]);
+        acc[j][e] = __fmaf_rn(d[e >> 1], even[j][e] + odd[j][e], acc[j][e]);
+        if constexpr (MINS) acc[j][e] = __fmaf_rn(m[e >> 1], e4[j][e], acc[j][e]);
       }
   }
 }
 
-// Activations of superblocks `from` to `to` of the slice, each as [32 groups of 8 columns][N
-// rows][8] in the tiles' order of columns, then the sums as [2][N rows][8].
-template <int N8>
-__device__ __forceinline__ void bring_x(const MatmulArgs& a, const Part& b, int from, int to,
-                                        u8* x) {
-  constexpr int N = 8 * N8, STAGE = N * 544;
-  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, warps = blockDim.x >> 5,
-            g = lane >> 2, t = lane & 3;
-  // Rows that do not exist read the last one; their results are dropped.
-  auto row_of = [&](int n) {
-    n = a.first_row + min(n, a.rows - 1);
-    return (size_t)(a.chosen ? a.chosen[n] : n);
-  };
-  const __half* rows[N8];
-#pragma unroll
-  for (int j = 0; j < N8; j++)
-    rows[j] = a.x.x + row_of(8 * j + g) * a.x.ld + (b.first_k + from) * 256 + t * 8;
-#pragma unroll(16 / N8)
-  for (int group = warp; group < 8 * (to - from); group += warps) {
-    uint4 v[N8];
-#pragma unroll
-    for (int j = 0; j < N8; j++) v[j] = load16(rows[j] + group * 32);
-    u8* here = x + (group >> 3) * STAGE + (group & 7) * (4 * N * 16) + g * 16 + t * 4;
-#pragma unroll
-    for (int j = 0; j < N8; j++, here += 128) {
-      *(u32*)here = v[j].x;
-      *(u32*)(here + N * 16) = v[j].y;
-      *(u32*)(here + 2 * N * 16) = v[j].z;
-      *(u32*)(here + 3 * N * 16) = v[j].w;
-    }
-  }
-  if (a.with_sums) {
-    for (int i = threadIdx.x; i < 2 * N * (to - from); i += blockDim.x) {
-      const int k = i / (2 * N), n = i % (2 * N) >> 1, half = i & 1;
-      const __half* sums =
-          a.x.sums + row_of(n) * (a.x.ld / 16) + (b.first_k + from + k) * 16 + half * 8;
-      *(uint4*)(x + k * STAGE + N * 512 + half * N * 16 + n * 16) = load16(sums);
-    }
-  }
-  store_fence();
-}
+// Stages that warps fill and others empty, in turn.
+struct Stages {
+  u64 *full, *empty;
+  int count, at = 0;
+  u32 turn = 0;  // whose lowest bit is the parity of the filling waited for
 
-// The sums of a row tile over one slice as a warp holds them, [N8][32 lanes][4], go to the block
-// that owns it, row tile i of the share to block i % slices of the cluster, which adds them in
-// order. Its own it keeps where it parked them.
-template <int N8> struct Sums {
-  float* parts;  // [slices - 1][owned][N8][32 lanes][4]
-  u64* sent;
+  __device__ __forceinline__ void step() {
+    if (++at == count) at = 0, turn ^= 1;
+  }
+  __device__ __forceinline__ void wait_full() const { barrier_wait(full + at, turn); }
+  __device__ __forceinline__ void wait_empty() const { barrier_wait(empty + at, turn ^ 1); }
+  // By all lanes of a warp: what they read here may be overwritten.
+  __device__ __forceinline__ void leave() const {
+    __syncwarp();
+    if ((threadIdx.x & 31) == 0) barrier_arrive(empty + at);
+  }
+};
 
-  __device__ __forceinline__ void put(const MatmulArgs& a, const Part& b, int tile,
-                                      const float (&acc)[1][N8][4], float4* own) const {
-    const int index = tile - b.first_tile, mine = quotient(index, a.slices),
-              owner = index - mine * a.slices;
-    if (owner == b.slice) {
-#pragma unroll
-      for (int j = 0; j < N8; j++)
-        own[j * 32] = make_float4(acc[0][j][0], acc[0][j][1], acc[0][j][2], acc[0][j][3]);
-      return;
+// What the warps of a block share of a launch.
+template <int N8, int FORMAT, int LEVELS> struct Block {
+  static constexpr int X_BYTES = N8 * ARRANGED_BYTES;
+  const MatmulArgs& a;
+  Part part;
+  int superblocks, warps, groups, units, stage_bytes;
+  const int2* share_units;
+  u8 *x, *tiles;
+  Stages of_x, of_tiles;
+
+  __device__ __forceinline__ Block(const MatmulArgs& args, u8* memory) : a(args) {
+    warps = (blockDim.x >> 5) - 4, groups = warps >> 2, superblocks = a.x.ld >> 8;
+    part = part_of_block<FORMAT>(a);
+    stage_bytes = FORMAT == MIXED ? a.stage_bytes : tile_bytes(FORMAT);
+    x = memory, tiles = x + a.held * X_BYTES;
+    u64* barriers = (u64*)(tiles + a.stages * warps * stage_bytes);
+    of_x = {barriers, barriers + a.held, a.held};
+    of_tiles = {barriers + 2 * a.held, barriers + 2 * a.held + a.stages, a.stages};
+    share_units = a.units + quotient(blockIdx.x, a.slices) * a.most_units;
+    if (threadIdx.x == 0) {
+      for (int i = 0; i < a.held; i++)
+        barrier_init(of_x.full + i, 1), barrier_init(of_x.empty + i, warps);
+      for (int i = 0; i < a.stages; i++)
+        barrier_init(of_tiles.full + i, 1), barrier_init(of_tiles.empty + i, warps);
+      barrier_init_fence();
     }
-    const int from = b.slice - (b.slice > owner);
-    const u32 to =
-        address_in(parts + ((from * a.owned + mine) * N8 * 32 + (threadIdx.x & 31)) * 4, owner);
-    const u32 signal = address_in(sent, owner);
-#pragma unroll
-    for (int j = 0; j < N8; j++)
-      asm volatile(
-          "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, "
-          "%4}, [%5];" ::"r"(to + j * 512),
-          "f"(acc[0][j][0]), "f"(acc[0][j][1]), "f"(acc[0][j][2]), "f"(acc[0][j][3]), "r"(signal)
-          : "memory");
+    if constexpr (FORMAT == MIXED) {
+      const int lane = threadIdx.x & 31;
+      units = 0;
+      for (int i = 0; i < a.most_units; i += 32)
+        units += __popc(__ballot_sync(~0u, i + lane < a.most_units && share_units[i + lane].y > 0));
+    } else {
+      units = (part.tiles + 3) >> 2;
+    }
+    __syncthreads();
   }
 
-  __device__ __forceinline__ void add(const MatmulArgs& a, const Part& b) const {
-    const int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3, warps = blockDim.x >> 5;
-    const int mine = quotient(b.tiles - b.slice + a.slices - 1, a.slices);
-    if (a.slices > 1 && threadIdx.x == 0) barrier_expect(sent, mine * (a.slices - 1) * N8 * 512);
-    __syncthreads();  // what the block keeps itself is there
-    if (a.slices > 1) barrier_wait(sent, 0);
+  // Units that a warpgroup has at most from unit `first` of the share on.
+  __device__ __forceinline__ int levels(int first) const {
+    return min(LEVELS, quotient(units - first + groups - 1, groups));
+  }
+  // Of one format they follow from the share: until a block knows them, it cannot ask for weights.
+  __device__ __forceinline__ int2 unit(int i) const {
+    if (i >= units) return make_int2(0, 0);
+    if constexpr (FORMAT == MIXED) return share_units[i];
+    return make_int2(part.first_tile + 4 * i, min(4, part.tiles - 4 * i));
+  }
+  __device__ __forceinline__ float4* parked(int block, int place) const {
+    return a.parked + ((size_t)block * a.most_parked + place) * N8 * 32 + (threadIdx.x & 31);
+  }
+  // Where a tile lies, from the first superblock of the slice on.
+  __device__ __forceinline__ const u8* weights(int tile) const {
+    const MatmulProduct& p = a.products[product_of(a, tile)];
+    const int format = FORMAT == MIXED ? p.format : FORMAT;
+    return p.weight +
+           ((size_t)(tile - p.first_tile) * superblocks + part.first_k) * bytes_of(format);
+  }
+
+  // One warp asks for tiles, a lane for those of a multiplying warp.
+  __device__ __forceinline__ void stream_tiles() {
+    const int lane = threadIdx.x & 31;
+    const u64 policy = streamed();
+    u8* const to = tiles + lane * stage_bytes;
 #pragma unroll 1
-    for (int i = threadIdx.x >> 5; i < mine; i += warps) {
-      const int tile = b.first_tile + i * a.slices + b.slice,
-                piece = a.chains[b.slice * a.tiles + tile].y;
-      const float4* own = a.parked + ((size_t)blockIdx.x * a.most_parked + piece) * N8 * 32 + lane;
+    for (int first = 0; first < units; first += LEVELS * groups) {
+      const int levels = this->levels(first);
+      const u8* from[LEVELS];
+      int bytes[LEVELS];
+#pragma unroll
+      for (int level = 0; level < LEVELS; level++) {
+        const int2 unit = this->unit(first + level * groups + (lane >> 2));
+        bytes[level] = 0;
+        if (lane < warps && (lane & 3) < unit.y) {
+          const int tile = unit.x + (lane & 3);
+          const int format = FORMAT == MIXED ? a.products[product_of(a, tile)].format : FORMAT;
+          if (!(format & DIRECT)) bytes[level] = bytes_of(format);
+          from[level] = weights(tile);
+        }
+      }
+#pragma unroll 1
+      for (int k = 0; k < part.depth; k++)
+#pragma unroll
+        for (int level = 0; level < LEVELS; level++) {
+          if (level >= levels) break;
+          of_tiles.wait_empty();
+          u64* const full = of_tiles.full + of_tiles.at;
+          const u32 total = __reduce_add_sync(~0u, bytes[level]);
+          if (lane == 0) barrier_expect(full, total);
+          __syncwarp();
+          if (bytes[level]) {
+            copy_stream(to + of_tiles.at * warps * stage_bytes, from[level], bytes[level], full,
+                        policy);
+            from[level] += bytes[level];
+          }
+          of_tiles.step();
+        }
+    }
+  }
+
+  // One lane asks for activations.
+  __device__ __forceinline__ void stream_x() {
+    const u8* const from =
+        a.x.arranged + ((size_t)part.first_k * (DECODE_ROWS / 8) + a.first_row / 8) * ARRANGED_BYTES;
+#pragma unroll 1
+    for (int first = 0; first < units; first += LEVELS * groups)
+#pragma unroll 1
+      for (int k = 0; k < part.depth; k++) {
+        of_x.wait_empty();
+        u64* const full = of_x.full + of_x.at;
+        barrier_expect(full, X_BYTES);
+        copy_bulk(x + of_x.at * X_BYTES, from + (size_t)k * (DECODE_ROWS / 8) * ARRANGED_BYTES,
+                  X_BYTES, full);
+        of_x.step();
+      }
+  }
+
+  // The others multiply.
+  __device__ __forceinline__ void multiply() {
+    const int warp = threadIdx.x >> 5;
+    // Core matrices of 8 rows x 8 columns are 128 bytes; the next 8 columns follow, the next 8 rows
+    // are ARRANGED_BYTES on.
+    const u64 layout = (u64)(128 / 16) << 16 | (u64)(ARRANGED_BYTES / 16) << 32;
+    const u64 x_matrix = layout | (shared_address(x) & 0x3ffff) >> 4;
+    const u8* const own = tiles + warp * stage_bytes;
+#pragma unroll 1
+    for (int first = 0; first < units; first += LEVELS * groups) {
+      const int levels = this->levels(first);
+      // The warp's row tile or -1, where its chains begin, where its first piece is parked.
+      int tile[LEVELS], place[LEVELS], format[LEVELS];
+      u32 begins[LEVELS];
+      float acc[LEVELS][N8][4];
+      int own_levels = 0;  // units of the warpgroup
+#pragma unroll
+      for (int level = 0; level < LEVELS; level++) {
+        const int2 unit = this->unit(first + level * groups + (warp >> 2));
+        own_levels += unit.y > 0;
+        tile[level] = -1, place[level] = 0, begins[level] = 0, format[level] = FORMAT;
+        if ((warp & 3) < unit.y) {
+          tile[level] = unit.x + (warp & 3);
+          const int2 chain = a.chains[part.slice * a.tiles + tile[level]];
+          begins[level] = chain.x, place[level] = a.owned * a.slices + chain.y;
+        }
+        if (FORMAT == MIXED && unit.y) format[level] = a.products[product_of(a, unit.x)].format;
+#pragma unroll
+        for (int j = 0; j < N8; j++)
+          acc[level][j][0] = acc[level][j][1] = acc[level][j][2] = acc[level][j][3] = 0.f;
+      }
+      const auto park = [&](int level, int place) {
+        float4* at = parked(blockIdx.x, place);
+#pragma unroll
+        for (int j = 0; j < N8; j++) {
+          float(&v)[4] = acc[level][j];
+          at[j * 32] = make_float4(v[0], v[1], v[2], v[3]);
+        }
+      };
+#pragma unroll 1
+      for (int k = 0; k < part.depth; k++) {
+        of_x.wait_full();
+        const u64 xk = x_matrix + (u64)(of_x.at * (X_BYTES / 16));
+#pragma unroll
+        for (int level = 0; level < LEVELS; level++) {
+          if (level >= levels) break;
+          if (begins[level] >> k & 1) {
+            park(level, place[level] + __popc(begins[level] & ((1u << k) - 1)));
+#pragma unroll
+            for (int j = 0; j < N8; j++)
+              acc[level][j][0] = acc[level][j][1] = acc[level][j][2] = acc[level][j][3] = 0.f;
+          }
+          of_tiles.wait_full();
+          const u8* here = own + of_tiles.at * warps * stage_bytes;
+          const auto done = [&] { of_tiles.leave(); };
+          if (level >= own_levels) {
+            done();
+          } else if constexpr (FORMAT != MIXED) {
+            multiply_unit<FORMAT, N8>(here, xk, acc[level], done);
+          } else {
+            // A warp without a row tile multiplies whatever lies there, and drops it.
+            if ((format[level] & DIRECT) && tile[level] >= 0)
+              here = weights(tile[level]) + (size_t)k * bytes_of(format[level]);
+            switch (format[level] & (DIRECT - 1)) {
+              case TILE_Q4_K: multiply_unit<TILE_Q4_K, N8>(here, xk, acc[level], done); break;
+              case TILE_Q5_K: multiply_unit<TILE_Q5_K, N8>(here, xk, acc[level], done); break;
+              case TILE_Q6_K: multiply_unit<TILE_Q6_K, N8>(here, xk, acc[level], done); break;
+              case TILE_Q8_0: multiply_unit<TILE_Q8_0, N8>(here, xk, acc[level], done); break;
+#define FORERUN_CASE(F) case F: multiply_unit<F, N8>(here, xk, acc[level], done); break;
+              FOR_OTHER_FORMATS(FORERUN_CASE)
+#undef FORERUN_CASE
+              default: multiply_unit<TILE_F16, N8>(here, xk, acc[level], done);
+            }
+          }
+          of_tiles.step();
+        }
+        of_x.leave();
+        of_x.step();
+      }
+#pragma unroll
+      for (int level = 0; level < LEVELS; level++) {
+        if (tile[level] < 0) continue;
+#pragma unroll 1
+        for (int piece = __popc(begins[level]) - 1; piece >= 0; piece--) {
+          const float4* at = parked(blockIdx.x, place[level] + piece);
+#pragma unroll
+          for (int j = 0; j < N8; j++) {
+            const float4 v = at[j * 32];
+            float(&to)[4] = acc[level][j];
+            to[0] = v.x + to[0], to[1] = v.y + to[1], to[2] = v.z + to[2], to[3] = v.w + to[3];
+          }
+        }
+        park(level, tile[level] - part.first_tile);
+      }
+    }
+  }
+
+  // Adds the slices of the row tiles that this block owns: the share's slice, slice + slices, ...
+  __device__ __forceinline__ void add() const {
+    const int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
+#pragma unroll 2
+    for (int i = (threadIdx.x >> 5) * a.slices + part.slice; i < part.tiles;
+         i += warps * a.slices) {
+      const int tile = part.first_tile + i;
+      float4 v[N8];
+#pragma unroll 1
+      for (int s = 0; s < a.slices; s++) {
+        const float4* from = parked(blockIdx.x - part.slice + s, i);
+        float4 w[N8];
+#pragma unroll
+        for (int j = 0; j < N8; j++) w[j] = __ldcg(from + j * 32);  // written by other blocks
+#pragma unroll
+        for (int j = 0; j < N8; j++) v[j] = s == 0 ? w[j] : add4(v[j], w[j]);
+      }
       const MatmulProduct& p = a.products[product_of(a, tile)];
       const int row = (tile - p.first_tile) * 16 + g;
 #pragma unroll
       for (int j = 0; j < N8; j++) {
-        const float4 kept = own[j * 32];
-        float4 v = kept;
-#pragma unroll 1
-        for (int s = 0; s < a.slices; s++) {
-          float4 w = kept;
-          if (s != b.slice)
-            w = load_written4(parts + (((s - (s > b.slice)) * a.owned + i) * N8 + j) * 128 +
-                              lane * 4);
-          v = s == 0 ? w : add4(v, w);
-        }
         float* out = p.out + (size_t)(a.first_row + 8 * j + 2 * t) * p.out_stride + row;
 #pragma unroll
         for (int h = 0; h < 2; h++, out += p.out_stride) {
           if (8 * j + 2 * t + h >= a.rows) continue;
-          if (row < p.rows) out[0] = h ? v.y : v.x;
-          if (row + 8 < p.rows) out[8] = h ? v.w : v.z;
+          if (row < p.rows) out[0] = h ? v[j].y : v[j].x;
+          if (row + 8 < p.rows) out[8] = h ? v[j].w : v[j].z;
         }
       }
     }
   }
 };
 
-template <int N8, int FORMAT> __device__ __forceinline__ void matmul_hopper(const MatmulArgs& a) {
-  extern __shared__ __align__(128) u8 memory[];
-  constexpr int N = 8 * N8, STAGE = N * 544;
-  // `warp` is not told to be the same in all lanes: ptxas 12.9 then makes copies into the ring that
-  // are no instructions.
-  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, warps = blockDim.x >> 5;
-  launch_dependents();
-  const int superblocks = a.x.ld >> 8;
-  const Part b = part_of_block<FORMAT>(a);
-  const int stage_bytes = FORMAT == MIXED ? a.stage_bytes : tile_bytes(FORMAT);
-  Ring ring = {memory + warp * a.stages * stage_bytes, a.stages, stage_bytes};
-  u8* x = memory + warps * a.stages * stage_bytes;  // [held][STAGE]
-  float* parts = (float*)(x + a.held * STAGE);
-  u64* sent = (u64*)(parts + (a.workspace ? 0 : (a.slices - 1) * a.owned * N8 * 128));
-  const Slices slices = {nullptr, sent, a.slices > 1};
-  const Sums<N8> totals = {parts, sent};
-  slices.open();
-
-  // Lane i knows unit i of this warpgroup: this warp's row tile or -1, its chains, and its format
-  // << 16.
-  int tile_of = -1;
-  int2 chain_of = {0, 0};
-  const int index = lane * (warps >> 2) + (warp >> 2);
-  int2 unit = {0, 0};
-  if (index < a.most_units) unit = a.units[quotient(blockIdx.x, a.slices) * a.most_units + index];
-  if ((warp & 3) < unit.y) {
-    tile_of = unit.x + (warp & 3);
-    chain_of = a.chains[b.slice * a.tiles + tile_of];
-  }
-  if (FORMAT == MIXED && unit.y) chain_of.y |= a.products[product_of(a, unit.x)].format << 16;
-  const int units = __popc(__ballot_sync(~0u, unit.y > 0));
-
-  // Asking goes unit by unit, through the superblocks of a phase, then through those of the next.
-  int next = 0;  // the unit, and the phase << 8
-  Ahead ahead = {nullptr, 0, FORMAT};
-  auto advance = [&] {
-    int tile;
-    do {
-      if ((next & 255) == units) {
-        next = (next | 255) + 1;
-        if ((next >> 8) * a.held >= b.depth) return;
-      }
-      tile = units ? __shfl_sync(~0u, tile_of, next++ & 255) : -1;
-    } while (tile < 0);
-    const MatmulProduct& p = a.products[product_of(a, tile)];
-    if (FORMAT == MIXED) ahead.format = p.format;
-    const int from = (next >> 8) * a.held;
-    ahead.at =
-        p.weight + lane * 16 +
-        ((size_t)(tile - p.first_tile) * superblocks + b.first_k + from) * bytes_of(ahead.format);
-    ahead.left = min(a.held, b.depth - from);
-  };
-  advance();
-  const u64 policy = streamed();
-#pragma unroll 1
-  for (int i = 0; i < a.stages; i++) {
-    ask<FORMAT>(ring, ahead, advance, policy);
-    ring.step();
-  }
-
-  // Weights are on their way; activations come from the kernel before this one.
-  wait_for_inputs();
-  // Core matrices of 8 rows x 8 columns are 128 bytes; the next 8 rows 128 bytes on, the next 8
-  // columns 16 N.
-  const u64 layout = (u64)N << 16 | (u64)(128 / 16) << 32;
-  const u64 x_matrix = layout | (shared_address(x) & 0x3ffff) >> 4;
-#pragma unroll 1
-  for (int from = 0, to; from < b.depth; from = to) {
-    to = min(from + a.held, b.depth);
-    if (from) __syncthreads();  // nobody reads the activations of the phase before any more
-    bring_x<N8>(a, b, from, to, x);
+// All of a cluster have parked what they have.
+__device__ __forceinline__ void meet(bool clustered) {
+  __syncwarp();
+  if (clustered) {
+    cluster_arrive();
+    cluster_wait();
+  } else {
     __syncthreads();
-    // Every block runs: its shared memory may be written.
-    if (slices.clustered && from == 0) cluster_wait();
-#pragma unroll 1
-    for (int i = 0; i < units; i++) {
-      const int tile = __shfl_sync(~0u, tile_of, i);
-      const int format = FORMAT == MIXED ? __shfl_sync(~0u, chain_of.y, i) >> 16 : FORMAT;
-      const u32 begins = __shfl_sync(~0u, chain_of.x, i);
-      const bool mine = tile >= 0;
-      // Where the pieces of the sum are parked; that of the chain which superblock k - 1 belongs
-      // to. With several formats the first place is asked for again, it would take a register.
-      const int first_place = __shfl_sync(~0u, chain_of.y, i);
-      auto place_of = [&](int piece) {
-        const int first = FORMAT == MIXED ? __shfl_sync(~0u, chain_of.y, i) & 0xffff : first_place;
-        return a.parked + ((size_t)blockIdx.x * a.most_parked + first + piece) * N8 * 32 + lane;
-      };
-      auto piece_before = [&](int k) { return place_of(__popc(begins & ((1u << k) - 1))); };
-      float acc[1][N8][4] = {};
-      auto park = [&](int k) {
-        float4* at = piece_before(k);
-#pragma unroll
-        for (int j = 0; j < N8; j++)
-          at[j * 32] = make_float4(acc[0][j][0], acc[0][j][1], acc[0][j][2], acc[0][j][3]);
-      };
-      auto add_parked = [&](const float4* at) {
-#pragma unroll
-        for (int j = 0; j < N8; j++) {
-          const float4 v = at[j * 32];
-          acc[0][j][0] = v.x + acc[0][j][0], acc[0][j][1] = v.y + acc[0][j][1];
-          acc[0][j][2] = v.z + acc[0][j][2], acc[0][j][3] = v.w + acc[0][j][3];
-        }
-      };
-      if (from && mine) add_parked(piece_before(from));
-      // A warp without a row tile multiplies whatever lies where activations are, and drops it.
-      auto direct = [&](int k) {
-        if (!mine) return (const u8*)x;
-        const MatmulProduct& p = a.products[product_of(a, tile)];
-        return p.weight +
-               ((size_t)(tile - p.first_tile) * superblocks + b.first_k + k) * bytes_of(p.format);
-      };
-#pragma unroll 1
-      for (int k = from; k < to; k++) {
-        if (begins >> k & 1) {
-          park(k);
-#pragma unroll
-          for (int j = 0; j < N8; j++)
-            acc[0][j][0] = acc[0][j][1] = acc[0][j][2] = acc[0][j][3] = 0.f;
-        }
-        if (mine) ring.wait();
-        const u64 xk = x_matrix + (u64)((k - from) * (STAGE / 16)), sums = xk + N * 32;
-        const u8* weights = mine ? ring.tile() : x;
-        if constexpr (FORMAT != MIXED) {
-          multiply_unit<FORMAT, N8>(weights, xk, sums, acc);
-        } else {
-          switch (format) {
-            case TILE_Q4_K: multiply_unit<TILE_Q4_K, N8>(weights, xk, sums, acc); break;
-            case TILE_Q5_K: multiply_unit<TILE_Q5_K, N8>(weights, xk, sums, acc); break;
-            case TILE_Q6_K: multiply_unit<TILE_Q6_K, N8>(weights, xk, sums, acc); break;
-            case TILE_Q8_0: multiply_unit<TILE_Q8_0, N8>(weights, xk, sums, acc); break;
-            case TILE_F16: multiply_unit<TILE_F16, N8>(weights, xk, sums, acc); break;
-            case TILE_Q8_0 + DIRECT: multiply_unit<TILE_Q8_0, N8>(direct(k), xk, sums, acc); break;
-            default: multiply_unit<TILE_F16, N8>(direct(k), xk, sums, acc);
-          }
-        }
-        if (mine) {
-          __syncwarp();
-          ask<FORMAT>(ring, ahead, advance, policy);
-          ring.step();
-        }
-      }
-      if (!mine) continue;
-      if (to < b.depth) {
-        park(to);
-        continue;
-      }
-#pragma unroll 1
-      for (int piece = __popc(begins) - 1; piece >= 0; piece--) add_parked(place_of(piece));
-      if (a.workspace) slices.put(a, b, tile, acc);
-      else totals.put(a, b, tile, acc, place_of(0));
-    }
   }
-  if (a.workspace) slices.add(a, b);
-  else totals.add(a, b);
 }
 
-#define HOPPER_KERNEL(NAME, REGISTERS, LIMIT, N8, FORMAT) \
-  KERNEL(NAME, REGISTERS, MatmulArgs, LIMIT, 1) { matmul_hopper<N8, FORMAT>(a); }
+template <int N8, int FORMAT, int LEVELS, int GROUPS>
+__device__ __forceinline__ void matmul_hopper(const MatmulArgs& a) {
+  extern __shared__ __align__(128) u8 memory[];
+  launch_dependents();
+  Block<N8, FORMAT, LEVELS> block(a, memory);
+  const int warp = threadIdx.x >> 5;
+  if (warp >= block.warps) {
+    // What a block has: 40 + 2 x 232 = 3 x 168, 32 + 3 x 160 = 4 x 128.
+    fewer_registers<GROUPS == 2 ? 40 : 32>();
+    if (warp == block.warps) {
+      block.stream_tiles();
+    } else if (warp == block.warps + 1) {
+      wait_for_inputs();
+      if ((threadIdx.x & 31) == 0) block.stream_x();
+    }
+    meet(a.slices > 1);
+  } else {
+    more_registers<GROUPS == 2 ? 232 : GROUPS == 3 ? 160 : 112>();
+    wait_for_inputs();  // what is parked may still be read by the launch before
+    block.multiply();
+    meet(a.slices > 1);
+    block.add();
+  }
+}
 
-HOPPER_KERNEL(matmul_hopper_24_q4_k, 128, 512, 3, TILE_Q4_K)
-HOPPER_KERNEL(matmul_hopper_24_q6_k, 128, 512, 3, TILE_Q6_K)
-HOPPER_KERNEL(matmul_hopper_24_mixed, 128, 512, 3, MIXED)
-HOPPER_KERNEL(matmul_hopper_32_q4_k, 128, 512, 4, TILE_Q4_K)
-HOPPER_KERNEL(matmul_hopper_32_q6_k, 128, 512, 4, TILE_Q6_K)
-HOPPER_KERNEL(matmul_hopper_32_mixed, 128, 512, 4, MIXED)
-HOPPER_KERNEL(matmul_hopper_48_q4_k, 168, 384, 6, TILE_Q4_K)
-HOPPER_KERNEL(matmul_hopper_48_q6_k, 168, 384, 6, TILE_Q6_K)
-HOPPER_KERNEL(matmul_hopper_48_mixed, 168, 384, 6, MIXED)
-HOPPER_KERNEL(matmul_hopper_64_q4_k, 168, 384, 8, TILE_Q4_K)
-HOPPER_KERNEL(matmul_hopper_64_q6_k, 168, 384, 8, TILE_Q6_K)
-HOPPER_KERNEL(matmul_hopper_64_mixed, 168, 384, 8, MIXED)
+// Sums of 64 rows and tiles of any format leave registers for two warpgroups.
+#define HOPPER_KERNEL(NAME, REGISTERS, N8, FORMAT, LEVELS, GROUPS) \
+  KERNEL(NAME, REGISTERS, MatmulArgs, 128 * GROUPS + 128, 1) {     \
+    matmul_hopper<N8, FORMAT, LEVELS, GROUPS>(a);                  \
+  }
+
+HOPPER_KERNEL(matmul_hopper_24_q4_k, 128, 3, TILE_Q4_K, 3, 3)
+HOPPER_KERNEL(matmul_hopper_24_q6_k, 128, 3, TILE_Q6_K, 3, 3)
+HOPPER_KERNEL(matmul_hopper_24_q8_0, 128, 3, TILE_Q8_0, 3, 3)
+HOPPER_KERNEL(matmul_hopper_24_mixed, 128, 3, MIXED, 1, 3)
+HOPPER_KERNEL(matmul_hopper_32_q4_k, 128, 4, TILE_Q4_K, 3, 3)
+HOPPER_KERNEL(matmul_hopper_32_q6_k, 128, 4, TILE_Q6_K, 3, 3)
+HOPPER_KERNEL(matmul_hopper_32_q8_0, 128, 4, TILE_Q8_0, 3, 3)
+HOPPER_KERNEL(matmul_hopper_32_mixed, 128, 4, MIXED, 1, 3)
+HOPPER_KERNEL(matmul_hopper_48_q4_k, 128, 6, TILE_Q4_K, 1, 3)
+HOPPER_KERNEL(matmul_hopper_48_q6_k, 128, 6, TILE_Q6_K, 1, 3)
+HOPPER_KERNEL(matmul_hopper_48_q8_0, 128, 6, TILE_Q8_0, 1, 3)
+HOPPER_KERNEL(matmul_hopper_48_mixed, 168, 6, MIXED, 1, 2)
+HOPPER_KERNEL(matmul_hopper_64_q4_k, 128, 8, TILE_Q4_K, 1, 3)
+HOPPER_KERNEL(matmul_hopper_64_q6_k, 128, 8, TILE_Q6_K, 1, 3)
+HOPPER_KERNEL(matmul_hopper_64_q8_0, 128, 8, TILE_Q8_0, 1, 3)
+HOPPER_KERNEL(matmul_hopper_64_mixed, 168, 8, MIXED, 1, 2)
 #endif

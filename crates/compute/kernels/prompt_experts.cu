@@ -79,13 +79,14 @@ KERNEL(prompt_experts, 255, PromptExpertsArgs, 256) {
   case F:                                                                                       \
     multiply<F, 8, 2>(q.weight + expert_tiles * tile_bytes(F), q.out, q.rows, a.ld, first_tile, \
                       warp, 0, rows, stages);                                                   \
-    break
+    break;
     switch (q.format) {
-      FORERUN_CASE(TILE_Q4_K);
-      FORERUN_CASE(TILE_Q5_K);
-      FORERUN_CASE(TILE_Q6_K);
-      FORERUN_CASE(TILE_Q8_0);
-      FORERUN_CASE(TILE_F16);
+      FORERUN_CASE(TILE_Q4_K)
+      FORERUN_CASE(TILE_Q5_K)
+      FORERUN_CASE(TILE_Q6_K)
+      FORERUN_CASE(TILE_Q8_0)
+      FORERUN_CASE(TILE_F16)
+      FOR_OTHER_FORMATS(FORERUN_CASE)
     }
     __syncthreads();  // every warp is done with the stages
   }

@@ -46,13 +46,14 @@ __device__ __forceinline__ void prompt_block(const PromptArgs& a, int warps_n) {
 #define FORERUN_CASE(F)                                                                     \
   case F:                                                                                   \
     multiply<F, N8, ROWS>(q.weight, q.out, q.rows, a.ld, first_tile, wm, wn, rows, stages); \
-    break
+    break;
   switch (q.format) {
-    FORERUN_CASE(TILE_Q4_K);
-    FORERUN_CASE(TILE_Q5_K);
-    FORERUN_CASE(TILE_Q6_K);
-    FORERUN_CASE(TILE_Q8_0);
-    FORERUN_CASE(TILE_F16);
+    FORERUN_CASE(TILE_Q4_K)
+    FORERUN_CASE(TILE_Q5_K)
+    FORERUN_CASE(TILE_Q6_K)
+    FORERUN_CASE(TILE_Q8_0)
+    FORERUN_CASE(TILE_F16)
+    FOR_OTHER_FORMATS(FORERUN_CASE)
   }
 }
 

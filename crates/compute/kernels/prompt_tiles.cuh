@@ -140,7 +140,7 @@ struct Lanes {
 
 // Of each format: what a lane keeps for 256 columns (`Head`) and for 64 (`Chunk` or `Plain`), and
 // the A fragments of one group of 32 columns, two k-steps.
-template <int FORMAT> struct Decode;
+template <int FORMAT> struct Decode;  // at the end for most of them
 
 __device__ __forceinline__ float byte_float(u32 word, int byte) {  // 2^23 + byte
   return __uint_as_float(permute(word, 0x4b000000, 0x7440 + byte));
@@ -429,5 +429,71 @@ template <> struct Decode<TILE_F16> {
       a[i >> 1][2 * (i & 1)] = word_of(k.w[group][0], i);
       a[i >> 1][2 * (i & 1) + 1] = word_of(k.w[group][1], i);
     }
+  }
+};
+
+// The formats of tiles_grouped.cuh: what `Tile` gives, in f16 with its factors. Plain rows take it
+// by exchanges within the four lanes of a row.
+template <int FORMAT> struct Decode {
+  typedef Tile<FORMAT> T;
+  struct Head : T::Head {
+    __device__ __forceinline__ Head() {}
+    __device__ __forceinline__ Head(const typename T::Head& h) : T::Head(h) {}
+    __device__ __forceinline__ void renew() {}
+  };
+  struct Chunk {
+    const u8* tile;
+  };
+  struct Plain {
+    const u8* tile;
+  };
+  struct Ready {};
+  __device__ static __forceinline__ Head head(const u8* tile, int lane) {
+    return T::head(tile, lane);
+  }
+  __device__ static __forceinline__ Ready ready(const u8*, int) { return {}; }
+  __device__ static __forceinline__ Head plain_head(const u8* tile, const Ready&, int, int lane) {
+    return T::head(tile, lane);
+  }
+  __device__ static __forceinline__ Chunk chunk(const u8* tile, int, int) { return {tile}; }
+  __device__ static __forceinline__ Plain plain(const u8* tile, int, const Lanes&, int) {
+    return {tile};
+  }
+  __device__ static __forceinline__ void fragments(u32 (&a)[2][4], const Head& h, const Chunk& k,
+                                                   int c, int group, int lane) {
+    u32 all[4][4];
+    float d[2];
+    T::chunk(k.tile, h, c, lane, all);
+    T::group(k.tile, h, 2 * c + group, lane, d);
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+      // Large codes are divided by 256 first: a factor that small would not be a normal half.
+      const float factor = T::LARGE_CODES ? d[r] * 256.f : d[r];
+      const u32 scale = pack_half2(factor, factor);
+#pragma unroll
+      for (int i = 0; i < 4; i++) {
+        u32 code = all[2 * group + (i >> 1)][2 * (i & 1) + r];
+        if (T::LARGE_CODES) code = half2_mul(code, 0x1c001c00);
+        a[i >> 1][2 * (i & 1) + r] = half2_mul(code, scale);
+      }
+    }
+  }
+  __device__ static __forceinline__ void fragments(u32 (&a)[2][4], const Head& h, const Plain& k,
+                                                   int c, int group, int lane) {
+    fragments(a, h, Chunk{k.tile}, c, group, lane);
+    // Word i of lane t and word t of lane i change places.
+#pragma unroll
+    for (int r = 0; r < 2; r++)
+#pragma unroll
+      for (int bit = 1; bit <= 2; bit *= 2)
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+          if (i & bit) continue;
+          u32 &low = a[i >> 1][2 * (i & 1) + r], &high = a[(i + bit) >> 1][2 * ((i + bit) & 1) + r];
+          const bool upper = lane & bit;
+          const u32 other = __shfl_xor_sync(~0u, upper ? low : high, bit);
+          low = upper ? other : low;
+          high = upper ? high : other;
+        }
   }
 };

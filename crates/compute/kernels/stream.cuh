@@ -6,7 +6,7 @@
 #include "tiles.cuh"
 
 // Added to a format: its tiles do not pass through the ring (Q8_0 and F16)
-constexpr int DIRECT = 8;
+constexpr int DIRECT = 16;
 constexpr int MIXED = -1;  // no format: tiles have several
 
 __device__ __forceinline__ int bytes_of(int format) { return tile_bytes(format & (DIRECT - 1)); }
@@ -94,7 +94,7 @@ template <int FORMAT, int N8, class Advance>
 __device__ __forceinline__ void multiply_tiles(Ring& ring, int count, Rows& rows,
                                                float (&acc)[1][N8][4], Ahead& ahead,
                                                const Advance& advance, u64 policy) {
-  constexpr bool LARGE = FORMAT == TILE_Q8_0 || FORMAT == TILE_F16;
+  constexpr bool LARGE = is_grouped(FORMAT) || FORMAT == TILE_F16;
   constexpr int UNROLL = !LARGE ? 4 : N8 > 2 ? 1 : 2;  // how many registers that takes
 #pragma unroll 1
   do {
@@ -144,6 +144,12 @@ __device__ __forceinline__ void multiply_tiles_of(int format, const u8* from, Ri
     case TILE_F16:
       multiply_tiles<TILE_F16, N8>(ring, count, rows, acc, ahead, advance, policy);
       break;
+#define FORERUN_CASE(F)                                                           \
+  case F:                                                                         \
+    multiply_tiles<F, N8>(ring, count, rows, acc, ahead, advance, policy);        \
+    break;
+    FOR_OTHER_FORMATS(FORERUN_CASE)
+#undef FORERUN_CASE
     case TILE_Q8_0 + DIRECT:
       multiply_direct<TILE_Q8_0, N8>(ring, from, count, rows, acc, ahead, advance, policy);
       break;

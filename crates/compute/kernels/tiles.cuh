@@ -23,6 +23,7 @@
 //              (g, h = 0) (g, 1) (g + 8, 0) (g + 8, 1), + 128. At
 //              4096: 16 x 8 f16 d.
 // F16  8192 B  8 groups x 1024 B: row g's 8 halves at lane * 16, row g + 8's 512 B later.
+// The others stand in tiles_grouped.cuh.
 //
 // A small integer in the low bits of a half IS the subnormal number q 2^-24: nothing is converted.
 // q times a 6-bit scale is below 2048 in Q4_K and Q5_K, so exact in f16; f32 takes over with d
@@ -31,15 +32,43 @@
 #pragma once
 #include "forerun.cuh"
 
-enum TileFormat { TILE_Q4_K = 0, TILE_Q5_K = 1, TILE_Q6_K = 2, TILE_Q8_0 = 3, TILE_F16 = 4 };
+enum TileFormat {
+  TILE_Q4_K = 0,
+  TILE_Q5_K = 1,
+  TILE_Q6_K = 2,
+  TILE_Q8_0 = 3,
+  TILE_F16 = 4,
+  TILE_FP8 = 5,
+  TILE_FP4 = 6,
+  TILE_INT4 = 7,
+  TILE_INT4_32 = 8,
+  TILE_IQ4 = 9,
+  TILE_IQ3_S = 10,
+  TILE_IQ3_XXS = 11,
+  TILE_IQ2 = 12,
+};
 
 __host__ __device__ constexpr int tile_bytes(int format) {
-  return format == TILE_Q4_K   ? 2304
-         : format == TILE_Q5_K ? 2816
-         : format == TILE_Q6_K ? 3360
-         : format == TILE_Q8_0 ? 4352
-                               : 8192;
+  constexpr int BYTES[] = {2304, 2816, 3360, 4352, 8192, 4224, 2432,
+                           2176, 2560, 2208, 1760, 1632, 1312};
+  return BYTES[format];
 }
+
+// Whether factors are taken in f32 every 32 columns, by `group`, rather than once, by `ends`.
+__host__ __device__ constexpr bool is_grouped(int format) {
+  return format == TILE_Q8_0 || format > TILE_F16;
+}
+
+// What a switch over the formats of tiles has beside those of llama.cpp's usual files.
+#define FOR_OTHER_FORMATS(CASE) \
+  CASE(TILE_FP8)                \
+  CASE(TILE_FP4)                \
+  CASE(TILE_INT4)               \
+  CASE(TILE_INT4_32)            \
+  CASE(TILE_IQ4)                \
+  CASE(TILE_IQ3_S)              \
+  CASE(TILE_IQ3_XXS)            \
+  CASE(TILE_IQ2)
 
 // ------------------------------------------------------------------ instructions
 
@@ -253,7 +282,8 @@ template <> struct Tile<TILE_Q8_0> {
     }
   }
   // Factors of group `i` of rows g and g + 8.
-  __device__ static __forceinline__ void group(const Head& h, int i, float (&d)[2]) {
+  __device__ static __forceinline__ void group(const u8*, const Head& h, int i, int,
+                                               float (&d)[2]) {
 #pragma unroll
     for (int r = 0; r < 2; r++) {
       const u32 two = word_of(h.d[r], i >> 1);
@@ -282,6 +312,8 @@ template <> struct Tile<TILE_F16> {
     d[0] = d[1] = 1.f;
   }
 };
+
+#include "tiles_grouped.cuh"
 
 // ------------------------------------------------------------------ product acc[m][j] += MT tiles
 // that follow each other in memory (rows) times N8 x 8 activation rows, over 256 columns. acc[m][j]
@@ -319,10 +351,10 @@ __device__ __forceinline__ void multiply_tile(const u8* tile, const __half* cons
     for (int m = 0; m < MT; m++) {
       u32 a[4][4];
       T::chunk(tile + m * BYTES, head[m], c, lane, a);
-      if constexpr (FORMAT == TILE_Q8_0) {
+      if constexpr (is_grouped(FORMAT)) {
         float d[2], d2[2];
-        T::group(head[m], 2 * c, d);
-        T::group(head[m], 2 * c + 1, d2);
+        T::group(tile + m * BYTES, head[m], 2 * c, lane, d);
+        T::group(tile + m * BYTES, head[m], 2 * c + 1, lane, d2);
 #pragma unroll
         for (int j = 0; j < N8; j++) {
           float first[4] = {0.f, 0.f, 0.f, 0.f}, second[4] = {0.f, 0.f, 0.f, 0.f};
@@ -346,7 +378,7 @@ __device__ __forceinline__ void multiply_tile(const u8* tile, const __half* cons
       }
     }
   }
-  if constexpr (FORMAT != TILE_Q8_0) {
+  if constexpr (!is_grouped(FORMAT)) {
 #pragma unroll
     for (int m = 0; m < MT; m++) {
       float d[2];

@@ -13,6 +13,13 @@ __device__ __forceinline__ void warpgroup_commit() {
 template <int N> __device__ __forceinline__ void warpgroup_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
 }
+// What a warpgroup gives back of its registers, and what another takes, for the rest of the block.
+template <int N> __device__ __forceinline__ void fewer_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
+}
+template <int N> __device__ __forceinline__ void more_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
+}
 // Registers that wgmma reads are ready here: their making must not be moved between the wgmma.
 __device__ __forceinline__ void hold(u32 (&a)[4]) {
   asm volatile("" : "+r"(a[0]), "+r"(a[1]), "+r"(a[2]), "+r"(a[3])::"memory");

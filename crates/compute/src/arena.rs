@@ -22,19 +22,19 @@ pub struct Arena {
 
 impl Arena {
     /// Allocates buffers for passes of up to `capacity` rows, `chosen` of them with logits;
-    /// `rounded_bytes` tells how many bytes a row of so many columns takes in the backend's rounded
-    /// form, `allocate` gives zeroed memory.
+    /// `rounded_bytes` tells how many bytes so many rows of so many columns take in the backend's
+    /// rounded form, `allocate` gives zeroed memory.
     pub(crate) fn new(
         plan: Arc<Plan>,
         capacity: usize,
         chosen: usize,
-        rounded_bytes: impl Fn(usize) -> usize,
+        rounded_bytes: impl Fn(usize, usize) -> usize,
         allocate: impl Fn(usize) -> Result<Memory, Error>,
     ) -> Result<Self, Error> {
         let rows = |b: &BufferSpec| b.rows(capacity, chosen);
         let data = plan.buffers.iter().map(|b| allocate(rows(b) * b.cols * b.kind.bytes()));
         let rounded = plan.buffers.iter().map(|b| match b.kind {
-            Kind::Activation => allocate(rows(b) * rounded_bytes(b.cols)),
+            Kind::Activation => allocate(rounded_bytes(rows(b), b.cols)),
             _ => Ok(Memory::zeroed(0)),
         });
         let (data, rounded) = (data.collect::<Result<_, _>>()?, rounded.collect::<Result<_, _>>()?);

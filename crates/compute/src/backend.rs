@@ -122,6 +122,12 @@ pub trait Backend: Send {
     /// Takes a matrix in, in the form the kernels read.
     fn matrix(&mut self, matrix: Matrix<'_>) -> Result<MatrixId, Error>;
 
+    /// Takes in a matrix that stays in the host's memory; for a backend that has no other, that is
+    /// where all of them lie.
+    fn host_matrix(&mut self, matrix: Matrix<'_>) -> Result<MatrixId, Error> {
+        self.matrix(matrix)
+    }
+
     /// Takes in a matrix whose rows are looked up.
     fn table(&mut self, matrix: Matrix<'_>) -> Result<MatrixId, Error> {
         self.matrix(matrix)

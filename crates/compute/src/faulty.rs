@@ -120,6 +120,10 @@ impl Backend for Faulty {
         self.inner.matrix(matrix)
     }
 
+    fn host_matrix(&mut self, matrix: Matrix<'_>) -> Result<MatrixId, Error> {
+        self.inner.host_matrix(matrix)
+    }
+
     fn table(&mut self, matrix: Matrix<'_>) -> Result<MatrixId, Error> {
         self.inner.table(matrix)
     }

@@ -54,8 +54,8 @@ pub use pass::{
 };
 pub use plan::{
     AttentionShape, BlockConv, Buf, BufferSpec, CacheBuffers, Candidates, ConvNorm, Experts,
-    Extent, FeedForward, Kind, MatrixId, Op, Pairs, Plan, Product, RecurrentBuffers, RecurrentPlan,
-    Rotary, Routing, Rows, VectorId,
+    Extent, FeedForward, Kind, Links, MatrixId, Op, Pairs, Plan, Product, RecurrentBuffers,
+    RecurrentPlan, Rotary, Routing, Rows, VectorId,
 };
 pub use rank::{Ranked, rank};
 pub use recurrent::{ANCHOR_LAG, ANCHOR_TOKENS, RecurrentLayout, TAPE_TOKENS, anchor_of};

@@ -4,6 +4,7 @@
 
 mod block;
 mod experts;
+mod link;
 
 use crate::{
     kv::KvLayout,
@@ -12,12 +13,13 @@ use crate::{
 pub(crate) use block::Before;
 pub use block::{BlockConv, Candidates, ConvNorm, Pairs};
 pub use experts::{Experts, FeedForward};
+pub use link::Links;
 
-/// A matrix held by a backend, in the form its kernels read.
+/// A matrix held by a backend, in the form its kernels read; before a plan is linked, one it names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct MatrixId(pub(crate) u32);
 
-/// A vector of f32 held by a backend.
+/// A vector of f32 held by a backend; before a plan is linked, one it names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct VectorId(pub(crate) u32);
 

@@ -6,14 +6,15 @@ use crate::size::unless_stalled;
 /// Who proposes: a drafter by its number, or nobody.
 pub(crate) type Proposer = Option<usize>;
 
-/// A probe is repeated only after so many times the seconds that it loses: probing one of them costs
-/// less than one part in so many.
+/// A probe is repeated only after so many times the seconds that it loses: probing one of them
+/// costs less than one part in so many.
 const PATIENCE: f64 = 100.0;
 /// Who could at best be this much faster is not worth a probe.
 const WORTH_TRYING: f64 = 1.1;
 /// Tokens that what other texts taught counts for in a new one: its own first rounds say more.
 const FROM_OTHER_TEXTS: f64 = 12.0;
-/// A drafter whose rounds take no more plain ones than this is tried at the beginning of every text.
+/// A drafter whose rounds take no more plain ones than this is tried at the beginning of every
+/// text.
 const SHORT_ROUND: f64 = 4.0;
 
 /// What is known of a proposer: tokens and seconds of late, over how many rounds.
@@ -67,7 +68,7 @@ impl Choice {
     /// those before it.
     pub(crate) fn for_new_text(&self) -> Self {
         let mut choice = self.clone();
-        let plain = self.0.iter().find(|r| r.who.is_none()).and_then(Record::round);
+        let plain = self.plain_round();
         for record in choice.0.iter_mut().filter(|r| r.who.is_some()) {
             record.keep((FROM_OTHER_TEXTS / record.tokens.max(1e-12)).min(1.0));
             if let (Some(plain), Some(round)) = (plain, record.round())
@@ -77,6 +78,17 @@ impl Choice {
             }
         }
         choice
+    }
+
+    /// The most tokens per second that anybody tried gives, none of them more than `bound`.
+    pub(crate) fn best_rate(&self, bound: impl Fn(Proposer) -> f64) -> f64 {
+        let rate = |r: &Record| r.who.map_or(r.rate(), |_| r.rate().min(bound(r.who)));
+        self.0.iter().filter(|r| r.rounds > 0.0).map(rate).fold(0.0, f64::max)
+    }
+
+    /// Seconds of a round without a draft, where there was one.
+    pub(crate) fn plain_round(&self) -> Option<f64> {
+        self.0.iter().find(|r| r.who.is_none()).and_then(Record::round)
     }
 
     /// Who proposes in the next round. `bound` is the most tokens per second a proposer could give
@@ -225,6 +237,18 @@ mod tests {
         spend(&mut choice, 200, |arm| if arm == OFF { 1.0 } else { 0.8 });
         choice.add(OFF, 10, 10_000.0);
         assert_eq!(choice.next(|_| 0.0), OFF);
+    }
+
+    #[test]
+    fn of_two_ways_of_asking_the_faster_is_found() {
+        let mut ways = Choice::of_ways(2);
+        let by_way = |trained: f64, wide: f64| {
+            move |way: Proposer| if way == Some(1) { wide } else { trained }
+        };
+        let [trained, wide, nobody] = spend(&mut ways, 500, by_way(1.0, 1.6));
+        assert!(nobody == 0.0 && wide > 0.9 * (trained + wide), "{trained} {wide}");
+        let [trained, wide, _] = spend(&mut ways, 500, by_way(1.0, 0.7));
+        assert!(trained > 0.85 * (trained + wide), "{trained} {wide}");
     }
 
     #[test]

@@ -1,11 +1,12 @@
-//! A target, its drafters and the backend they run on: how they are loaded, how a prompt is read and
-//! a text begun, and how state is committed.
+//! A target, its drafters and the backend they run on: how they are loaded, how a prompt is read
+//! and a text begun, and how state is committed.
 
 use crate::choose::Proposer;
-use crate::draft::{Drafter, dflash::Dflash, mtp::Mtp};
+use crate::draft::{Drafter, Reads, dflash::Dflash, lookup::Lookup, mtp::Mtp};
 use crate::generation::Generation;
 use crate::judge::token_of;
 use crate::model::{Accepted, Model, Options, WeightSource};
+use crate::prices::Prices;
 use crate::propose::{Failure, Learned, Slot, Spec};
 use crate::sampling::{Constraint, History, Likelihood, Sampler, Sampling};
 use crate::size::{Costs, Curve};
@@ -33,6 +34,10 @@ pub struct Engine {
     pub(crate) learned: Learned,
     /// Blocks of sequences that have copies in the host's memory.
     pub(crate) copies: Copies,
+    /// Bytes of earlier texts that may be kept to look into.
+    pub(crate) memory: usize,
+    /// What stages count as, where that is imposed.
+    pub(crate) prices: Option<Prices>,
 }
 
 impl Engine {
@@ -55,9 +60,10 @@ impl Engine {
         if model.config().mtp.is_some() {
             drafters.push(Slot::new(Mtp::load(&mut *backend, target.1, &model)?));
         }
+        drafters.push(Slot::new(Lookup::default()));
         let is_asked = |slot: &Slot| slot.drafter.shape(spec).is_some();
         match spec {
-            Spec::Off | Spec::Auto { .. } => {}
+            Spec::Off | Spec::Lookup { .. } | Spec::Auto { .. } => {}
             _ if drafters.iter().any(is_asked) => {}
             Spec::Mtp { .. } => return Err(Error::NoMtp),
             Spec::Chain { .. } | Spec::Tree { .. } => return Err(Error::NoDrafter),
@@ -72,6 +78,8 @@ impl Engine {
             commit_costs: Curve::default(),
             learned,
             copies: Copies::default(),
+            memory: 0,
+            prices: None,
         };
         if matches!(spec, Spec::Auto { .. }) {
             engine.measure()?;
@@ -110,7 +118,21 @@ impl Engine {
         self.spec = spec;
     }
 
-    /// A drafter by its name, `dflash` or `mtp`, where it is loaded.
+    /// Lets lookup use up to so many bytes of texts that were written before; none unless said.
+    /// They change no text, but how fast one is written then tells something of others.
+    pub fn set_memory(&mut self, bytes: usize) {
+        self.memory = bytes;
+    }
+
+    /// A text that has been written, for those that come to look into.
+    pub fn remember(&mut self, written: &[u32]) {
+        let (memory, drafters) = (self.memory, &mut self.drafters);
+        if memory > 0 {
+            drafters.iter_mut().for_each(|slot| slot.drafter.remember(written, memory));
+        }
+    }
+
+    /// A drafter by its name, `dflash`, `mtp` or `lookup`, where it is loaded.
     pub fn drafter(&self, name: &str) -> Option<&dyn Drafter> {
         self.drafters.iter().map(|slot| &*slot.drafter).find(|drafter| drafter.name() == name)
     }
@@ -262,12 +284,16 @@ impl Engine {
                     states.push((state, text.path));
                 }
             }
+            let reads = slot.drafter.reads();
             let kept = states.iter_mut().map(|(state, path)| (&mut state.pending, *path)).collect();
-            let kept = self.model.keep(&mut *self.backend, slot.drafter.reads(), kept);
+            let kept = self.model.keep(&mut *self.backend, reads, kept);
             for ((done, (state, path)), kept) in results.into_iter().zip(states).zip(kept) {
                 if kept.is_ok() {
                     let tokens = path.iter().map(|row| rows[*row as usize].token);
-                    state.follow_all(path.len(), tokens);
+                    match reads {
+                        Reads::Tokens => state.written.extend(tokens),
+                        Reads::Taps | Reads::Hidden => state.follow_all(path.len(), tokens),
+                    }
                 }
                 *done = kept;
             }

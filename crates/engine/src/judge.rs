@@ -7,7 +7,7 @@ use crate::sampling::{Constraint, History, Sampler, Sampling};
 use compute::Drawn;
 use std::borrow::Cow;
 
-/// What stood of a draft.
+/// What was accepted of a draft.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Verdict {
     /// Rows of the verify that stand, the newest token's first.

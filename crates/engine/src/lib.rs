@@ -86,6 +86,7 @@ mod generation;
 pub mod judge;
 mod measure;
 mod model;
+mod prices;
 mod propose;
 mod rehearse;
 mod round;
@@ -102,10 +103,14 @@ pub use compute::{PAGE_TOKENS, Row};
 pub use engine::Engine;
 pub use error::Error;
 pub use generation::Generation;
-pub use model::{Accepted, Model, Options, Random, Requantised, Tensor, WeightSource};
+pub use model::{
+    Accepted, Form, Model, NamedWeight, Options, Place, Placement, Random, Requantised, Tensor,
+    WeightSource, on_device,
+};
+pub use prices::Prices;
 pub use propose::Spec;
 pub use rehearse::Rehearsed;
 pub use round::Round;
-pub use sequence::{Block, Sequence};
+pub use sequence::{Sequence, StateBlock};
 pub use state::{DraftState, KeptRows};
 pub use stow::Stowed;

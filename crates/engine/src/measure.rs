@@ -80,7 +80,8 @@ impl Engine {
             let mut state = state.clone();
             let start = Instant::now();
             let goes_on = Box::new(|lattice: &Lattice| lattice.len() < 2);
-            let ask = Ask { state: &mut state, tip: 0, shape, room: shape.depth, goes_on };
+            let (state, room) = (&mut state, shape.depth);
+            let ask = Ask { state, tip: 0, shape, room, least: 0.0, goes_on };
             let found = asked.propose(&mut *self.backend, &mut [ask])?;
             let all = start.elapsed().as_secs_f64();
             *is_broken |= found.lattices.contains(&None);

@@ -3,7 +3,8 @@
 
 use crate::Error;
 use crate::choose::{Choice, Proposer};
-use crate::draft::{Ask, Draft, Drafter, Lattice, Shape};
+use crate::draft::{Ask, Draft, Drafter, Lattice, MAX_NODES, Reads, Shape};
+use crate::prices::Prices;
 use crate::size::{Calibration, DraftCosts, best_sizes, is_worth_another};
 use crate::{Engine, Generation};
 use std::time::Instant;
@@ -30,9 +31,19 @@ pub enum Spec {
     Tree { block: usize, budget: usize },
     /// The target's next-token block, so many tokens deep.
     Mtp { depth: usize },
+    /// What followed before, where the text's last tokens occurred before.
+    Lookup { budget: usize },
     /// Whatever is fastest, from round to round, with what is there.
     Auto { block: usize, budget: usize },
 }
+
+/// What is looked up must promise so many times the tokens per second that others give: both are
+/// estimates.
+const WORTH_LOOKING: f64 = 1.05;
+/// A pinned lookup proposes a path as long as it is likelier than this to stand. `auto` knows what a
+/// row costs, and of what is likelier than this cuts it itself.
+const LIKELY: f64 = 0.5;
+const UNLIKELY: f64 = 0.02;
 
 /// A drafter of the engine, and what is known of it besides.
 pub(crate) struct Slot {
@@ -112,8 +123,9 @@ impl Engine {
     pub(crate) fn propose(&mut self, texts: Texts<'_, '_>) -> Result<Vec<Proposal>, Error> {
         let (company, start) = (texts.len(), Instant::now());
         let mut proposals = Vec::with_capacity(company);
-        for (text, room) in texts.iter_mut() {
-            let who = self.pick(text, *room, company);
+        let looked_up = self.look_up(texts)?;
+        for ((text, room), looked_up) in texts.iter_mut().zip(&looked_up) {
+            let who = self.pick(text, *room, company, looked_up);
             let caught_up = who.map_or(Ok(0.0), |drafter| self.catch_up(drafter, text))?;
             let draft = Draft::default();
             let (width, seconds) = (None, caught_up);
@@ -123,9 +135,15 @@ impl Engine {
             let drafted = self.ask(drafter, texts, &mut proposals);
             self.go_on_without(drafter, drafted, texts, &mut proposals)?;
         }
+        for (proposal, looked_up) in proposals.iter_mut().zip(looked_up) {
+            if proposal.who.is_some() && !looked_up.nodes.is_empty() {
+                proposal.draft = proposal.draft.join(&looked_up, MAX_NODES);
+            }
+        }
         self.fit(texts, &mut proposals);
         let counted: f64 = proposals.iter().map(|proposal| proposal.seconds).sum();
-        let rest = (start.elapsed().as_secs_f64() - counted).max(0.0) / company.max(1) as f64;
+        let all = self.seconds(start.elapsed().as_secs_f64(), |_| counted);
+        let rest = (all - counted).max(0.0) / company.max(1) as f64;
         proposals.iter_mut().for_each(|proposal| proposal.seconds += rest);
         Ok(proposals)
     }
@@ -134,14 +152,67 @@ impl Engine {
         matches!(self.spec, Spec::Auto { .. })
     }
 
-    /// Who proposes for a text among `company`.
-    fn pick(&self, text: &Generation, room: usize, company: usize) -> Proposer {
+    /// Which of the drafters looks texts up.
+    fn lookup(&self) -> Option<usize> {
+        self.drafters.iter().position(|slot| slot.drafter.reads() == Reads::Tokens)
+    }
+
+    /// What texts have written before, for `auto`: that costs nothing, so every text has it looked
+    /// up, and what others draft is joined with it.
+    fn look_up(&mut self, texts: Texts<'_, '_>) -> Result<Vec<Draft>, Error> {
+        let mut found = vec![Draft::default(); texts.len()];
+        let fair = self.fair_nodes(texts.len()).max(1);
+        let Some(lookup) = self.lookup().filter(|_| self.is_auto()) else { return Ok(found) };
+        let drafter = &mut self.drafters[lookup].drafter;
+        let Some(shape) = drafter.shape(self.spec) else { return Ok(found) };
+        for ((text, room), found) in texts.iter_mut().zip(&mut found) {
+            let Generation { sequence, tip, ends, constraint, .. } = &mut **text;
+            let Some(state) = sequence.draft_mut(lookup) else { continue };
+            let goes_on = Box::new(|_: &Lattice| true);
+            let ask = Ask { state, tip: *tip, shape, room: fair, least: UNLIKELY, goes_on };
+            let lattice = drafter.propose(&mut *self.backend, &mut [ask])?.lattices.pop().flatten();
+            *found = lattice.unwrap_or_default().best_first(shape.budget);
+            found.cut(*room, ends);
+            if let Some(constraint) = constraint {
+                found.prune(&mut **constraint);
+            }
+        }
+        Ok(found)
+    }
+
+    /// Who proposes for a text among `company`. What was looked up says itself how likely it is, so
+    /// it is taken wherever it promises the most, and not tried.
+    fn pick(&self, text: &Generation, room: usize, company: usize, looked_up: &Draft) -> Proposer {
         let is_asked = |slot: &Slot| slot.drafter.shape(self.spec).is_some();
-        let who = match self.is_auto() {
-            true => text.learned.choice.next(|who| self.bound(who, room, company)),
-            false => self.drafters.iter().position(is_asked),
+        let bound = |who| self.bound(who, room, company);
+        let choice = &text.learned.choice;
+        let who = match (self.is_auto(), self.lookup()) {
+            (true, Some(lookup))
+                if self.promise(lookup, looked_up, text, company)
+                    > WORTH_LOOKING * choice.best_rate(bound) =>
+            {
+                Some(lookup)
+            }
+            (true, _) => choice.next(bound),
+            (false, _) => self.drafters.iter().position(is_asked),
         };
         who.filter(|i| !text.failed.contains(i) && text.sequence.draft(*i).is_some())
+    }
+
+    /// The most tokens per second that judging some of a draft promises, which cost nothing to
+    /// make.
+    fn promise(&self, drafter: usize, draft: &Draft, text: &Generation, company: usize) -> f64 {
+        let Learned { calibrations, choice, .. } = &text.learned;
+        let plain = self.costs.verify_each(1, company);
+        // Judging and committing, by tokens.
+        let besides = (choice.plain_round().unwrap_or(plain) - plain).max(0.0);
+        let (mut expected, mut best) = (1.0, 0.0f64);
+        for (path, rows) in calibrations[drafter].paths(draft).into_iter().zip(2..) {
+            expected += path;
+            let seconds = self.costs.verify_each(rows, company) + besides * expected;
+            best = best.max(expected / seconds);
+        }
+        best
     }
 
     /// Takes in what a drafter has missed while another one or nobody drafted; the seconds it took.
@@ -155,7 +226,7 @@ impl Engine {
                 let start = Instant::now();
                 asked.absorb(&mut *self.backend, &mut [state])?;
                 self.backend.finish()?;
-                Ok(start.elapsed().as_secs_f64())
+                Ok(self.seconds(start.elapsed().as_secs_f64(), |_| 0.0))
             }
             _ => Ok(0.0),
         }
@@ -169,6 +240,10 @@ impl Engine {
         proposals: &mut [Proposal],
     ) -> Result<(), Error> {
         let (company, is_auto) = (texts.len(), self.is_auto());
+        // That was done for every text.
+        if is_auto && self.lookup() == Some(drafter) {
+            return Ok(());
+        }
         let fair = self.fair_nodes(company).max(1);
         let mut asked: Vec<_> = who_asks(drafter, texts, proposals).collect();
         let slot = &mut self.drafters[drafter];
@@ -195,18 +270,21 @@ impl Engine {
                 !is_auto || (!ended && is_worth_another(&paths, most, seconds))
             };
             let state = sequence.draft_mut(drafter).expect("who asks has a state");
-            asks.push(Ask { state, tip: *tip, shape, room, goes_on: Box::new(goes_on) });
+            let (tip, least, goes_on) = (*tip, LIKELY, Box::new(goes_on));
+            asks.push(Ask { state, tip, shape, room, least, goes_on });
         }
         let start = Instant::now();
         let found = slot.drafter.propose(&mut *self.backend, &mut asks)?;
         drop(asks);
         let (all, drift) = (start.elapsed().as_secs_f64(), self.costs.drift);
         let longest = found.lattices.iter().flatten().map(Lattice::len).max().unwrap_or(1);
-        let rest = (all - found.first_s).max(0.0);
-        slot.costs.add(askers, found.first_s / drift, rest / drift, longest);
+        let measured = (found.first_s, (all - found.first_s).max(0.0));
+        let price = |prices: &Prices| prices.draft(slot.drafter.name(), longest);
+        let (first, rest) = self.prices.as_ref().map_or(measured, price);
+        slot.costs.add(askers, first / drift, rest / drift, longest);
         let title = slot.drafter.title();
         for ((text, _, proposal), lattice) in asked.into_iter().zip(found.lattices) {
-            proposal.seconds += all / askers as f64;
+            proposal.seconds += (first + rest) / askers as f64;
             match lattice {
                 Some(lattice) => proposal.draft = lattice.best_first(widest.budget),
                 None => {
@@ -270,7 +348,7 @@ impl Engine {
 
     /// The most tokens per second a proposer could give a text among `company`: every token it can
     /// propose is accepted, as far as there is room. Drafting it shares with those who asked last
-    /// time.
+    /// time. Nothing is said of what is looked up, which is not tried.
     fn bound(&self, who: Proposer, room: usize, company: usize) -> f64 {
         let rate = |drafting: f64, rows: usize| {
             rows as f64 / (drafting + self.costs.verify_each(rows, company))
@@ -278,6 +356,7 @@ impl Engine {
         let slot = who.map(|drafter| &self.drafters[drafter]);
         match slot.and_then(|slot| Some((slot, slot.drafter.shape(self.spec)?))) {
             None => rate(0.0, 1),
+            Some((slot, _)) if slot.drafter.reads() == Reads::Tokens => 0.0,
             Some((slot, shape)) => {
                 let texts = (slot.asked + 1).min(company);
                 let most = (shape.depth + 1).min(room).min(self.fair_nodes(company) + 1);

@@ -6,8 +6,8 @@ use std::time::Instant;
 /// What one round did.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Round {
-    /// New tokens: drafted ones that were accepted, then the target's own; cut at an end or at the room
-    /// that was given.
+    /// New tokens: drafted ones that were accepted, then the target's own; cut at an end or at the
+    /// room that was given.
     pub emitted: Vec<u32>,
     /// One for each of them where [`crate::Generation::tell_likelihoods`] was asked for, else none.
     pub likelihoods: Vec<Likelihood>,

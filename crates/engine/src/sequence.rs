@@ -18,7 +18,7 @@ pub struct Sequence {
 
 /// A block of memory that a sequence refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Block {
+pub struct StateBlock {
     /// Tells blocks apart as long as somebody refers to them.
     pub id: usize,
     /// Its length.
@@ -85,10 +85,10 @@ impl Sequence {
     }
 
     /// The blocks of memory its state lies in. Snapshots share most of them.
-    pub fn blocks(&self) -> Vec<Block> {
+    pub fn blocks(&self) -> Vec<StateBlock> {
         let mut blocks = Vec::new();
         let mut note = |memory: &Arc<Memory>| {
-            blocks.push(Block { id: Arc::as_ptr(memory) as usize, bytes: memory.len() });
+            blocks.push(StateBlock { id: Arc::as_ptr(memory) as usize, bytes: memory.len() });
             Ok(Arc::clone(memory))
         };
         self.map_blocks(&mut note).expect("nothing is allocated");

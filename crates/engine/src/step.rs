@@ -67,7 +67,8 @@ impl Engine {
         let sequences: Vec<&Sequence> = texts.iter().map(|(text, _)| &text.sequence).collect();
         self.model.forward(&mut *self.backend, &rows, &all, &sequences)?;
         let drawn = self.draw_rows(texts, &rows)?;
-        Ok(Verified { rows, firsts, drawn, seconds: laps.lap() })
+        let seconds = self.seconds(laps.lap(), |prices| prices.verify(rows.len()));
+        Ok(Verified { rows, firsts, drawn, seconds })
     }
 
     /// Draws at every row of a verify at once, for texts whose draws depend on nothing but the
@@ -112,7 +113,8 @@ impl Engine {
                 Some(top) => self.tell(&path, &verdict, top)?,
                 None => Vec::new(),
             };
-            Ok(Judged { verdict, kept, path, likelihoods, seconds: laps.lap() })
+            let seconds = self.seconds(laps.lap(), |_| 0.0);
+            Ok(Judged { verdict, kept, path, likelihoods, seconds })
         };
         let texts = texts.iter_mut().zip(proposals).zip(&pass.firsts);
         texts
@@ -152,7 +154,7 @@ impl Engine {
                 *judged = Err(error);
             }
         }
-        let seconds = laps.lap();
+        let seconds = self.seconds(laps.lap(), |prices| prices.commit);
         // Every 32nd token of a text folds a state, which says nothing of whose round it fell in.
         if !folds {
             self.commit_costs.add(tokens, seconds / self.costs.drift, NEW);

@@ -3,7 +3,7 @@
 //! one is still on the device.
 
 use crate::state::MapBlock;
-use crate::{Block, Engine, Error, Generation, Sequence};
+use crate::{Engine, Error, Generation, Sequence, StateBlock};
 use compute::Memory;
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -14,7 +14,7 @@ pub struct Stowed(Sequence);
 
 impl Stowed {
     /// The blocks of the host's memory it lies in.
-    pub fn blocks(&self) -> Vec<Block> {
+    pub fn blocks(&self) -> Vec<StateBlock> {
         self.0.blocks()
     }
 }

@@ -6,7 +6,7 @@ use checkpoint::{
     drafter::{BlockConv, DraftLayer, Extras, Selector},
     target::{Attention, Ffn, Gdn, Mixer, Mtp, slots},
 };
-use formats::BlockType;
+use formats::{BlockType, blocks::integers::Scale};
 use std::{
     borrow::Cow,
     collections::{BTreeMap, HashMap},
@@ -23,6 +23,29 @@ pub enum Mix {
     Q4_K_M,
     /// Every matrix BF16.
     BF16,
+    /// As folders of FP8 are: matrices FP8, the head BF16.
+    FP8,
+    /// As folders of NVFP4 are: matrices FP4, the head BF16.
+    NVFP4,
+    /// As folders of AWQ are: matrices INT4 in groups of 128, the head BF16.
+    AWQ,
+    /// Every matrix IQ3_S, with a head of Q6_K.
+    IQ3_S,
+}
+
+impl Mix {
+    /// The type of matrices, where one serves all but the head, and the type of the head.
+    const fn types(self) -> Option<[BlockType; 2]> {
+        match self {
+            Self::Q4_K_M => None,
+            Self::Q8_0 => Some([BlockType::Q8_0; 2]),
+            Self::BF16 => Some([BlockType::BF16; 2]),
+            Self::FP8 => Some([BlockType::FP8, BlockType::BF16]),
+            Self::NVFP4 => Some([BlockType::FP4, BlockType::BF16]),
+            Self::AWQ => Some([BlockType::INT4, BlockType::BF16]),
+            Self::IQ3_S => Some([BlockType::IQ3_S, BlockType::Q6_K]),
+        }
+    }
 }
 
 /// Random weights for a configuration. A tensor is made when it is asked for.
@@ -74,11 +97,14 @@ impl Weights {
         let cols = *shape.last().unwrap_or(&0);
         let small = shape.len() < 2
             || ["conv1d", "conv_base", "ffn_gate_inp"].iter().any(|part| name.contains(part));
-        let block_type = match self.mix {
+        // Of an embedding only a few rows are ever read.
+        let is_light = !matches!(self.mix, Mix::Q8_0 | Mix::BF16);
+        let block_type = match self.mix.types() {
             _ if small => BlockType::F32,
-            Mix::BF16 => BlockType::BF16,
-            Mix::Q8_0 => BlockType::Q8_0,
-            Mix::Q4_K_M => {
+            _ if is_light && name == "token_embd.weight" => BlockType::Q4_K,
+            Some([_, head]) if name == "output.weight" => head,
+            Some([matrix, _]) => matrix,
+            None => {
                 let layer =
                     name.split('.').nth(1).and_then(|l| l.parse::<usize>().ok()).unwrap_or(0);
                 // llama.cpp's `use_more_bits`: the first and last eighth of the layers, and every
@@ -172,7 +198,9 @@ impl Random {
             BlockType::Q8_0 => (&[0], 74.0),
             BlockType::Q4_K => (&[0, 2], 190.0),
             BlockType::Q6_K => (&[208], 1360.0),
-            other => unreachable!("no synthetic `{other}`"),
+            BlockType::IQ3_S => (&[0], 140.0),
+            // Theirs are of other kinds.
+            _ => (&[], 1.0),
         };
         let mut bytes = vec![0u8; len / ty.block_len() * ty.block_bytes()];
         for word in bytes.chunks_mut(8) {
@@ -185,9 +213,32 @@ impl Random {
                 let d = scale / size * if i == 0 { 1.0 } else { 7.5 };
                 block[*at..at + 2].copy_from_slice(&half::f16::from_f32(d).to_le_bytes());
             }
+            tame(ty, block, scale);
         }
         bytes
     }
+}
+
+/// Scales of the blocks that folders are made of, for numbers of about `scale`.
+fn tame(ty: BlockType, block: &mut [u8], scale: f32) {
+    let head = match ty {
+        BlockType::FP8 => {
+            // Below 2: no NaN.
+            block[4..].iter_mut().for_each(|q| *q &= 0xbf);
+            (scale / 0.6).to_le_bytes()
+        }
+        BlockType::FP4 => {
+            // From 0.5 to 1.
+            block[4..12].iter_mut().for_each(|d| *d = *d & 7 | 0x30);
+            (scale / 2.14).to_le_bytes()
+        }
+        BlockType::INT4 => {
+            let scale = half::f16::from_f32(scale / 4.6).to_f32();
+            Scale::new(scale, 8).expect("a scale of 16 bits").0
+        }
+        _ => return,
+    };
+    block[..4].copy_from_slice(&head);
 }
 
 /// Layers with full attention every fourth.
@@ -338,7 +389,7 @@ pub fn named(name: &str) -> Option<TargetConfig> {
 mod tests {
     use super::*;
     use crate::{Model, Options, model::chain};
-    use compute::{Activations, Cpu, CpuLevel, KvType};
+    use compute::{Activations, Cpu, CpuLevel};
 
     #[test]
     fn distinct_tokens_visit_experts_as_uniform_routing_would() {
@@ -347,7 +398,7 @@ mod tests {
         let config = TargetConfig { mtp: None, ..config(256, 512, 16, [4, 2], [2, 6], ffn) };
         let mut cpu = Cpu::new(CpuLevel::detect(), 1, Activations::Int8);
         let touched = |weights: Weights, cpu: &mut Cpu| {
-            let options = Options { kv: KvType::F16, max_rows: 80, max_chosen: 16, taps: vec![] };
+            let options = Options { max_rows: 80, max_chosen: 16, ..Options::new(cpu) };
             let mut model = Model::load(cpu, &config, &weights, options).unwrap();
             let tokens: Vec<u32> = (0..80).map(|i| i * 7 % 512).collect();
             let mut sequence = model.sequence();

@@ -61,7 +61,7 @@ impl Constraint for Picky {
 fn a_constraint_holds_and_every_mode_writes_the_same_text_under_it() {
     let (mut engine, prompts) = engine_and_prompts(Spec::Auto { block: 16, budget: 22 });
     let mut plain: Vec<Vec<u32>> = Vec::new();
-    let (mut drafted, mut stood) = (0, 0);
+    let (mut drafted, mut accepted) = (0, 0);
     for spec in [Spec::Off, CHAIN, Spec::Tree { block: 16, budget: 40 }, Spec::Mtp { depth: 3 }] {
         engine.set_spec(spec);
         for (i, (prompt, seed)) in prompts.iter().zip(0..).enumerate() {
@@ -78,7 +78,7 @@ fn a_constraint_holds_and_every_mode_writes_the_same_text_under_it() {
             let mut tokens = vec![text.tip()];
             while tokens.len() < 64 && !ENDS.contains(&tokens[tokens.len() - 1]) {
                 let round = engine.step(&mut text, 64 - tokens.len()).expect("a round");
-                (drafted, stood) = (drafted + round.drafted, stood + round.accepted);
+                (drafted, accepted) = (drafted + round.drafted, accepted + round.accepted);
                 tokens.extend(round.emitted);
             }
             let mut path = Picky::default();
@@ -92,7 +92,7 @@ fn a_constraint_holds_and_every_mode_writes_the_same_text_under_it() {
             }
         }
     }
-    assert!(stood > 0 && drafted > stood, "{stood} of {drafted}");
+    assert!(accepted > 0 && drafted > accepted, "{accepted} of {drafted}");
 }
 
 #[test]

@@ -3,15 +3,15 @@
 
 mod support;
 
-use checkpoint::DrafterConfig;
 use checkpoint::drafter::{BlockConv, Confidence, Extras, Markov, Selector};
+use checkpoint::{Drafter, DrafterConfig, Overrides};
 use compute::{Activations, KvType};
 use engine::sampling::Sampling;
 use engine::synthetic::{Mix, Weights};
 use engine::{Engine, Spec, Tensor, WeightSource};
 use formats::BlockType;
 use std::borrow::Cow;
-use support::{CHAIN, Pair, answer, pair};
+use support::{CHAIN, Pair, answer, begin, ids, pair};
 
 const TREE: Spec = Spec::Tree { block: 16, budget: 8 };
 
@@ -134,4 +134,91 @@ fn drafters_of_later_generations_change_no_token() {
         }
     }
     assert!(drafted > 0);
+}
+
+/// The dense target with its trained drafter of the second generation.
+fn trained() -> Pair {
+    let mut pair = pair("dense");
+    let file = testing::Pair::dense().target.with_file_name("draft2-Q8_0.gguf");
+    let drafter = Drafter::open(&file, &Overrides::default(), Some(&pair.target.config));
+    pair.drafter = drafter.expect("the drafter opens");
+    pair
+}
+
+/// Mean acceptance length over the greedy answers of all suites but the long texts.
+fn acceptance(engine: &mut Engine, pair: &Pair, spec: Spec) -> f64 {
+    engine.set_spec(spec);
+    let mut lengths = Vec::new();
+    for golden in pair.golden.iter().filter(|golden| golden["suite"] != "long") {
+        let (prompt, expected) = (ids(&golden["prompt_ids"]), ids(&golden["greedy_ids"]));
+        lengths.extend(answer(engine, &prompt, &Sampling::default(), expected.len()).1);
+    }
+    lengths.iter().sum::<usize>() as f64 / lengths.len() as f64
+}
+
+#[test]
+fn the_selector_and_trees_are_worth_having() {
+    let pair = trained();
+    let chain = Spec::Chain { block: 8, budget: 7 };
+    let mut with = pair.engine(KvType::F16, Activations::F32, chain);
+    let mut config = pair.drafter.config.clone();
+    config.extras.selector = None;
+    let weights = &pair.drafter.weights;
+    let mut without = pair.engine_with(&config, weights, KvType::F16, Activations::F32, chain);
+    let (with_selector, by_logits) =
+        (acceptance(&mut with, &pair, chain), acceptance(&mut without, &pair, chain));
+    let tree = acceptance(&mut with, &pair, Spec::Tree { block: 8, budget: 22 });
+    println!("chain {with_selector:.3}, by logits {by_logits:.3}, tree {tree:.3}");
+    assert!(with_selector > by_logits, "{with_selector} with the selector, {by_logits} without");
+    assert!(tree >= with_selector, "{tree} of a tree, {with_selector} of its chain");
+}
+
+/// All modes of the trained drafter write the target's own text, in company too.
+#[test]
+fn the_trained_drafter_changes_no_token() {
+    let pair = trained();
+    let prompts = [pair.prompts("code", 2), pair.prompts("complete", 2)].concat();
+    let sampling =
+        |seed: u64| Sampling { temperature: seed as f32 * 0.35, seed, ..Sampling::default() };
+    let mut engine =
+        pair.engine(KvType::F16, Activations::Int8, Spec::Auto { block: 16, budget: 63 });
+    let mut told = |spec: Spec| -> Vec<Vec<u32>> {
+        engine.set_spec(spec);
+        let ask =
+            |(prompt, seed): (&Vec<u32>, u64)| answer(&mut engine, prompt, &sampling(seed), 56).0;
+        prompts.iter().zip(0..).map(ask).collect()
+    };
+    let plain = told(Spec::Off);
+    for spec in [
+        Spec::Chain { block: 8, budget: 7 },
+        Spec::Chain { block: 16, budget: 15 },
+        Spec::Tree { block: 8, budget: 22 },
+        Spec::Tree { block: 16, budget: 40 },
+        Spec::Auto { block: 16, budget: 63 },
+    ] {
+        assert_eq!(told(spec), plain, "{spec:?}");
+    }
+    let chain = Spec::Chain { block: 8, budget: 7 };
+    engine.set_spec(chain);
+    let alone: Vec<_> = prompts
+        .iter()
+        .zip(0..)
+        .map(|(prompt, seed)| answer(&mut engine, prompt, &sampling(seed), 40))
+        .collect();
+    let mut texts: Vec<_> = prompts
+        .iter()
+        .zip(0..)
+        .map(|(prompt, seed)| begin(&mut engine, prompt, &sampling(seed)))
+        .collect();
+    // As many rounds as the shortest answer has, all texts in one pass.
+    let rounds = alone.iter().map(|(_, lengths)| lengths.len()).min().expect("answers") - 1;
+    for round in 0..rounds {
+        let mut turn: Vec<_> = texts.iter_mut().map(|text| (text, 40)).collect();
+        let together = engine.step_all(&mut turn).expect("a pass");
+        for (i, together) in together.into_iter().enumerate() {
+            let length = together.expect("a round").accept_length();
+            assert_eq!(length, alone[i].1[round], "text {i}, round {round}");
+        }
+    }
+    assert!(rounds > 0);
 }

@@ -1,4 +1,4 @@
-//! A probe of a drafter sees what a chain of the engine does: the tokens that stood are those it
+//! A probe of a drafter sees what a chain of the engine does: the accepted tokens are those it
 //! finds right.
 
 mod support;
@@ -9,7 +9,7 @@ use engine::draft::probe::Probe;
 use engine::sampling::Sampling;
 
 #[test]
-fn guesses_are_right_where_drafts_stood() {
+fn guesses_are_right_where_drafts_are_accepted() {
     let pair = support::pair("dense");
     let (target, drafter) = (&pair.target, &pair.drafter);
     let backend = || support::cpu(1, Activations::Int8);
@@ -22,11 +22,11 @@ fn guesses_are_right_where_drafts_stood() {
     let mut text =
         engine.begin(sequence, &prompt, &prompt, Sampling::default(), vec![], |_| ()).unwrap();
     let mut tokens = [&prompt[..], &[text.tip()]].concat();
-    let (mut anchors, mut stood) = (Vec::new(), Vec::new());
+    let (mut tips, mut accepted) = (Vec::new(), Vec::new());
     while tokens.len() < prompt.len() + count {
-        anchors.push(tokens.len() - 1);
+        tips.push(tokens.len() - 1);
         let round = engine.step(&mut text, 64).unwrap();
-        stood.push(round.accepted);
+        accepted.push(round.accepted);
         tokens.extend(round.emitted);
     }
 
@@ -38,19 +38,19 @@ fn guesses_are_right_where_drafts_stood() {
     assert_eq!((reading.answers.len(), &reading.answers[0]), (1, &(prompt.len()..tokens.len())));
     let loaded = probe.drafter(&drafter.config, &drafter.weights).unwrap();
     let mut same = probe.variant(&loaded, &drafter.config).unwrap();
-    let contexts = probe.contexts(&mut same, &reading, &anchors).unwrap();
+    let contexts = probe.contexts(&mut same, &reading, &tips).unwrap();
     let guesses = probe.guesses(&mut same, &reading, &contexts).unwrap().unwrap();
     let right: Vec<usize> =
         guesses.iter().map(|g| g.iter().take_while(|g| g.right).count()).collect();
-    assert_eq!(right, stood);
+    assert_eq!(right, accepted);
     assert!(guesses.iter().flatten().all(|g| g.log_probability <= 1e-4));
 
     // Another configuration gives other numbers, and the first one is untouched.
     let mut config = drafter.config.clone();
     config.rope.theta = 1e6;
     let mut other = probe.variant(&loaded, &config).unwrap();
-    let contexts = probe.contexts(&mut other, &reading, &anchors).unwrap();
+    let contexts = probe.contexts(&mut other, &reading, &tips).unwrap();
     assert_ne!(probe.guesses(&mut other, &reading, &contexts).unwrap().unwrap(), guesses);
-    let contexts = probe.contexts(&mut same, &reading, &anchors).unwrap();
+    let contexts = probe.contexts(&mut same, &reading, &tips).unwrap();
     assert_eq!(probe.guesses(&mut same, &reading, &contexts).unwrap().unwrap(), guesses);
 }

@@ -32,6 +32,7 @@ fn every_mode_writes_the_same_text() {
         Spec::Tree { block: 16, budget: 40 },
         Spec::Tree { block: 4, budget: 8 },
         Spec::Mtp { depth: 3 },
+        Spec::Lookup { budget: 15 },
         Spec::Auto { block: 16, budget: 63 },
     ];
     for (name, kv) in [("dense", KvType::F16), ("dense", KvType::Q8_0), ("moe", KvType::Q4_0)] {
@@ -89,6 +90,7 @@ fn several_texts_in_one_pass_are_each_their_own() {
         Spec::Tree { block: 8, budget: 5 },
         Spec::Chain { block: 16, budget: 5 },
         Spec::Mtp { depth: 3 },
+        Spec::Lookup { budget: 5 },
         Spec::Off,
     ];
     for spec in pinned.into_iter().chain([Spec::Auto { block: 16, budget: 22 }]) {

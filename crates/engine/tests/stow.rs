@@ -5,7 +5,7 @@ mod support;
 
 use compute::Activations;
 use engine::sampling::Sampling;
-use engine::{Block, Engine, Sequence, Spec};
+use engine::{Engine, Sequence, Spec, StateBlock};
 use std::collections::BTreeMap;
 
 fn engine(spec: Spec) -> Engine {
@@ -25,7 +25,7 @@ fn text(engine: &mut Engine, sequence: Sequence, prompt: &[u32]) -> Vec<u32> {
 }
 
 /// Bytes of the blocks, shared ones once.
-fn distinct(blocks: impl IntoIterator<Item = Block>) -> usize {
+fn distinct(blocks: impl IntoIterator<Item = StateBlock>) -> usize {
     blocks
         .into_iter()
         .map(|block| (block.id, block.bytes))
@@ -42,6 +42,7 @@ fn a_stowed_state_comes_back_to_the_bit() {
         Spec::Chain { block: 16, budget: 15 },
         Spec::Tree { block: 16, budget: 22 },
         Spec::Mtp { depth: 3 },
+        Spec::Lookup { budget: 15 },
     ] {
         let mut engine = engine(spec);
         let mut sequence = engine.sequence();

@@ -20,6 +20,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod assembly;
 pub mod blocks;
 pub mod gguf;
 pub mod quantize;
@@ -27,9 +28,10 @@ pub mod safetensors;
 mod storage;
 mod tensors;
 
+pub use assembly::{Assembly, Grid, Integers, Zeros};
 pub use blocks::BlockType;
 pub use storage::Storage;
-pub use tensors::{TensorInfo, Tensors};
+pub use tensors::{RawTensor, TensorInfo, Tensors};
 
 // Sizes in files are 64-bit; `usize` holds them.
 const _: () = assert!(usize::BITS == 64);

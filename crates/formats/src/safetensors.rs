@@ -1,9 +1,9 @@
 //! safetensors: one file, or shards under an index, over the `safetensors` crate.
 
 use crate::storage::Storage;
-use crate::{BlockType, TensorInfo, Tensors};
+use crate::{BlockType, RawTensor, TensorInfo, Tensors};
 use safetensors::{Dtype, SafeTensorError, SafeTensors};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::{Component, Path, PathBuf};
 use thiserror::Error;
 
@@ -34,8 +34,6 @@ pub enum Error {
     Header(SafeTensorError),
     #[error("header claims {len} bytes, the cap is {cap}", cap = caps::HEADER)]
     HeaderTooLong { len: u64 },
-    #[error("tensor `{tensor}` has type {dtype}; F32, F16 and BF16 are read")]
-    Dtype { tensor: String, dtype: String },
     #[error(
         "tensor `{tensor}` has {count} dimensions, at most {max} expected",
         max = caps::DIMENSIONS
@@ -81,29 +79,30 @@ pub fn parse(storage: impl Into<Storage>) -> Result<Tensors, Error> {
     let (header_len, metadata) =
         SafeTensors::read_metadata(storage.bytes()).map_err(Error::Header)?;
     let data_start = header_len as u64 + 8;
-    let mut list = Vec::new();
+    let (mut list, mut raw) = (Vec::new(), Vec::new());
     for (name, info) in metadata.tensors() {
-        let ty = match info.dtype {
-            Dtype::F32 => BlockType::F32,
-            Dtype::F16 => BlockType::F16,
-            Dtype::BF16 => BlockType::BF16,
-            other => return Err(Error::Dtype { tensor: name, dtype: format!("{other:?}") }),
-        };
         if info.shape.len() > caps::DIMENSIONS {
             return Err(Error::Dimensions { tensor: name, count: info.shape.len() });
         }
         let (start, end) = info.data_offsets;
-        list.push(TensorInfo {
-            name,
-            ty,
-            shape: info.shape.clone(),
-            bytes: (end - start) as u64,
-            shard: 0,
-            offset: data_start + start as u64,
-        });
+        let (shape, bytes) = (info.shape.clone(), (end - start) as u64);
+        let (shard, offset) = (0, data_start + start as u64);
+        let ty = match info.dtype {
+            Dtype::F32 => BlockType::F32,
+            Dtype::F16 => BlockType::F16,
+            Dtype::BF16 => BlockType::BF16,
+            // No weight by itself; whether it is part of one, the configuration says.
+            other => {
+                let dtype = format!("{other:?}");
+                raw.push(RawTensor { name, dtype, shape, bytes, shard, offset });
+                continue;
+            }
+        };
+        list.push(TensorInfo { name, ty, shape, bytes, shard, offset, assembly: None });
     }
     list.sort_by(|a, b| (a.offset, &a.name).cmp(&(b.offset, &b.name)));
-    Ok(Tensors::new(vec![storage], list))
+    raw.sort_by(|a, b| (a.offset, &a.name).cmp(&(b.offset, &b.name)));
+    Ok(Tensors::new(vec![storage], list).with_raw(raw))
 }
 
 /// Opens the weights of a Hugging Face folder: `model.safetensors`, or the shards its index names.
@@ -129,24 +128,28 @@ pub fn open_index(path: &Path) -> Result<Tensors, Error> {
     let index = Index::parse(&std::fs::read(path).map_err(io)?)?;
     let folder = path.parent().unwrap_or(Path::new(""));
     let mut storages = Vec::new();
-    let mut list = Vec::new();
+    let (mut list, mut raw) = (Vec::new(), Vec::new());
     for (file, tensors) in index.files {
         let shard = open(&folder.join(&file)).map_err(|e| match e {
             e @ Error::Io { .. } => e,
             e => Error::Shard { file: file.clone(), cause: Box::new(e) },
         })?;
-        if let Some(tensor) = tensors.iter().find(|name| shard.get(name).is_none()) {
+        let others: HashSet<&str> = shard.raw().iter().map(|t| t.name.as_str()).collect();
+        let is_here = |name: &str| shard.get(name).is_some() || others.contains(name);
+        if let Some(tensor) = tensors.iter().find(|name| !is_here(name)) {
             return Err(Error::MissingTensor { tensor: tensor.clone(), file });
         }
-        if let Some(extra) = shard.iter().find(|t| tensors.binary_search(&t.name).is_err()) {
-            return Err(Error::Unlisted { tensor: extra.name.clone(), file });
+        let mut here = shard.iter().map(|t| &t.name).chain(shard.raw().iter().map(|t| &t.name));
+        if let Some(extra) = here.find(|name| tensors.binary_search(name).is_err()) {
+            return Err(Error::Unlisted { tensor: extra.clone(), file });
         }
-        let (mut storage, infos) = shard.into_parts();
+        let (mut storage, infos, others) = shard.into_parts();
         let number = storages.len();
+        raw.extend(others.into_iter().map(|t| RawTensor { shard: number, ..t }));
         list.extend(infos.into_iter().map(|t| TensorInfo { shard: number, ..t }));
         storages.append(&mut storage);
     }
-    Ok(Tensors::new(storages, list))
+    Ok(Tensors::new(storages, list).with_raw(raw))
 }
 
 /// A sharded checkpoint's index: which file holds which tensors.

@@ -1,9 +1,11 @@
 //! The tensors of one checkpoint, whatever container and however many files they lie in.
 
-use crate::BlockType;
 use crate::storage::Storage;
-use std::collections::HashMap;
+use crate::{Assembly, BlockType};
+use std::borrow::Cow;
+use std::collections::{HashMap, HashSet};
 use std::io;
+use std::sync::Arc;
 
 /// One tensor as its file describes it.
 #[derive(Clone, Debug, PartialEq)]
@@ -19,9 +21,30 @@ pub struct TensorInfo {
     /// Which file of the checkpoint holds it, and where.
     pub(crate) shard: usize,
     pub(crate) offset: u64,
+    /// How it is made, where no file has it as it is.
+    pub(crate) assembly: Option<Arc<Assembly>>,
+}
+
+/// A tensor of a type that is no weight by itself: integers, bytes, small floats.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RawTensor {
+    /// Its name in the file.
+    pub name: String,
+    /// Its type as safetensors calls it.
+    pub dtype: String,
+    /// Row-major.
+    pub shape: Vec<usize>,
+    pub(crate) bytes: u64,
+    pub(crate) shard: usize,
+    pub(crate) offset: u64,
 }
 
 impl TensorInfo {
+    /// Whether it is put together from several of a file when it is read.
+    pub fn is_assembled(&self) -> bool {
+        self.assembly.is_some()
+    }
+
     /// Numbers in the tensor.
     pub fn elements(&self) -> usize {
         self.shape.iter().product()
@@ -35,6 +58,7 @@ pub struct Tensors {
     shards: Vec<Storage>,
     list: Vec<TensorInfo>,
     by_name: HashMap<String, usize>,
+    raw: Vec<RawTensor>,
 }
 
 impl Tensors {
@@ -44,7 +68,50 @@ impl Tensors {
             assert!(tensor.offset + tensor.bytes <= shards[tensor.shard].bytes().len() as u64);
         }
         let by_name = list.iter().enumerate().map(|(i, t)| (t.name.clone(), i)).collect();
-        Self { shards, list, by_name }
+        Self { shards, list, by_name, raw: Vec::new() }
+    }
+
+    pub(crate) fn with_raw(mut self, raw: Vec<RawTensor>) -> Self {
+        for tensor in &raw {
+            assert!(tensor.offset + tensor.bytes <= self.shards[tensor.shard].bytes().len() as u64);
+        }
+        self.raw = raw;
+        self
+    }
+
+    /// The tensors of types that are no weights by themselves.
+    pub fn raw(&self) -> &[RawTensor] {
+        &self.raw
+    }
+
+    /// A view of such a tensor's data.
+    pub fn raw_data(&self, tensor: &RawTensor) -> &[u8] {
+        let start = tensor.offset as usize;
+        &self.shards[tensor.shard].bytes()[start..start + tensor.bytes as usize]
+    }
+
+    /// With tensors that are put together from others, which are then no longer listed.
+    pub fn assembled(self, made: Vec<(String, Assembly)>, spent: &HashSet<String>) -> Self {
+        let Self { shards, mut list, mut raw, .. } = self;
+        list.retain(|tensor| !spent.contains(&tensor.name));
+        raw.retain(|tensor| !spent.contains(&tensor.name));
+        list.extend(made.into_iter().map(|(name, assembly)| {
+            let (ty, shape) = (assembly.ty(), assembly.shape());
+            let elements = shape.iter().product();
+            let bytes = ty.bytes_for(elements).expect("rows of whole blocks") as u64;
+            let assembly = Some(Arc::new(assembly));
+            TensorInfo { name, ty, shape, bytes, shard: 0, offset: 0, assembly }
+        }));
+        let by_name = list.iter().enumerate().map(|(i, t)| (t.name.clone(), i)).collect();
+        Self { shards, list, by_name, raw }
+    }
+
+    /// A tensor's data: a view of the file, or what is put together.
+    pub fn bytes(&self, tensor: &TensorInfo) -> Cow<'_, [u8]> {
+        match &tensor.assembly {
+            Some(assembly) => Cow::Owned(assembly.bytes(self)),
+            None => Cow::Borrowed(self.data(tensor)),
+        }
     }
 
     /// All tensors, in file order.
@@ -68,7 +135,11 @@ impl Tensors {
     }
 
     /// A zero-copy view of a tensor's data.
+    ///
+    /// # Panics
+    /// Where it is assembled.
     pub fn data(&self, tensor: &TensorInfo) -> &[u8] {
+        assert!(!tensor.is_assembled(), "`{}` is not in a file as it is", tensor.name);
         let start = tensor.offset as usize;
         &self.shards[tensor.shard].bytes()[start..start + tensor.bytes as usize]
     }
@@ -83,8 +154,8 @@ impl Tensors {
         &self.shards[index]
     }
 
-    pub(crate) fn into_parts(self) -> (Vec<Storage>, Vec<TensorInfo>) {
-        (self.shards, self.list)
+    pub(crate) fn into_parts(self) -> (Vec<Storage>, Vec<TensorInfo>, Vec<RawTensor>) {
+        (self.shards, self.list, self.raw)
     }
 }
 

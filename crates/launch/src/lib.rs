@@ -23,7 +23,12 @@ pub use loading::{Loaded, TextSide, WeightSummary};
 pub use model_flags::{DeviceFlags, Mode, ModelFlags, Running};
 pub use sampling_flags::SamplingFlags;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+
+/// The file or folder that a word of the command line means, be it a path or a name.
+pub fn locate(word: &Path) -> anyhow::Result<PathBuf> {
+    Ok(hub::find(word, &hub::Settings::from_env())?.path)
+}
 
 /// Puts the file's name before a message that does not name a file itself.
 pub fn about(path: &Path) -> impl FnOnce(checkpoint::Error) -> anyhow::Error {

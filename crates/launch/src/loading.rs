@@ -2,9 +2,10 @@
 
 use crate::{about, embedded};
 use anyhow::{Context, Result, anyhow, bail};
-use checkpoint::{Drafter, Json, Overrides, Source, Target};
+use checkpoint::{Drafter, Json, MtpBlock, Overrides, Source, Target};
 use engine::sampling::Sampling;
 use formats::gguf::Gguf;
+use hub::Draft;
 use std::collections::BTreeMap;
 use std::path::Path;
 use text::{ChatTemplate, Kind, Tokenizer, Vocabulary};
@@ -34,6 +35,34 @@ pub struct WeightSummary {
 }
 
 impl Loaded {
+    /// Takes in what `--draft` names: a drafter, or an MTP block that becomes the target's own.
+    fn draft_with(&mut self, path: &Path, overrides: &Overrides) -> Result<()> {
+        let config = &self.target.config;
+        let source = Source::open(path).map_err(about(path))?;
+        if MtpBlock::is_in(&source) {
+            let block = MtpBlock::read(source, Some(config)).map_err(about(path))?;
+            return self.target.join(block).map_err(about(path));
+        }
+        let drafter = Drafter::of(source, overrides, Some(config)).map_err(about(path))?;
+        self.drafter = Some(drafter);
+        Ok(())
+    }
+
+    /// Takes in the MTP block that lies beside a target without one. One that does not fit is no
+    /// reason not to run the target.
+    fn join_mtp_beside(&mut self, target: &Path) {
+        let Some(path) = MtpBlock::beside(target) else { return };
+        let config = &self.target.config;
+        let joined = MtpBlock::open(&path, Some(config)).and_then(|block| self.target.join(block));
+        match joined {
+            Ok(()) => eprintln!("found the target's MTP block beside it: {}", path.display()),
+            Err(error) => eprintln!(
+                "warning: {} lies beside the target and is not used: {error}",
+                path.display()
+            ),
+        }
+    }
+
     /// Bytes of all weights.
     pub fn bytes(&self) -> u64 {
         let weights = [Some(&self.target.weights), self.drafter.as_ref().map(|d| &d.weights)];
@@ -67,28 +96,29 @@ pub struct TextSide {
     pub sampling: Sampling,
 }
 
-/// Opens the target at `model` and the drafter at `draft`, or the embedded pair where there is no
-/// `model`.
-pub(crate) fn load(
-    model: Option<&Path>,
-    draft: Option<&Path>,
-    overrides: &Overrides,
-) -> Result<Loaded> {
+/// Opens the target at `model` and the drafter that `draft` says, or the embedded pair where there
+/// is no `model`.
+pub(crate) fn load(model: Option<&Path>, draft: &Draft, overrides: &Overrides) -> Result<Loaded> {
     let mut loaded = match model {
         Some(path) => target_at(path)?,
         None => embedded_target()?,
     };
-    let config = Some(&loaded.target.config);
-    loaded.drafter = match (model, draft) {
-        (_, Some(path)) => Some(Drafter::open(path, overrides, config).map_err(about(path))?),
-        (None, None) => {
+    match (model, draft) {
+        (_, Draft::At(path) | Draft::Belonging { path, .. }) => {
+            loaded.draft_with(path, overrides)?;
+        }
+        (None, Draft::Own | Draft::Absent { .. }) => {
             let (_, bytes) = embedded::PAIR.context(NO_PAIR)?;
             let gguf = Box::new(Gguf::parse(bytes).context("the embedded drafter")?);
-            let drafter = Drafter::read(Source::Gguf { gguf, beside: None }, overrides, config);
-            Some(drafter.context("the embedded drafter")?)
+            let (source, config) = (Source::Gguf { gguf, beside: None }, &loaded.target.config);
+            let drafter = Drafter::read(source, overrides, Some(config));
+            loaded.drafter = Some(drafter.context("the embedded drafter")?);
         }
-        (Some(_), None) => None,
-    };
+        (Some(_), _) | (None, Draft::Nothing) => {}
+    }
+    if let Some(path) = model.filter(|_| loaded.target.config.mtp.is_none()) {
+        loaded.join_mtp_beside(path);
+    }
     if let Some(drafter) = &mut loaded.drafter {
         drafter.config.extras.real_vocab = Some(real_tokens(&loaded.text.tokenizer));
     }

@@ -1,11 +1,11 @@
 //! Flags that every verb with a running model shares: which model, and on what.
 
-use crate::about;
 use crate::device::Device;
 use crate::device_memory::{Need, Plan};
 use crate::draft_flags::DraftFlags;
 use crate::loading::{self, Loaded, TextSide, WeightSummary};
 use crate::watched::{self, Watched};
+use crate::{about, locate};
 use anyhow::{Result, bail};
 use checkpoint::{Drafter, DrafterConfig, TargetConfig};
 use clap::ValueEnum;
@@ -13,20 +13,24 @@ use compute::cuda::{Cuda, Images};
 use compute::{Activations, Backend, Cpu, CpuLevel, Faults, Faulty, KvType};
 use engine::{Engine, Requantised, Spec, WeightSource};
 use formats::BlockType;
+use hub::Draft;
 use indicatif::ProgressBar;
 use std::path::{Path, PathBuf};
+use std::sync::Once;
 
 /// Which model runs where.
 #[derive(clap::Args, Clone, Debug)]
 #[command(next_help_heading = "Model")]
 pub struct ModelFlags {
-    /// Target: a GGUF file or a Hugging Face folder; without it the embedded one runs
-    #[arg(long, value_name = "FILE")]
+    /// Target: a name that `forerun models` lists, one of the Hub (`owner/name:QUANT`),
+    /// `ollama:NAME`, a GGUF file or a Hugging Face folder; without it the embedded one runs
+    #[arg(long, value_name = "NAME|FILE")]
     model: Option<PathBuf>,
-    /// Drafter: a GGUF file, a safetensors file or a Hugging Face folder
-    #[arg(long, value_name = "FILE")]
+    /// Drafter: a name of the Hub, a GGUF file, a safetensors file or a Hugging Face folder; `auto`
+    /// for the one that belongs to the target, as names of the catalogue have it, `none` for none
+    #[arg(long, value_name = "NAME|FILE")]
     draft: Option<PathBuf>,
-    /// How tokens are proposed; auto where there is something to propose with
+    /// How tokens are proposed; auto unless given
     #[arg(long, value_enum)]
     spec: Option<Mode>,
     /// Drafted tokens judged in a round, 1 to 63; for MTP its depth, up to 7
@@ -85,6 +89,8 @@ pub enum Mode {
     Tree,
     /// The target's own next-token block
     Mtp,
+    /// What followed before where the text's last tokens occurred before
+    Lookup,
 }
 
 impl Mode {
@@ -96,6 +102,7 @@ impl Mode {
             Self::Chain => "chain",
             Self::Tree => "tree",
             Self::Mtp => "mtp",
+            Self::Lookup => "lookup",
         }
     }
 }
@@ -230,11 +237,15 @@ impl ModelFlags {
 
     /// Opens the files, without taking weights in.
     pub fn open(&self) -> Result<Loaded> {
-        let mut loaded = loading::load(
-            self.model.as_deref(),
-            self.draft.as_deref(),
-            &self.draft_flags.overrides(),
-        )?;
+        let settings = hub::Settings::from_env();
+        let (found, draft) =
+            hub::find_pair(self.model.as_deref(), self.draft.as_deref(), &settings)?;
+        tell_once(&draft);
+        let path = found.as_ref().map(|found| found.path.as_path());
+        let mut loaded = loading::load(path, &draft, &self.draft_flags.overrides())?;
+        if let Some(name) = found.and_then(|found| found.name) {
+            loaded.name = name;
+        }
         let flag = self.draft_flags.first().or(self.draft_type.map(|_| "--draft-type"));
         if let (None, Some(flag)) = (&loaded.drafter, flag) {
             bail!("`{flag}` is about a drafter, and there is none: give `--draft FILE`");
@@ -247,6 +258,7 @@ impl ModelFlags {
 
     /// Opens another drafter for that target, under the same overrides.
     pub fn open_drafter(&self, path: &Path, target: &TargetConfig) -> Result<Drafter> {
+        let path = &locate(path)?;
         Drafter::open(path, &self.draft_flags.overrides(), Some(target)).map_err(about(path))
     }
 
@@ -352,8 +364,7 @@ impl ModelFlags {
     /// How to propose, with a drafter and a next-token block where there are some.
     fn spec(&self, drafter: Option<&DrafterConfig>, mtp: bool) -> Result<(Mode, Spec)> {
         let trained = drafter.map(|config| config.block);
-        let helpless = trained.is_none() && !mtp;
-        let mode = self.spec.unwrap_or(if helpless { Mode::Off } else { Mode::Auto });
+        let mode = self.spec.unwrap_or(Mode::Auto);
         let block = match (self.block.map(usize::from), trained) {
             (Some(block), Some(trained)) if block > trained => {
                 bail!(
@@ -381,16 +392,29 @@ impl ModelFlags {
                     budget(1)
                 )
             }
-            Mode::Auto if helpless => {
-                bail!("`--spec auto` has nothing to propose with: give `--draft FILE`")
-            }
             Mode::Off => Spec::Off,
             Mode::Chain => Spec::Chain { block, budget: budget(longest) },
             Mode::Tree => Spec::Tree { block, budget: budget(22) },
             Mode::Mtp => Spec::Mtp { depth: budget(3) },
+            Mode::Lookup => Spec::Lookup { budget: budget(15) },
             Mode::Auto => Spec::Auto { block, budget: budget(63) },
         };
         Ok((mode, spec))
+    }
+}
+
+/// Says which drafter was taken without being named, or why none was; once, for some verbs open a
+/// model several times.
+fn tell_once(draft: &Draft) {
+    static TOLD: Once = Once::new();
+    match draft {
+        Draft::Belonging { name, .. } => TOLD.call_once(|| {
+            eprintln!("drafter: {name}, which belongs to the model (`--draft none` leaves it out)");
+        }),
+        Draft::Absent { reason } => {
+            TOLD.call_once(|| eprintln!("note: no drafter is used: {reason}"));
+        }
+        Draft::At(_) | Draft::Own | Draft::Nothing => {}
     }
 }
 

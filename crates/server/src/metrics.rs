@@ -24,7 +24,7 @@ struct Drafter {
     drafter: &'static str,
 }
 
-/// How far behind a round's anchor a drafted token lies; the first is 0.
+/// How far behind a round's tip a drafted token lies; the first is 0.
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct Position {
     position: u64,
@@ -175,10 +175,11 @@ impl Metrics {
             choices: b.tokens("vllm:request_params_n", "Answers to a prompt", 20),
             drafts: b.made("vllm:spec_decode_num_drafts", "Rounds with a draft"),
             drafted: b.made("vllm:spec_decode_num_draft_tokens", "Drafted tokens judged"),
-            accepted: b.made("vllm:spec_decode_num_accepted_tokens", "Of them, how many stood"),
+            accepted: b
+                .made("vllm:spec_decode_num_accepted_tokens", "Of them, how many were accepted"),
             accepted_at: b.made(
                 "vllm:spec_decode_num_accepted_tokens_per_pos",
-                "Of them, by how far behind the anchor",
+                "Of them, by how far behind the tip",
             ),
             accept_length: b.add(
                 "forerun_accept_length",

@@ -3,7 +3,7 @@
 //! memory: what is used least recently is stowed there when the first is spent, fetched when it is
 //! wanted, and let go of when the second is spent too.
 
-use engine::{Block, Engine, Sequence, Stowed};
+use engine::{Engine, Sequence, StateBlock, Stowed};
 use std::collections::HashMap;
 
 /// Copies states to the host's memory and back; nothing where there is no room.
@@ -14,8 +14,8 @@ pub(crate) trait Keeper {
     type Stowed;
     fn stow(&mut self, state: &Self::State) -> Option<Self::Stowed>;
     fn fetch(&mut self, stowed: &Self::Stowed) -> Option<Self::State>;
-    fn blocks(state: &Self::State) -> Vec<Block>;
-    fn stowed_blocks(stowed: &Self::Stowed) -> Vec<Block>;
+    fn blocks(state: &Self::State) -> Vec<StateBlock>;
+    fn stowed_blocks(stowed: &Self::Stowed) -> Vec<StateBlock>;
 }
 
 impl Keeper for Engine {
@@ -30,11 +30,11 @@ impl Keeper for Engine {
         Engine::fetch(self, stowed).ok()
     }
 
-    fn blocks(state: &Sequence) -> Vec<Block> {
+    fn blocks(state: &Sequence) -> Vec<StateBlock> {
         state.blocks()
     }
 
-    fn stowed_blocks(stowed: &Stowed) -> Vec<Block> {
+    fn stowed_blocks(stowed: &Stowed) -> Vec<StateBlock> {
         stowed.blocks()
     }
 }
@@ -54,7 +54,7 @@ impl Tally {
     }
 
     /// Whether it could be kept with nothing beside it.
-    fn could_hold(&self, blocks: &[Block]) -> bool {
+    fn could_hold(&self, blocks: &[StateBlock]) -> bool {
         blocks.iter().map(|block| block.bytes).sum::<usize>() <= self.budget
     }
 
@@ -62,7 +62,7 @@ impl Tally {
         self.bytes > self.budget
     }
 
-    fn add(&mut self, blocks: &[Block]) {
+    fn add(&mut self, blocks: &[StateBlock]) {
         for block in blocks {
             let uses = self.uses.entry(block.id).or_default();
             self.bytes += if *uses == 0 { block.bytes } else { 0 };
@@ -70,7 +70,7 @@ impl Tally {
         }
     }
 
-    fn remove(&mut self, blocks: &[Block]) {
+    fn remove(&mut self, blocks: &[StateBlock]) {
         for block in blocks {
             let uses = self.uses.get_mut(&block.id).expect("it was added");
             *uses -= 1;
@@ -108,7 +108,7 @@ impl<K: Keeper> Entry<K> {
         matches!(self.state, Place::Near(_))
     }
 
-    fn blocks(&self) -> Vec<Block> {
+    fn blocks(&self) -> Vec<StateBlock> {
         match &self.state {
             Place::Near(state) => K::blocks(state),
             Place::Far(stowed) => K::stowed_blocks(stowed),
@@ -235,8 +235,8 @@ mod tests {
 
     struct Away(Vec<usize>);
 
-    fn tens(ids: &[usize]) -> Vec<Block> {
-        ids.iter().map(|id| Block { id: *id, bytes: 10 }).collect()
+    fn tens(ids: &[usize]) -> Vec<StateBlock> {
+        ids.iter().map(|id| StateBlock { id: *id, bytes: 10 }).collect()
     }
 
     impl Keeper for Lists {
@@ -250,10 +250,10 @@ mod tests {
             self.fetched += stowed.0.len();
             Some(stowed.0.iter().map(|id| id - 1000).collect())
         }
-        fn blocks(state: &Vec<usize>) -> Vec<Block> {
+        fn blocks(state: &Vec<usize>) -> Vec<StateBlock> {
             tens(state)
         }
-        fn stowed_blocks(stowed: &Away) -> Vec<Block> {
+        fn stowed_blocks(stowed: &Away) -> Vec<StateBlock> {
             tens(&stowed.0)
         }
     }

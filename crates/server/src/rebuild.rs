@@ -1,6 +1,6 @@
-//! After a lost device: whoever is under way ends with a reason, the engine is built anew, and those
-//! who wait go on with it. A device that is lost again soon, or does not come back, ends the server,
-//! so that whoever watches it can start another one.
+//! After a lost device: whoever is under way ends with a reason, the engine is built anew, and
+//! those who wait go on with it. A device that is lost again soon, or does not come back, ends the
+//! server, so that whoever watches it can start another one.
 
 use crate::error::ApiError;
 use crate::job::Ticket;

@@ -21,8 +21,8 @@ use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::Instant;
 use text::Tokenizer;
 
-/// Sequences that a pass can hold, each with at least its anchor's row.
-pub const MAX_SLOTS: usize = 32;
+/// Sequences that a pass can hold, each with at least its tip's row.
+pub const MAX_SLOTS: usize = 64;
 
 /// What the thread works with.
 pub(crate) struct Scheduler {
@@ -295,7 +295,9 @@ impl Scheduler {
         self.metrics.add_answer(&outcome, &answer.ticket);
         answer.record(&outcome);
         answer.tell(EventKind::Done(Box::new(outcome)));
+        let prompt = answer.ticket.job.prompt.len();
         let (tokens, sequence) = answer.into_state();
+        self.engine.remember(tokens.get(prompt..).unwrap_or_default());
         self.cache.insert(&mut self.engine, &tokens, sequence);
         self.note_cache();
     }

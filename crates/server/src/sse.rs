@@ -81,7 +81,7 @@ struct Events<C, W> {
     ready: VecDeque<W>,
     /// Answers that are not whole yet.
     open: usize,
-    over: bool,
+    ended: bool,
 }
 
 /// Answers with the chunks of `answers` answers.
@@ -112,7 +112,7 @@ fn as_lines(body: Body) -> Response {
 impl<C: Chunks, W: Wire> Events<C, W> {
     fn new(events: UnboundedReceiver<Event>, mut chunks: C, answers: usize) -> Self {
         let ready = chunks.open().iter().map(W::of::<C>).collect();
-        Self { events, chunks, ready, open: answers, over: false }
+        Self { events, chunks, ready, open: answers, ended: false }
     }
 
     fn take(&mut self, event: Event) {
@@ -141,7 +141,7 @@ impl<C: Chunks, W: Wire> Events<C, W> {
 
     fn end(&mut self) {
         self.ready.extend(W::end::<C>());
-        self.over = true;
+        self.ended = true;
         self.events.close();
     }
 }
@@ -155,7 +155,7 @@ impl<C: Chunks, W: Wire + Unpin> Stream for Events<C, W> {
             if let Some(event) = this.ready.pop_front() {
                 return Poll::Ready(Some(Ok(event)));
             }
-            if this.over {
+            if this.ended {
                 return Poll::Ready(None);
             }
             match ready!(this.events.poll_recv(cx)) {

@@ -12,7 +12,7 @@ pub(crate) struct Thought {
     seen: usize,
     tokens: usize,
     begun: bool,
-    over: bool,
+    ended: bool,
 }
 
 impl Thought {
@@ -20,18 +20,18 @@ impl Thought {
     pub(crate) fn new(reasoning: Reasoning, tokenizer: Arc<Tokenizer>) -> Self {
         let stream = Stream::new(tokenizer, Controls::Hide, []);
         let begun = reasoning.is_thinking();
-        Self { reasoning, stream, seen: 0, tokens: 0, begun, over: false }
+        Self { reasoning, stream, seen: 0, tokens: 0, begun, ended: false }
     }
 
     /// Takes the next token.
     pub(crate) fn take(&mut self, token: u32) {
-        if self.over {
+        if self.ended {
             return;
         }
         self.seen += 1;
         let parts = self.reasoning.push(&self.stream.push(token));
         let thinking = self.reasoning.is_thinking();
-        self.over = !thinking && (self.begun || !parts.content.is_empty());
+        self.ended = !thinking && (self.begun || !parts.content.is_empty());
         self.begun |= thinking;
         if self.begun {
             self.tokens = self.seen;

@@ -3,6 +3,8 @@
 //! tests need alone lies with them, in `tests/support`.
 #![forbid(unsafe_code)]
 
+pub mod hub;
+
 use safetensors::SafeTensors;
 use serde_json::Value;
 use std::path::{Path, PathBuf};

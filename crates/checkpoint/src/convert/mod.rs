@@ -29,8 +29,8 @@ pub enum Mix {
     F16,
     Bf16,
     Q8_0,
-    /// Q4_K, with Q6_K where llama.cpp's mix spends more bits; `fc` and the convolutions' projections
-    /// at 8 bits, because acceptance hangs on them.
+    /// Q4_K, with Q6_K where llama.cpp's mix spends more bits; `fc` and the convolutions'
+    /// projections at 8 bits, because acceptance hangs on them.
     Q4KM,
 }
 

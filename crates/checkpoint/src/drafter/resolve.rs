@@ -27,7 +27,8 @@ pub(super) fn resolve(
     let shape = Dimensions::read(tensors)?;
     shape.check(claims, report)?;
     report.warnings.extend(claims.warnings.iter().cloned());
-    let Said { taps, block, mask, theta, windows } = Said::find(claims, overrides, &shape, target)?;
+    let Stated { taps, block, mask, theta, windows } =
+        Stated::find(claims, overrides, &shape, target)?;
 
     let taps = settle_taps(&taps, &shape, report)?;
     if !BLOCK.contains(&block.value) {
@@ -95,7 +96,7 @@ fn trained_block(claims: &Claims, block: usize, report: &mut Report) -> Option<u
 }
 
 /// What has to be said by a flag or the file, because no tensor shows it.
-struct Said {
+struct Stated {
     taps: Claim<Vec<i64>>,
     block: Claim<usize>,
     mask: Claim<usize>,
@@ -104,7 +105,7 @@ struct Said {
     windows: Claim<Vec<Option<usize>>>,
 }
 
-impl Said {
+impl Stated {
     /// Flags, else claims; all that nobody says is asked for in one error.
     fn find(
         claims: &Claims,

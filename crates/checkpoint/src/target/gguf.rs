@@ -4,7 +4,7 @@ use super::{Attention, Ffn, Gdn, Mixer, Mtp, Target, TargetConfig, check, slots}
 use crate::report::{Claim, Report};
 use crate::rope::{Rope, check_theta, scaling_from_gguf};
 use crate::weights::Weights;
-use crate::{Error, caps};
+use crate::{Error, caps, quantised};
 use formats::gguf::Gguf;
 
 pub(super) fn read(gguf: Gguf) -> Result<Target, Error> {
@@ -21,7 +21,8 @@ pub(super) fn read(gguf: Gguf) -> Result<Target, Error> {
     // of them and another in others.
     let mtp = |name: &str| name.starts_with("mtp.");
     let other = |name: &str| vision(name) || mtp(name);
-    let (weights, skipped) = Weights::find(gguf.into_tensors(), slots(&config), other)?;
+    let tensors = quantised::with_scales(gguf.into_tensors())?;
+    let (weights, skipped) = Weights::find(tensors, slots(&config), other)?;
     if skipped.iter().any(|name| mtp(name)) {
         report
             .warn("the file has an MTP block under Ollama's older names (`mtp.*`): it is not run");
@@ -119,8 +120,8 @@ impl Keys<'_> {
         })
     }
 
-    /// By `attention.recurrent_layers` where it is there, else by key heads of each layer, else every
-    /// `full_attention_interval`-th layer attends; either way a layer's tensors must agree.
+    /// By `attention.recurrent_layers` where it is there, else by key heads of each layer, else
+    /// every `full_attention_interval`-th layer attends; either way its tensors must agree.
     fn layers(&mut self, count: usize) -> Result<Vec<Mixer>, Error> {
         let listed = self.key("attention.recurrent_layers");
         let mixer = |gdn: bool| if gdn { Mixer::Gdn } else { Mixer::Attention };

@@ -7,7 +7,7 @@ use super::{Attention, Ffn, Gdn, Mixer, Mtp, Target, TargetConfig, check};
 use crate::report::{Claim, Report};
 use crate::rope::{self, Rope, check_theta};
 use crate::weights::Weights;
-use crate::{Error, Json, caps};
+use crate::{Error, Json, caps, quantised};
 use formats::Tensors;
 
 const ARCHITECTURES: [&str; 4] = [
@@ -23,16 +23,13 @@ pub(super) fn read(root: &Json, tensors: Tensors) -> Result<Target, Error> {
     if !ARCHITECTURES.contains(&architecture) {
         return Err(Error::Architecture(architecture.to_owned()));
     }
-    if let Some(method) = root.string("quantization_config.quant_method")? {
-        let what = format!("a checkpoint quantised by `{method}`");
-        return Err(Error::Unsupported { what, from: "`quantization_config.quant_method`".into() });
-    }
+    let mut report = Report::default();
+    let tensors = quantised::read(root, tensors, &mut report)?;
     let text = root.nested("text_config");
     let prefix = ["model.language_model.", "model."]
         .into_iter()
         .find(|p| tensors.get(&format!("{p}embed_tokens.weight")).is_some())
         .ok_or_else(|| Error::MissingTensor("model.embed_tokens.weight".into()))?;
-    let mut report = Report::default();
     let config = {
         let nested = if text.is_some() { "text_config." } else { "" };
         let json = text.as_ref().unwrap_or(root);

@@ -1,5 +1,5 @@
-//! The target: a Qwen3.5, 3.6 or 3.8 model, dense or mixture of experts, from GGUF or a Hugging Face
-//! folder.
+//! The target: a Qwen3.5, 3.6 or 3.8 model, dense or mixture of experts, from GGUF or a Hugging
+//! Face folder.
 
 mod gguf;
 mod hf;

@@ -8,7 +8,15 @@
 // The contract of an unsafe kernel (see `lanes`) covers the block inside it.
 #![allow(clippy::missing_safety_doc, clippy::undocumented_unsafe_blocks)]
 
+mod codes;
+mod scales;
+
+pub(crate) use codes::Codes;
+pub(crate) use scales::Scales;
+
 use super::lanes::Lanes;
+use codes::{Bytes, Fives, Fp4, Iq2, Iq3, Iq4, Lookup, Nibbles, Sixes, Threes, Twos};
+use scales::{Half, Single, Sixteenths, Super};
 
 /// Rows of a tile.
 pub(crate) const TILE: usize = 16;
@@ -16,7 +24,8 @@ pub(crate) const TILE: usize = 16;
 /// Columns of a group.
 pub(crate) const GROUP: usize = 32;
 
-/// One GGUF block taken apart: `weight = scale * d * (code - OFFSET) - min * dmin`.
+/// One block of a file taken apart: `weight = scale * d * (code - OFFSET) - min * dmin`, or, for
+/// types whose scales are f32, `single * (code - OFFSET - zero)`.
 pub(crate) struct Exploded {
     /// One per column.
     pub(crate) codes: [u8; 256],
@@ -28,340 +37,10 @@ pub(crate) struct Exploded {
     pub(crate) d: [u8; 2],
     /// f16; for blocks of 32 it is the constant to add.
     pub(crate) dmin: [u8; 2],
-}
-
-/// How codes are packed.
-pub(crate) trait Codes {
-    /// Bytes of a group of a tile: [vectors, 64].
-    const BYTES: usize;
-    /// No code is larger.
-    const MOST: i32;
-    /// Vector `i` of the result holds columns `4i..4i+4`.
-    unsafe fn unpack<L: Lanes>(from: *const u8) -> [L::Ints; 8];
-    /// The inverse: packs a group whose vector `i` holds the codes of columns `4i..4i+4`, four
-    /// bytes a row.
-    fn pack(codes: &[[u8; 64]; 8], group: &mut [u8]);
-}
-
-/// Puts the masked bits of a vector at `shift` in each byte.
-fn join(packed: &mut [u8], codes: &[u8; 64], mask: u8, shift: usize) {
-    for (to, code) in packed.iter_mut().zip(codes) {
-        *to |= (code & mask) << shift;
-    }
-}
-
-macro_rules! eight {
-    ($f:ident) => {
-        [$f!(0), $f!(1), $f!(2), $f!(3), $f!(4), $f!(5), $f!(6), $f!(7)]
-    };
-}
-
-/// 4-bit codes: vector `i % 4`, low nibble for `i < 4`.
-pub(crate) struct Nibbles;
-
-impl Codes for Nibbles {
-    const BYTES: usize = 256;
-    const MOST: i32 = 15;
-
-    #[inline(always)]
-    unsafe fn unpack<L: Lanes>(from: *const u8) -> [L::Ints; 8] {
-        unsafe {
-            let mask = L::byte_splat(15);
-            let v: [L::Ints; 4] = std::array::from_fn(|i| L::int_load(from.add(64 * i)));
-            std::array::from_fn(|i| {
-                if i < 4 {
-                    L::int_and(v[i], mask)
-                } else {
-                    L::int_and(L::int_shr::<4>(v[i - 4]), mask)
-                }
-            })
-        }
-    }
-
-    fn pack(codes: &[[u8; 64]; 8], group: &mut [u8]) {
-        for i in 0..8 {
-            join(&mut group[i % 4 * 64..], &codes[i], 15, i / 4 * 4);
-        }
-    }
-}
-
-/// 4-bit indices into the table of IQ4.
-pub(crate) struct Table;
-
-/// The IQ4 table (ggml `kvalues_iq4nl`) plus 128.
-pub(crate) const IQ4: [u8; 16] =
-    [1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241];
-
-impl Codes for Table {
-    const BYTES: usize = Nibbles::BYTES;
-    const MOST: i32 = 255;
-
-    #[inline(always)]
-    unsafe fn unpack<L: Lanes>(from: *const u8) -> [L::Ints; 8] {
-        unsafe {
-            let indices = Nibbles::unpack::<L>(from);
-            std::array::from_fn(|i| L::lookup(IQ4.as_ptr(), indices[i]))
-        }
-    }
-
-    fn pack(codes: &[[u8; 64]; 8], group: &mut [u8]) {
-        Nibbles::pack(codes, group);
-    }
-}
-
-/// 5-bit codes: nibbles, then a vector whose bit `i` is the fifth bit of vector `i`.
-pub(crate) struct Fives;
-
-impl Codes for Fives {
-    const BYTES: usize = Nibbles::BYTES + 64;
-    const MOST: i32 = 31;
-
-    #[inline(always)]
-    unsafe fn unpack<L: Lanes>(from: *const u8) -> [L::Ints; 8] {
-        unsafe {
-            let low = Nibbles::unpack::<L>(from);
-            let high = L::int_load(from.add(Nibbles::BYTES));
-            let mask = L::byte_splat(16);
-            macro_rules! five {
-                ($i:literal) => {{
-                    let bit = if $i < 4 {
-                        L::int_shl::<{ (4 - $i) & 7 }>(high)
-                    } else {
-                        L::int_shr::<{ ($i - 4) & 7 }>(high)
-                    };
-                    L::int_or(low[$i], L::int_and(bit, mask))
-                }};
-            }
-            eight!(five)
-        }
-    }
-
-    fn pack(codes: &[[u8; 64]; 8], group: &mut [u8]) {
-        let (low, high) = group.split_at_mut(Nibbles::BYTES);
-        Nibbles::pack(codes, low);
-        for i in 0..8 {
-            join(high, &codes[i].map(|c| c >> 4), 1, i);
-        }
-    }
-}
-
-/// 6-bit codes: nibbles, then two vectors: bits `2 (i / 2)` of vector `i % 2` are the upper two of
-/// vector `i`.
-pub(crate) struct Sixes;
-
-impl Codes for Sixes {
-    const BYTES: usize = Nibbles::BYTES + 128;
-    const MOST: i32 = 63;
-
-    #[inline(always)]
-    unsafe fn unpack<L: Lanes>(from: *const u8) -> [L::Ints; 8] {
-        unsafe {
-            let low = Nibbles::unpack::<L>(from);
-            let high: [L::Ints; 2] =
-                std::array::from_fn(|i| L::int_load(from.add(Nibbles::BYTES + 64 * i)));
-            let mask = L::byte_splat(0x30);
-            macro_rules! six {
-                ($i:literal) => {{
-                    let v = high[$i % 2];
-                    let two = match $i / 2 {
-                        0 => L::int_shl::<4>(v),
-                        1 => L::int_shl::<2>(v),
-                        2 => v,
-                        _ => L::int_shr::<2>(v),
-                    };
-                    L::int_or(low[$i], L::int_and(two, mask))
-                }};
-            }
-            eight!(six)
-        }
-    }
-
-    fn pack(codes: &[[u8; 64]; 8], group: &mut [u8]) {
-        let (low, high) = group.split_at_mut(Nibbles::BYTES);
-        Nibbles::pack(codes, low);
-        for i in 0..8 {
-            join(&mut high[i % 2 * 64..], &codes[i].map(|c| c >> 4), 3, i / 2 * 2);
-        }
-    }
-}
-
-/// 2-bit codes: bits `2 (i / 2)` of vector `i % 2`.
-pub(crate) struct Twos;
-
-impl Codes for Twos {
-    const BYTES: usize = 128;
-    const MOST: i32 = 3;
-
-    #[inline(always)]
-    unsafe fn unpack<L: Lanes>(from: *const u8) -> [L::Ints; 8] {
-        unsafe {
-            let v: [L::Ints; 2] = std::array::from_fn(|i| L::int_load(from.add(64 * i)));
-            let mask = L::byte_splat(3);
-            macro_rules! two {
-                ($i:literal) => {
-                    L::int_and(L::int_shr::<{ $i / 2 * 2 }>(v[$i % 2]), mask)
-                };
-            }
-            eight!(two)
-        }
-    }
-
-    fn pack(codes: &[[u8; 64]; 8], group: &mut [u8]) {
-        for i in 0..8 {
-            join(&mut group[i % 2 * 64..], &codes[i], 3, i / 2 * 2);
-        }
-    }
-}
-
-/// 3-bit codes: two bits as in `Twos`, then a vector whose bit `i` is the third bit of vector `i`.
-pub(crate) struct Threes;
-
-impl Codes for Threes {
-    const BYTES: usize = Twos::BYTES + 64;
-    const MOST: i32 = 7;
-
-    #[inline(always)]
-    unsafe fn unpack<L: Lanes>(from: *const u8) -> [L::Ints; 8] {
-        unsafe {
-            let low = Twos::unpack::<L>(from);
-            let high = L::int_load(from.add(Twos::BYTES));
-            let mask = L::byte_splat(4);
-            macro_rules! three {
-                ($i:literal) => {{
-                    let bit = if $i < 2 {
-                        L::int_shl::<{ (2 - $i) & 7 }>(high)
-                    } else {
-                        L::int_shr::<{ ($i - 2) & 7 }>(high)
-                    };
-                    L::int_or(low[$i], L::int_and(bit, mask))
-                }};
-            }
-            eight!(three)
-        }
-    }
-
-    fn pack(codes: &[[u8; 64]; 8], group: &mut [u8]) {
-        let (low, high) = group.split_at_mut(Twos::BYTES);
-        Twos::pack(codes, low);
-        for i in 0..8 {
-            join(high, &codes[i].map(|c| c >> 2), 1, i);
-        }
-    }
-}
-
-/// 8-bit codes.
-pub(crate) struct Bytes;
-
-impl Codes for Bytes {
-    const BYTES: usize = 512;
-    const MOST: i32 = 255;
-
-    #[inline(always)]
-    unsafe fn unpack<L: Lanes>(from: *const u8) -> [L::Ints; 8] {
-        unsafe { std::array::from_fn(|i| L::int_load(from.add(64 * i))) }
-    }
-
-    fn pack(codes: &[[u8; 64]; 8], group: &mut [u8]) {
-        group.copy_from_slice(codes.as_flattened());
-    }
-}
-
-/// Where the scales of a block come from.
-pub(crate) trait Scales {
-    /// Groups of 32 columns in a block.
-    const GROUPS: usize;
-    /// Whether 16 columns share a scale rather than 32.
-    const HALVES: bool = false;
-    /// Whether there are minima.
-    const MINIMA: bool = false;
-    /// Bytes of a tile's scales for one block.
-    const BYTES: usize;
-    /// What a block's groups share: (d, dmin).
-    unsafe fn shared<L: Lanes>(from: *const u8) -> (L, L);
-    /// Scale and minimum of scale group `i` (of 16 or 32 columns).
-    unsafe fn group<L: Lanes>(from: *const u8, shared: (L, L), i: usize) -> (L, L);
-    /// Writes the scales of a row.
-    fn put(scales: &mut [u8], lane: usize, block: &Exploded);
-}
-
-/// One f16 scale per 32 columns, and with `MINIMA` one f16 constant.
-pub(crate) struct Half<const MINIMA: bool>;
-
-impl<const MINIMA: bool> Scales for Half<MINIMA> {
-    const GROUPS: usize = 1;
-    const MINIMA: bool = MINIMA;
-    const BYTES: usize = 32 * (1 + MINIMA as usize);
-
-    #[inline(always)]
-    unsafe fn shared<L: Lanes>(from: *const u8) -> (L, L) {
-        unsafe {
-            let d = L::load_f16(from.cast());
-            (d, if MINIMA { L::zero().sub(L::load_f16(from.add(32).cast())) } else { d })
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn group<L: Lanes>(_: *const u8, shared: (L, L), _: usize) -> (L, L) {
-        shared
-    }
-
-    fn put(scales: &mut [u8], lane: usize, block: &Exploded) {
-        scales[2 * lane..][..2].copy_from_slice(&block.d);
-        if MINIMA {
-            scales[32 + 2 * lane..][..2].copy_from_slice(&block.dmin);
-        }
-    }
-}
-
-/// Small integer scales per `256 / COUNT` columns times one f16 per 256, and with `MINIMA` the same
-/// again.
-pub(crate) struct Super<const COUNT: usize, const MINIMA: bool>;
-
-impl<const COUNT: usize, const MINIMA: bool> Super<COUNT, MINIMA> {
-    const D: usize = COUNT * TILE * (1 + MINIMA as usize);
-}
-
-impl<const COUNT: usize, const MINIMA: bool> Scales for Super<COUNT, MINIMA> {
-    const GROUPS: usize = 8;
-    const HALVES: bool = COUNT == 16;
-    const MINIMA: bool = MINIMA;
-    const BYTES: usize = (COUNT * TILE + 32) * (1 + MINIMA as usize);
-
-    #[inline(always)]
-    unsafe fn shared<L: Lanes>(from: *const u8) -> (L, L) {
-        unsafe {
-            let d = L::load_f16(from.add(Self::D).cast());
-            (d, if MINIMA { L::load_f16(from.add(Self::D + 32).cast()) } else { d })
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn group<L: Lanes>(from: *const u8, (d, dmin): (L, L), i: usize) -> (L, L) {
-        unsafe {
-            let scale = L::load_i8(from.add(i * TILE).cast()).mul(d);
-            (
-                scale,
-                if MINIMA {
-                    L::load_i8(from.add((COUNT + i) * TILE).cast()).mul(dmin)
-                } else {
-                    scale
-                },
-            )
-        }
-    }
-
-    fn put(scales: &mut [u8], lane: usize, block: &Exploded) {
-        for i in 0..COUNT {
-            scales[i * TILE + lane] = block.scales[i] as u8;
-            if MINIMA {
-                scales[(COUNT + i) * TILE + lane] = block.minima[i] as u8;
-            }
-        }
-        scales[Self::D + 2 * lane..][..2].copy_from_slice(&block.d);
-        if MINIMA {
-            scales[Self::D + 32 + 2 * lane..][..2].copy_from_slice(&block.dmin);
-        }
-    }
+    /// One per 16 columns.
+    pub(crate) singles: [f32; 8],
+    /// The code that stands for zero, where blocks have one of their own.
+    pub(crate) zero: i8,
 }
 
 /// A block format: codes, scales, and the code that stands for zero (a power of two, or 0).
@@ -369,15 +48,32 @@ pub(crate) trait Format {
     type Codes: Codes;
     type Scales: Scales;
     const OFFSET: i32;
+    /// What remains of the scales: a power of two.
+    const UNIT: f32 = 1.0;
 
     /// Bytes of a tile's block.
     const BYTES: usize = Self::Scales::GROUPS * Self::Codes::BYTES + Self::Scales::BYTES;
     /// Where the scales lie in it.
     const SCALES: usize = Self::Scales::GROUPS * Self::Codes::BYTES;
+
+    /// What codes stand for, one a lane.
+    #[inline(always)]
+    unsafe fn number<L: Lanes>(codes: L::Ints) -> L {
+        unsafe { L::from_ints(codes).sub(L::splat(Self::OFFSET as f32)) }
+    }
+
+    /// What a block's groups share, with the unit.
+    #[inline(always)]
+    unsafe fn shared<L: Lanes>(scales: *const u8) -> (L, L) {
+        unsafe {
+            let (d, dmin) = Self::Scales::shared::<L>(scales);
+            if Self::UNIT == 1.0 { (d, dmin) } else { (d.mul(L::splat(Self::UNIT)), dmin) }
+        }
+    }
 }
 
 macro_rules! formats {
-    ($($name:ident: $codes:ty, $scales:ty, $offset:literal;)*) => {
+    ($($name:ident: $codes:ty, $scales:ty, $offset:literal $(, $unit:literal)?;)*) => {
         $(
             #[allow(non_camel_case_types)]
             pub(crate) struct $name;
@@ -385,6 +81,7 @@ macro_rules! formats {
                 type Codes = $codes;
                 type Scales = $scales;
                 const OFFSET: i32 = $offset;
+                $(const UNIT: f32 = $unit;)?
             }
         )*
     };
@@ -402,8 +99,31 @@ formats! {
     Q5_K: Fives, Super<8, true>, 0;
     Q6_K: Sixes, Super<16, false>, 32;
     IQ3_S: Fives, Super<8, false>, 16;
-    IQ4_NL: Table, Half<false>, 128;
-    IQ4_XS: Table, Super<8, false>, 128;
+    IQ4_NL: Lookup<Iq4>, Half<false>, 128;
+    IQ4_XS: Lookup<Iq4>, Super<8, false>, 128;
+    IQ3_XXS: Lookup<Iq3>, Super<8, false>, 128, 0.25;
+    IQ2: Lookup<Iq2>, Super<16, false>, 128, 0.125;
+    IQ1: Fives, Super<16, false>, 16, 0.125;
+    TQ: Twos, Super<8, false>, 1;
+    FP4: Lookup<Fp4>, Sixteenths, 16;
+    INT4: Nibbles, Single<4, true>, 0;
+    INT4_32: Nibbles, Single<1, true>, 0;
+    INT8: Bytes, Single<4, false>, 128;
+}
+
+pub(crate) struct FP8;
+impl Format for FP8 {
+    type Codes = Bytes;
+    type Scales = Single<4, false>;
+    const OFFSET: i32 = 0;
+    /// e4m3's bits in an f32's places are the value times 2^-120.
+    const UNIT: f32 = f32::from_bits((127 + 120) << 23);
+
+    /// Codes are no integers: products take f32 activations.
+    #[inline(always)]
+    unsafe fn number<L: Lanes>(codes: L::Ints) -> L {
+        unsafe { L::from_e4m3(codes) }
+    }
 }
 
 /// Calls a function generic over `Format` for the block type at hand.
@@ -425,6 +145,15 @@ macro_rules! with_format {
             T::IQ3_S => $f::<b::IQ3_S $(, $c)*>($($arg),*),
             T::IQ4_NL => $f::<b::IQ4_NL $(, $c)*>($($arg),*),
             T::IQ4_XS => $f::<b::IQ4_XS $(, $c)*>($($arg),*),
+            T::IQ3_XXS => $f::<b::IQ3_XXS $(, $c)*>($($arg),*),
+            T::IQ2_XXS | T::IQ2_XS | T::IQ2_S => $f::<b::IQ2 $(, $c)*>($($arg),*),
+            T::IQ1_S | T::IQ1_M => $f::<b::IQ1 $(, $c)*>($($arg),*),
+            T::TQ1_0 | T::TQ2_0 => $f::<b::TQ $(, $c)*>($($arg),*),
+            T::MXFP4 | T::NVFP4 | T::FP4 => $f::<b::FP4 $(, $c)*>($($arg),*),
+            T::INT4 => $f::<b::INT4 $(, $c)*>($($arg),*),
+            T::INT4_32 => $f::<b::INT4_32 $(, $c)*>($($arg),*),
+            T::INT8 => $f::<b::INT8 $(, $c)*>($($arg),*),
+            T::FP8 => $f::<b::FP8 $(, $c)*>($($arg),*),
             T::F32 | T::F16 | T::BF16 => unreachable!("floats have no blocks"),
         }
     }};

@@ -4,6 +4,8 @@
 // The contract of an unsafe kernel (see `lanes`) covers the block inside it.
 #![allow(clippy::missing_safety_doc, clippy::undocumented_unsafe_blocks)]
 
+#[cfg(x86_lanes)]
+use super::lanes::{Avx2, Avx512};
 use super::{
     CpuLevel,
     blocks::{Codes, Format, GROUP, Scales, TILE, with_format},
@@ -12,9 +14,6 @@ use super::{
     q8::Q8Block,
 };
 use formats::BlockType;
-
-#[cfg(x86_lanes)]
-use super::lanes::{Avx2, Avx512};
 
 /// Rows that are handled before the next tile is read.
 pub(crate) const ROW_CHUNK: usize = 64;
@@ -56,7 +55,7 @@ pub(crate) enum Operand {
 
 /// How a matrix of this type is multiplied, when int8 activations are asked for or not.
 pub(crate) fn operand(ty: BlockType, int8: bool) -> Operand {
-    if int8 && ty.block_len() > 1 { Operand::Q8 } else { Operand::F32 }
+    if int8 && ty.block_len() > 1 && ty != BlockType::FP8 { Operand::Q8 } else { Operand::F32 }
 }
 
 /// Multiplies tiles `tiles` of `matrix` (of one expert) with up to `ROW_CHUNK` rows.
@@ -227,7 +226,7 @@ unsafe fn run_q8<L: Lanes, F: Format, const R: usize>(job: &TileJob) {
             let mut block = job.tile.add(t * job.tile_bytes);
             for b in 0..blocks {
                 let scales = block.add(F::SCALES);
-                let shared = F::Scales::shared::<L>(scales);
+                let shared = F::shared::<L>(scales);
                 for g in 0..F::Scales::GROUPS {
                     let codes = F::Codes::unpack::<L>(block.add(g * F::Codes::BYTES));
                     if R >= 4 && job.ahead > 0 {
@@ -287,6 +286,7 @@ unsafe fn start<L: Lanes, F: Format>(minus_sum: i32) -> L::Ints {
     unsafe {
         match F::OFFSET {
             0 => L::int_splat(0),
+            1 => L::int_splat(minus_sum),
             4 => L::int_shl::<2>(L::int_splat(minus_sum)),
             8 => L::int_shl::<3>(L::int_splat(minus_sum)),
             16 => L::int_shl::<4>(L::int_splat(minus_sum)),
@@ -339,7 +339,7 @@ unsafe fn weights<L: Lanes, F: Format>(codes: L::Ints, (scale, minimum): (L, L))
         ];
         let mut weights = [L::zero(); 4];
         for i in 0..4 {
-            weights[i] = L::from_ints(bytes[i]).sub(L::splat(F::OFFSET as f32)).mul(scale);
+            weights[i] = F::number::<L>(bytes[i]).mul(scale);
             if F::Scales::MINIMA {
                 weights[i] = weights[i].sub(minimum);
             }
@@ -353,7 +353,7 @@ unsafe fn weights<L: Lanes, F: Format>(codes: L::Ints, (scale, minimum): (L, L))
 unsafe fn group_weights<L: Lanes, F: Format>(block: *const u8, g: usize) -> [[L; 4]; 8] {
     unsafe {
         let scales = block.add(F::SCALES);
-        let shared = F::Scales::shared::<L>(scales);
+        let shared = F::shared::<L>(scales);
         let codes = F::Codes::unpack::<L>(block.add(g * F::Codes::BYTES));
         let mut columns = [[L::zero(); 4]; 8];
         for j in 0..8 {

@@ -212,8 +212,8 @@ impl Backend for Cpu {
     }
 
     fn arena(&self, plan: Arc<Plan>, capacity: usize, chosen: usize) -> Result<Arena, Error> {
-        let rounded = |cols: usize| match self.activations {
-            Activations::Int8 => cols / 32 * size_of::<Q8Block>(),
+        let rounded = |rows: usize, cols: usize| match self.activations {
+            Activations::Int8 => rows * cols / 32 * size_of::<Q8Block>(),
             Activations::F32 => 0,
         };
         Arena::new(plan.expanded(), capacity, chosen, rounded, |len| Ok(Memory::zeroed(len)))

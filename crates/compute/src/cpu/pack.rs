@@ -3,7 +3,10 @@
 
 use super::blocks::{Codes, Exploded, Format, GROUP, Scales, TILE, with_format};
 use crate::{backend::Matrix, memory::Memory};
-use formats::{BlockType, blocks::IQ3_S};
+use formats::BlockType;
+use formats::blocks::{
+    self, IQ3_S, fp4, fp8, iq2::IQ2_MAGNITUDES, iq3::IQ3_XXS_MAGNITUDES, legacy,
+};
 
 /// A matrix as the kernels read it: [experts, tiles, tile bytes].
 pub(crate) struct Packed {
@@ -58,12 +61,12 @@ impl Packed {
 }
 
 fn tile_bytes(ty: BlockType, cols: usize) -> usize {
-    fn block<F: Format>() -> usize {
-        F::BYTES
+    fn blocks<F: Format>(cols: usize) -> usize {
+        cols / (GROUP * F::Scales::GROUPS) * F::BYTES
     }
     match ty.block_len() {
         1 => cols * TILE * ty.block_bytes(),
-        len => cols / len * with_format!(ty, block => ()),
+        _ => with_format!(ty, blocks => (cols)),
     }
 }
 
@@ -94,25 +97,28 @@ fn pack_floats(rows: &[u8], row_bytes: usize, size: usize, tile: &mut [u8]) {
 /// Up to 16 rows of blocks become a tile.
 fn pack_tile<F: Format>(ty: BlockType, rows: &[u8], row_bytes: usize, tile: &mut [u8]) {
     let mut codes = [[[0u8; 64]; 8]; 8]; // [groups, vectors, (row, column)]
-    for (index, packed) in tile.chunks_exact_mut(F::BYTES).enumerate() {
-        let (groups, scales) = packed.split_at_mut(F::SCALES);
+    // A block of the file may be several of a tile.
+    let parts = ty.block_len() / (GROUP * F::Scales::GROUPS);
+    for (index, packed) in tile.chunks_exact_mut(parts * F::BYTES).enumerate() {
         for (lane, row) in rows.chunks_exact(row_bytes).enumerate() {
             let block = explode(ty, &row[index * ty.block_bytes()..][..ty.block_bytes()]);
-            for g in 0..F::Scales::GROUPS {
-                for i in 0..8 {
-                    let four = &block.codes[g * GROUP + 4 * i..][..4];
-                    codes[g][i][4 * lane..][..4].copy_from_slice(four);
-                }
+            for (i, four) in block.codes[..ty.block_len()].as_chunks::<4>().0.iter().enumerate() {
+                codes[i / 8][i % 8][4 * lane..][..4].copy_from_slice(four);
             }
-            F::Scales::put(scales, lane, &block);
+            for (part, packed) in packed.chunks_exact_mut(F::BYTES).enumerate() {
+                F::Scales::put(&mut packed[F::SCALES..], lane, &block, part);
+            }
         }
-        for (group, codes) in groups.chunks_exact_mut(F::Codes::BYTES).zip(&codes) {
-            F::Codes::pack(codes, group);
+        let mut codes = codes.iter();
+        for packed in packed.chunks_exact_mut(F::BYTES) {
+            for group in packed[..F::SCALES].chunks_exact_mut(F::Codes::BYTES) {
+                F::Codes::pack(codes.next().expect("a block has at most 8 groups"), group);
+            }
         }
     }
 }
 
-/// Takes a GGUF block apart (ggml-quants.c gives the layouts).
+/// Takes a block of a file apart.
 fn explode(ty: BlockType, b: &[u8]) -> Exploded {
     let mut e = Exploded {
         codes: [0; 256],
@@ -120,6 +126,8 @@ fn explode(ty: BlockType, b: &[u8]) -> Exploded {
         minima: [0; 16],
         d: [b[0], b[1]],
         dmin: [0; 2],
+        singles: [0.0; 8],
+        zero: 0,
     };
     // Two columns 16 apart share a byte.
     let nibbles = |qs: &[u8], codes: &mut [u8]| {
@@ -221,7 +229,102 @@ fn explode(ty: BlockType, b: &[u8]) -> Exploded {
                 nibbles(&b[8 + 16 * i..], &mut e.codes[32 * i..]);
             }
         }
-        BlockType::F32 | BlockType::F16 | BlockType::BF16 => unreachable!("floats have no blocks"),
+        _ => explode_others(ty, b, &mut e),
     }
     e
+}
+
+/// Scales of 16 columns from those of 32.
+fn twice(scales: [i8; 8]) -> [i8; 16] {
+    std::array::from_fn(|i| scales[i / 2])
+}
+
+/// The index of a signed magnitude in a table that has magnitudes first, negative ones `negative`
+/// further on.
+fn find(magnitudes: &[i8], negative: u8, q: i8) -> u8 {
+    let at = magnitudes.iter().position(|m| *m == q.abs()).expect("a magnitude of the table");
+    at as u8 + if q < 0 { negative } else { 0 }
+}
+
+/// The types whose blocks unpack themselves.
+fn explode_others(ty: BlockType, b: &[u8], e: &mut Exploded) {
+    let iq2 = |quants: [i8; 256]| quants.map(|q| find(&IQ2_MAGNITUDES, 4, q));
+    let fives = |quants: [i8; 256]| quants.map(|q| (q + 16) as u8);
+    match ty {
+        BlockType::IQ3_XXS => {
+            let block: &blocks::IQ3_XXS = bytemuck::from_bytes(b);
+            e.codes = block.quants().map(|q| find(&IQ3_XXS_MAGNITUDES, 8, q));
+            e.scales[..8].copy_from_slice(&block.scales());
+        }
+        BlockType::IQ2_XXS => {
+            let block: &blocks::IQ2_XXS = bytemuck::from_bytes(b);
+            (e.codes, e.scales) = (iq2(block.quants()), twice(block.scales()));
+        }
+        BlockType::IQ2_XS => {
+            let block: &blocks::IQ2_XS = bytemuck::from_bytes(b);
+            (e.codes, e.scales) = (iq2(block.quants()), block.scales());
+        }
+        BlockType::IQ2_S => {
+            let block: &blocks::IQ2_S = bytemuck::from_bytes(b);
+            (e.codes, e.scales) = (iq2(block.quants()), block.scales());
+        }
+        BlockType::IQ1_S => {
+            let block: &blocks::IQ1_S = bytemuck::from_bytes(b);
+            (e.codes, e.scales) = (fives(block.quants()), twice(block.scales()));
+        }
+        BlockType::IQ1_M => {
+            let block: &blocks::IQ1_M = bytemuck::from_bytes(b);
+            (e.codes, e.scales, e.d) = (fives(block.quants()), block.scales(), block.d().0);
+        }
+        BlockType::TQ1_0 => {
+            let block: &blocks::TQ1_0 = bytemuck::from_bytes(b);
+            (e.codes, e.d) = (block.quants().map(|q| (q + 1) as u8), block.d.0);
+            e.scales.fill(1);
+        }
+        BlockType::TQ2_0 => {
+            let block: &blocks::TQ2_0 = bytemuck::from_bytes(b);
+            (e.codes, e.d) = (block.quants().map(|q| (q + 1) as u8), block.d.0);
+            e.scales.fill(1);
+        }
+        BlockType::MXFP4 => {
+            let block: &blocks::MXFP4 = bytemuck::from_bytes(b);
+            e.codes[..32].copy_from_slice(&legacy::nibbles(&block.qs));
+            e.singles.fill(fp4::half_of_power(block.e));
+        }
+        BlockType::NVFP4 => {
+            let block: &blocks::NVFP4 = bytemuck::from_bytes(b);
+            e.codes[..64].copy_from_slice(&block.codes());
+            for (single, d) in e.singles.iter_mut().zip(block.d) {
+                *single = fp4::unsigned_e4m3(d) * 0.5;
+            }
+        }
+        BlockType::FP4 => {
+            let block: &blocks::FP4 = bytemuck::from_bytes(b);
+            e.codes[..128].copy_from_slice(&block.codes());
+            e.singles = block.d.map(|d| block.scale.get() * (fp8::e4m3(d) * 0.5));
+        }
+        BlockType::INT4 => {
+            let block: &blocks::INT4 = bytemuck::from_bytes(b);
+            e.codes[..128].copy_from_slice(&block.codes());
+            e.singles.fill(block.head.scale());
+            e.zero = block.head.zero() as i8;
+        }
+        BlockType::INT4_32 => {
+            let block: &blocks::INT4_32 = bytemuck::from_bytes(b);
+            e.codes[..32].copy_from_slice(&block.codes());
+            e.singles.fill(block.head.scale());
+            e.zero = block.head.zero() as i8;
+        }
+        BlockType::INT8 => {
+            let block: &blocks::INT8 = bytemuck::from_bytes(b);
+            e.codes[..128].copy_from_slice(&block.qs.map(|q| (q as u8) ^ 0x80));
+            e.singles.fill(block.scale.get());
+        }
+        BlockType::FP8 => {
+            let block: &blocks::FP8 = bytemuck::from_bytes(b);
+            e.codes[..128].copy_from_slice(&block.qs);
+            e.singles.fill(block.scale.get());
+        }
+        other => unreachable!("`{other}` has no blocks, or is taken apart elsewhere"),
+    }
 }

@@ -1,7 +1,7 @@
 //! A backend that holds nothing and counts what the CUDA backend would: loading a model on it is
 //! the plan of device memory, made by the very code that loads it.
 
-use super::{args, ops, pack, run};
+use super::{args, ops, run, weights};
 use crate::{
     Error,
     arena::Arena,
@@ -19,6 +19,8 @@ use std::sync::{Arc, Mutex};
 pub struct Bill {
     /// Bytes of weights as tiles, tables and vectors.
     pub weights: usize,
+    /// Bytes of weights that stay in the host's memory, as in the file.
+    pub host_weights: usize,
     /// Bytes of the buffers of passes.
     pub buffers: usize,
     attention: Vec<AttentionShape>,
@@ -53,8 +55,16 @@ impl Ledger {
     }
 
     fn add_matrix(&mut self, ty: BlockType, experts: usize, rows: usize, cols: usize) -> MatrixId {
-        let bytes = pack::packed_bytes(pack::TileFormat::of(ty), experts, rows, cols);
-        self.bill.lock().expect("nothing panics while counting").weights += bytes;
+        let (_, bytes) = weights::tiles(ty, [experts, rows, cols]);
+        self.count(|bill| bill.weights += bytes);
+        self.next_matrix()
+    }
+
+    fn count(&self, add: impl FnOnce(&mut Bill)) {
+        add(&mut self.bill.lock().expect("nothing panics while counting"));
+    }
+
+    fn next_matrix(&mut self) -> MatrixId {
         self.matrices += 1;
         MatrixId(self.matrices - 1)
     }
@@ -69,10 +79,14 @@ impl Backend for Ledger {
         Ok(self.add_matrix(m.ty, m.experts, m.rows, m.cols))
     }
 
+    fn host_matrix(&mut self, m: Matrix<'_>) -> Result<MatrixId, Error> {
+        self.count(|bill| bill.host_weights += m.bytes.len());
+        Ok(self.next_matrix())
+    }
+
     fn table(&mut self, m: Matrix<'_>) -> Result<MatrixId, Error> {
-        self.bill.lock().expect("nothing panics while counting").weights += m.bytes.len();
-        self.matrices += 1;
-        Ok(MatrixId(self.matrices - 1))
+        self.count(|bill| bill.weights += m.bytes.len());
+        Ok(self.next_matrix())
     }
 
     fn tied(&mut self, _table: MatrixId, m: Matrix<'_>) -> Result<MatrixId, Error> {
@@ -84,7 +98,7 @@ impl Backend for Ledger {
     }
 
     fn vector(&mut self, numbers: &[f32]) -> Result<VectorId, Error> {
-        self.bill.lock().expect("nothing panics while counting").weights += 4 * numbers.len();
+        self.count(|bill| bill.weights += 4 * numbers.len());
         self.vectors += 1;
         Ok(VectorId(self.vectors - 1))
     }
@@ -103,7 +117,7 @@ impl Backend for Ledger {
             count.set(count.get() + len);
             Ok(Memory::zeroed(0))
         };
-        let arena = Arena::new(plan, capacity, chosen, run::activation_bytes, allocate)?;
+        let arena = Arena::new(plan, capacity, chosen, run::rounded_bytes, allocate)?;
         bill.buffers += count.get();
         Ok(arena)
     }

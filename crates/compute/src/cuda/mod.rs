@@ -216,6 +216,10 @@ impl Backend for Cuda {
         self.weights.add_matrix(&self.driver, matrix)
     }
 
+    fn host_matrix(&mut self, _: Matrix<'_>) -> Result<MatrixId, Error> {
+        Err(Error::Placement("the CUDA backend reads weights from the device's memory alone"))
+    }
+
     fn table(&mut self, matrix: Matrix<'_>) -> Result<MatrixId, Error> {
         self.weights.add_table(&self.driver, matrix)
     }
@@ -225,11 +229,11 @@ impl Backend for Cuda {
     }
 
     fn random(&mut self, m: RandomMatrix) -> Result<Option<MatrixId>, Error> {
-        let format = pack::TileFormat::of(m.ty);
-        let bytes = pack::packed_bytes(format, m.experts, m.rows, m.cols);
+        let shape = [m.experts, m.rows, m.cols];
+        let (format, bytes) = weights::tiles(m.ty, shape);
         let memory = self.driver.allocate_as_is(bytes, "weights")?;
         ops::fill::tiles(&self.driver, &self.kernels, &memory, format, m.scale, m.seed)?;
-        Ok(Some(self.weights.add_tiles(memory, format, [m.experts, m.rows, m.cols])))
+        Ok(Some(self.weights.add_tiles(memory, format, shape)))
     }
 
     fn vector(&mut self, numbers: &[f32]) -> Result<VectorId, Error> {
@@ -238,7 +242,7 @@ impl Backend for Cuda {
 
     fn arena(&self, plan: Arc<Plan>, capacity: usize, chosen: usize) -> Result<Arena, Error> {
         let allocate = |len| Ok(self.driver.allocate(len, "buffers of a pass")?.into());
-        let mut arena = Arena::new(plan, capacity, chosen, run::activation_bytes, allocate)?;
+        let mut arena = Arena::new(plan, capacity, chosen, run::rounded_bytes, allocate)?;
         let small = PassBuffer::new(&self.driver, DECODE_ROWS, FIRST_PAGES)?;
         let large = match capacity > DECODE_ROWS {
             true => Some(PassBuffer::new(&self.driver, capacity, FIRST_PAGES)?),

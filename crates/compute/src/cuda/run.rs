@@ -77,10 +77,13 @@ impl Run<'_> {
         let rows = spec.rows(self.arena.capacity(), self.arena.chosen_capacity());
         let (cols, ld) = (spec.cols, padded(spec.cols));
         let rounded = DeviceMemory::of(&self.arena.rounded[buf.0 as usize]).address();
+        // Rows that experts are visited with are none of the pass.
+        let arranged = !self.is_prompt() && spec.rows(1, 1) == 1 && ops::matmul::arranges(self);
         args::Activation {
             x: rounded,
             sums: rounded + (rows * ld * 2) as u64,
             numbers: self.buffer(buf),
+            arranged: if arranged { rounded + (rows * activation_bytes(cols)) as u64 } else { 0 },
             cols: cols as i32,
             ld: ld as i32,
         }
@@ -132,6 +135,16 @@ pub(crate) fn padded(cols: usize) -> usize {
 }
 
 /// Bytes of a row of an activation: f16 numbers and, for every 32 of them, their sum in two halves.
-pub(crate) fn activation_bytes(cols: usize) -> usize {
+fn activation_bytes(cols: usize) -> usize {
     padded(cols) * 2 + padded(cols) / 32 * 4
+}
+
+/// Bytes of `Activation::arranged`.
+pub(crate) fn arranged_bytes(cols: usize) -> usize {
+    padded(cols) / 256 * (args::DECODE_ROWS / 8) * args::ARRANGED_BYTES
+}
+
+/// Bytes of an activation of so many rows.
+pub(crate) fn rounded_bytes(rows: usize, cols: usize) -> usize {
+    rows * activation_bytes(cols) + arranged_bytes(cols)
 }

@@ -46,6 +46,12 @@ impl Stored {
     }
 }
 
+/// The tiles that a matrix becomes, and their bytes. What counts a device's memory asks here too.
+pub(crate) fn tiles(ty: BlockType, [experts, rows, cols]: [usize; 3]) -> (TileFormat, usize) {
+    let format = TileFormat::of(ty);
+    (format, pack::packed_bytes(format, experts, rows, cols))
+}
+
 /// Everything a backend was given.
 #[derive(Default)]
 pub(crate) struct Weights {
@@ -82,9 +88,8 @@ impl Weights {
         driver: &Arc<Driver>,
         m: Matrix<'_>,
     ) -> Result<MatrixId, Error> {
-        let format = TileFormat::of(m.ty);
-        let memory = driver
-            .allocate_as_is(pack::packed_bytes(format, m.experts, m.rows, m.cols), "weights")?;
+        let (format, bytes) = tiles(m.ty, [m.experts, m.rows, m.cols]);
+        let memory = driver.allocate_as_is(bytes, "weights")?;
         let row = pack::row_tile_bytes(format, m.cols);
         let tiles = m.experts * m.rows.div_ceil(16);
         let step = (PIECE / row).max(1);

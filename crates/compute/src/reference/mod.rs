@@ -186,7 +186,7 @@ impl Backend for Reference {
     }
 
     fn arena(&self, plan: Arc<Plan>, capacity: usize, chosen: usize) -> Result<Arena, Error> {
-        Arena::new(plan, capacity, chosen, |_| 0, |len| Ok(Memory::zeroed(len)))
+        Arena::new(plan, capacity, chosen, |_, _| 0, |len| Ok(Memory::zeroed(len)))
     }
 
     fn run(&mut self, arena: &mut Arena, pass: &Pass<'_>) -> Result<(), Error> {

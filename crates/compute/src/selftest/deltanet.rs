@@ -3,8 +3,8 @@
 
 use super::{Both, Random, chain, plans, run_plan, tree_and_chain};
 use crate::{
-    ANCHOR_TOKENS, Backend, CommitPath, Error, Memory, Pass, RecurrentCommit, RecurrentLayout, Row,
-    SequenceView, VectorId,
+    ANCHOR_TOKENS, Arena, Backend, Buf, CommitPath, Error, Memory, Pass, RecurrentCommit,
+    RecurrentLayout, Row, SequenceView, VectorId,
 };
 
 /// A backend with a sequence on it.
@@ -12,10 +12,50 @@ struct Side<'a> {
     backend: &'a mut dyn Backend,
     layer: plans::DeltaNet,
     layout: RecurrentLayout,
+    text: Text,
+}
+
+/// What a sequence has.
+struct Text {
     committed: usize,
     anchor: Option<Memory>,
     older: Option<Memory>,
     tape: Memory,
+}
+
+impl Text {
+    fn new(backend: &dyn Backend, layout: &RecurrentLayout) -> Result<Self, Error> {
+        let tape = backend.memory(4 * layout.tape_len())?;
+        Ok(Self { committed: 0, anchor: None, older: None, tape })
+    }
+
+    fn view(&self) -> SequenceView<'_> {
+        SequenceView {
+            committed: self.committed,
+            anchor: self.anchor.as_ref(),
+            older_anchor: self.older.as_ref(),
+            tape: Some(&self.tape),
+            ..Default::default()
+        }
+    }
+}
+
+/// Runs a layer over a pass: the arena, and what it wrote.
+fn run_layer(
+    backend: &mut dyn Backend,
+    layer: plans::DeltaNet,
+    layout: RecurrentLayout,
+    numbers: &[Vec<f32>],
+    pass: &Pass<'_>,
+) -> Result<(Arena, Vec<Vec<f32>>), Error> {
+    let (plan, inputs, out) = plans::deltanet(layer, layout);
+    let inputs: Vec<_> = inputs.into_iter().zip(numbers.iter().cloned()).collect();
+    let kept = plan.recurrent_layer(layout.layers - 1).1;
+    let arena = run_plan(backend, plan, &inputs, pass)?;
+    let outputs = [out, kept.keys, kept.deltas, kept.gates];
+    let read = |buf: &Buf| Ok(arena.read(*buf)?.into_owned());
+    let outputs = outputs.iter().map(read).collect::<Result<_, Error>>()?;
+    Ok((arena, outputs))
 }
 
 impl<'a> Side<'a> {
@@ -24,8 +64,8 @@ impl<'a> Side<'a> {
         layer: plans::DeltaNet,
         layout: RecurrentLayout,
     ) -> Result<Self, Error> {
-        let tape = backend.memory(4 * layout.tape_len())?;
-        Ok(Self { backend, layer, layout, committed: 0, anchor: None, older: None, tape })
+        let text = Text::new(backend, &layout)?;
+        Ok(Self { backend, layer, layout, text })
     }
 
     /// Runs rows from the tip, whose inputs are given, and commits the first `keep`.
@@ -36,16 +76,7 @@ impl<'a> Side<'a> {
         prompt: bool,
         keep: usize,
     ) -> Result<Vec<Vec<f32>>, Error> {
-        let (plan, inputs, out) = plans::deltanet(self.layer, self.layout);
-        let inputs: Vec<_> = inputs.into_iter().zip(numbers.iter().cloned()).collect();
-        let kept = plan.recurrent_layer(self.layout.layers - 1).1;
-        let first = SequenceView {
-            committed: self.committed,
-            anchor: self.anchor.as_ref(),
-            older_anchor: self.older.as_ref(),
-            tape: Some(&self.tape),
-            ..Default::default()
-        };
+        let first = self.text.view();
         let sequences = if rows.iter().any(|r| r.sequence == 1) {
             vec![first, SequenceView::default()]
         } else {
@@ -55,48 +86,84 @@ impl<'a> Side<'a> {
         if prompt {
             pass = pass.as_prompt();
         }
-        let arena = run_plan(self.backend, plan, &inputs, &pass)?;
+        let (arena, outputs) = run_layer(self.backend, self.layer, self.layout, numbers, &pass)?;
         drop(pass);
-        let outputs = [out, kept.keys, kept.deltas, kept.gates];
-        let outputs = outputs
-            .iter()
-            .map(|b| Ok(arena.read(*b)?.into_owned()))
-            .collect::<Result<_, Error>>()?;
         if keep > 0 {
             self.commit(&arena, keep)?;
         }
         Ok(outputs)
     }
 
+    /// Texts of so many tokens each, whose next rows are run alone and then all of them together:
+    /// whether they have the same bits.
+    fn same_in_company(&mut self, committed: &[usize], rows: usize) -> Result<bool, Error> {
+        let (mut texts, mut all, mut alone) = (Vec::new(), Vec::new(), Vec::new());
+        for (i, &tokens) in committed.iter().enumerate() {
+            self.text = Text::new(self.backend, &self.layout)?;
+            let random = &mut Random(20 + i as u64);
+            if tokens > 0 {
+                let before = numbers(random, &self.layout, tokens);
+                self.pass(&chain(tokens), &before, true, tokens)?;
+            }
+            let next = numbers(random, &self.layout, rows);
+            append(&mut alone, self.pass(&chain(rows), &next, false, 0)?);
+            append(&mut all, next);
+            let fresh = Text::new(self.backend, &self.layout)?;
+            texts.push(std::mem::replace(&mut self.text, fresh));
+        }
+        let of_text = |i: usize| {
+            let place = move |r: Row| Row {
+                sequence: i as u32,
+                parent: r.parent.map(|p| p + (i * rows) as u32),
+                ..r
+            };
+            chain(rows).into_iter().map(place)
+        };
+        let rows: Vec<Row> = (0..texts.len()).flat_map(of_text).collect();
+        let pass = Pass::new(&rows, &[], texts.iter().map(Text::view).collect());
+        let (_, together) = run_layer(self.backend, self.layer, self.layout, &all, &pass)?;
+        Ok(alone.iter().zip(&together).all(|(a, b)| same_bits(a, b)))
+    }
+
     /// What the engine does at a commit.
-    fn commit(&mut self, arena: &crate::Arena, keep: usize) -> Result<(), Error> {
+    fn commit(&mut self, arena: &Arena, keep: usize) -> Result<(), Error> {
         let path: Vec<u32> = (0..keep as u32).collect();
         let newest = |tokens: usize| tokens / ANCHOR_TOKENS * ANCHOR_TOKENS;
-        let (before, after) = (newest(self.committed), newest(self.committed + keep));
-        let path = CommitPath { rows: &path, position: self.committed };
+        let (before, after) = (newest(self.text.committed), newest(self.text.committed + keep));
+        let path = CommitPath { rows: &path, position: self.text.committed };
         let len = 4 * self.layout.anchor_len();
         if after > before {
             let mut anchor = self.backend.memory(len)?;
             let mut older = self.backend.memory(len)?;
-            let base = self.anchor.take();
+            let base = self.text.anchor.take();
             let mut anchors = vec![(after, &mut anchor)];
             let older_at = after - ANCHOR_TOKENS;
             if older_at > before {
                 anchors.push((older_at, &mut older));
             }
-            let tape = &mut self.tape;
+            let tape = &mut self.text.tape;
             let commit = RecurrentCommit { path, base: base.as_ref(), anchors, tape };
             self.backend.commit_recurrent(arena, &mut [commit])?;
-            self.older = if older_at > before { Some(older) } else { base };
-            self.anchor = Some(anchor);
+            self.text.older = if older_at > before { Some(older) } else { base };
+            self.text.anchor = Some(anchor);
         } else {
-            let tape = &mut self.tape;
+            let tape = &mut self.text.tape;
             let commit = RecurrentCommit { path, base: None, anchors: Vec::new(), tape };
             self.backend.commit_recurrent(arena, &mut [commit])?;
         }
-        self.committed += keep;
+        self.text.committed += keep;
         Ok(())
     }
+}
+
+/// The rows of one more text behind those there are, buffer by buffer.
+fn append(all: &mut Vec<Vec<f32>>, more: Vec<Vec<f32>>) {
+    all.resize(more.len(), Vec::new());
+    all.iter_mut().zip(more).for_each(|(all, more)| all.extend(more));
+}
+
+fn same_bits(a: &[f32], b: &[f32]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.to_bits() == b.to_bits())
 }
 
 fn numbers(random: &mut Random, layout: &RecurrentLayout, rows: usize) -> Vec<Vec<f32>> {
@@ -197,15 +264,22 @@ fn check(both: &mut Both<'_>, layout: RecurrentLayout, committed: usize) -> Resu
             parts.iter_mut().zip(got).for_each(|(all, got)| all.extend(got));
             first += count;
         }
-        let same = |a: &Vec<f32>, b: &Vec<f32>| {
-            a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.to_bits() == b.to_bits())
-        };
-        let all = whole.iter().zip(&parts).all(|(a, b)| same(a, b));
+        let all = whole.iter().zip(&parts).all(|(a, b)| same_bits(a, b));
         found.push((
             format!("{name}, bits of a chain in parts"),
             if all { 0.0 } else { f32::INFINITY },
             0.0,
         ));
+        let around = [committed, 0, 45, 77, 16, 31, 47, 32, 5, 15, 48, 49, 63, 64, 79, 149];
+        for rows in [1, 3, 4, 8] {
+            let texts = around.len().min(device.backend.decode_rows() / rows);
+            let same = device.same_in_company(&around[..texts], rows)?;
+            found.push((
+                format!("{name}, bits of {rows} rows among those of other texts"),
+                if same { 0.0 } else { f32::INFINITY },
+                0.0,
+            ));
+        }
     }
     for (name, worst, tolerance) in found {
         both.check(&name, worst, tolerance);

@@ -8,20 +8,27 @@ use crate::{
 use formats::BlockType;
 
 pub(super) fn run(both: &mut Both<'_>) -> Result<(), Error> {
-    for (rows, experts, top_k, hidden, width, prompt) in [
-        (1, 16, 4, 256, 256, false),
-        (16, 64, 8, 512, 256, false),
-        (64, 16, 4, 256, 256, false),
-        (200, 32, 4, 512, 256, true),
+    let usual = [BlockType::Q4_K, BlockType::Q6_K, BlockType::Q5_K];
+    let folders = [BlockType::FP8, BlockType::FP4, BlockType::INT4];
+    let small = [BlockType::IQ3_XXS, BlockType::IQ2_S, BlockType::IQ4_XS];
+    for (rows, experts, top_k, hidden, width, prompt, types) in [
+        (1, 16, 4, 256, 256, false, usual),
+        (16, 64, 8, 512, 256, false, usual),
+        (64, 16, 4, 256, 256, false, usual),
+        (200, 32, 4, 512, 256, true, usual),
+        (3, 16, 4, 256, 256, false, folders),
+        (100, 16, 4, 256, 256, true, folders),
+        (5, 16, 4, 256, 256, false, small),
+        (90, 16, 4, 256, 256, true, small),
     ] {
         let name = format!("experts {rows} rows, {top_k} of {experts}");
         if !both.wants(&name) {
             continue;
         }
         let mut random = Random(11);
-        let gate = both.matrix(&mut random, BlockType::Q4_K, [experts, width, hidden])?;
-        let up = both.matrix(&mut random, BlockType::Q6_K, [experts, width, hidden])?;
-        let down = both.matrix(&mut random, BlockType::Q5_K, [experts, hidden, width])?;
+        let gate = both.matrix(&mut random, types[0], [experts, width, hidden])?;
+        let up = both.matrix(&mut random, types[1], [experts, width, hidden])?;
+        let down = both.matrix(&mut random, types[2], [experts, hidden, width])?;
         // Small enough for products of products to stay within f16.
         let small = |x: Vec<f32>| x.into_iter().map(|x| 0.01 * x).collect::<Vec<f32>>();
         let numbers = (

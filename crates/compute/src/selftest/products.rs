@@ -37,6 +37,9 @@ pub(super) fn run(both: &mut Both<'_>) -> Result<(), Error> {
     company(both, &[(q4, 12288), (q4, 1024), (q6, 1024)], 5120)?;
     company(both, &[(q6, 5120)], 17408)?;
     company(both, &[(q5, 4096), (q8, 4096)], 6144)?;
+    company(both, &[(BlockType::FP8, 4096), (BlockType::IQ3_S, 4096)], 5120)?;
+    let small = [BlockType::FP4, BlockType::INT4, BlockType::IQ4_XS, BlockType::IQ2_S];
+    company(both, &small.map(|ty| (ty, 2048)), 6144)?;
     company(both, &[(q6, 65536)], 5120)
 }
 

@@ -1,6 +1,6 @@
 //! Random numbers and weights of any type, the same ones every time.
 
-use formats::BlockType;
+use formats::{BlockType, blocks::integers};
 
 /// A small random number generator (splitmix64), so that a failure can be run again.
 pub struct Random(pub u64);
@@ -39,12 +39,59 @@ fn halves(ty: BlockType) -> &'static [usize] {
         | BlockType::Q5_0
         | BlockType::Q8_0
         | BlockType::IQ3_S
+        | BlockType::IQ3_XXS
+        | BlockType::IQ2_XXS
+        | BlockType::IQ2_XS
+        | BlockType::IQ2_S
+        | BlockType::IQ1_S
         | BlockType::IQ4_NL
         | BlockType::IQ4_XS => &[0],
         BlockType::Q4_1 | BlockType::Q5_1 | BlockType::Q4_K | BlockType::Q5_K => &[0, 2],
         BlockType::Q2_K => &[80, 82],
         BlockType::Q3_K => &[108],
         BlockType::Q6_K => &[208],
+        BlockType::TQ1_0 => &[52],
+        BlockType::TQ2_0 => &[64],
+        // Theirs are of other kinds: see `tame`.
+        BlockType::IQ1_M
+        | BlockType::MXFP4
+        | BlockType::NVFP4
+        | BlockType::FP8
+        | BlockType::FP4
+        | BlockType::INT4
+        | BlockType::INT4_32
+        | BlockType::INT8 => &[],
+    }
+}
+
+/// Gives a block whose scales are no f16 some of a sane size.
+fn tame(random: &mut Random, ty: BlockType, block: &mut [u8]) {
+    // What f16, bf16 and f32 can all hold.
+    let scale = half::f16::from_f32(0.01 * random.number()).to_f32();
+    let not_nan = |byte: &mut u8| *byte = if *byte & 0x7f == 0x7f { 0 } else { *byte };
+    match ty {
+        BlockType::IQ1_M => {
+            let [low, high] = half::f16::from_f32(scale).to_le_bytes();
+            for (i, four) in [low & 15, low >> 4, high & 15, high >> 4].into_iter().enumerate() {
+                block[49 + 2 * i] = block[49 + 2 * i] & 15 | four << 4;
+            }
+        }
+        BlockType::MXFP4 => block[0] = 112 + block[0] % 16,
+        BlockType::NVFP4 => block[..4].iter_mut().for_each(|d| *d = 8 + *d % 32),
+        BlockType::FP8 | BlockType::FP4 | BlockType::INT8 => {
+            block[..4].copy_from_slice(&(scale / 8.0).to_le_bytes());
+            let floats = match ty {
+                BlockType::FP8 => 4..132,
+                BlockType::FP4 => 4..12,
+                _ => 0..0,
+            };
+            block[floats].iter_mut().for_each(not_nan);
+        }
+        BlockType::INT4 | BlockType::INT4_32 => {
+            let head = integers::Scale::new(scale, random.below(17) as u8);
+            block[..4].copy_from_slice(&head.expect("eleven bits").0);
+        }
+        _ => {}
     }
 }
 
@@ -66,6 +113,7 @@ pub fn random_blocks(random: &mut Random, ty: BlockType, n: usize) -> Vec<u8> {
                     let d = half::f16::from_f32(0.01 * random.number());
                     block[*at..at + 2].copy_from_slice(&d.to_le_bytes());
                 }
+                tame(random, ty, block);
             }
             bytes
         }

@@ -53,6 +53,9 @@ pub trait Drafter: Send {
 
     /// Logits of position `i` of the last proposal, counted over its texts: `[vocab]`.
     fn logits(&self, i: usize) -> Result<Cow<'_, [f32]>, Error>;
+
+    /// A text that was written, for who looks into other texts; it may keep `most` bytes of them.
+    fn remember(&mut self, _written: &[u32], _most: usize) {}
 }
 
 /// Rows of the target that a drafter reads.
@@ -62,6 +65,8 @@ pub enum Reads {
     Taps,
     /// The hidden state that the LM head reads.
     Hidden,
+    /// None: its tokens are enough.
+    Tokens,
 }
 
 /// How much is asked of a drafter.
@@ -85,6 +90,8 @@ pub struct Ask<'a> {
     /// Positions that could be of use. Who goes token by token stops there; who fills in a block
     /// does so whatever the room, because what it sees of a block changes what it says.
     pub(crate) room: usize,
+    /// A path less likely than this is of no use; for who has no more to say than one.
+    pub(crate) least: f64,
     /// Whether another position is worth a pass of its own.
     pub(crate) goes_on: Box<dyn Fn(&Lattice) -> bool + 'a>,
 }

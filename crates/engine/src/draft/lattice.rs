@@ -62,8 +62,8 @@ impl Lattice {
         position.after.first()?.first().map(|(candidate, _)| position.tokens[*candidate])
     }
 
-    /// The `rank`th likeliest candidate at `depth` (from 1) after candidate `before` of the position
-    /// before: which it is, its token and its log-probability.
+    /// The `rank`th likeliest candidate at `depth` (from 1) after candidate `before` of the
+    /// position before: which it is, its token and its log-probability.
     fn candidate(&self, depth: usize, before: usize, rank: usize) -> Option<(usize, u32, f32)> {
         let position = self.positions.get(depth - 1)?;
         let after = position.after.get(before).or(position.after.first())?;

@@ -3,7 +3,9 @@
 
 pub mod dflash;
 mod drafter;
+mod join;
 mod lattice;
+pub(crate) mod lookup;
 pub mod mtp;
 pub mod probe;
 

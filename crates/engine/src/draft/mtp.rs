@@ -5,7 +5,7 @@
 //! computed again in each pass and never committed.
 
 use super::{Ask, Drafted, Drafter, Lattice, Reads, Shape};
-use crate::model::{Loader, Model, Recorder, WeightSource, append, chain, check_pass, record_head};
+use crate::model::{Model, Recorder, WeightSource, append, chain, check_pass, record_head};
 use crate::propose::Spec;
 use crate::state::{DraftState, KeptRows, commit_pages, keep_rows};
 use crate::{Error, Row};
@@ -36,7 +36,7 @@ pub struct Mtp {
 type Hidden<'a> = (&'a KeptRows, usize, usize);
 
 impl Mtp {
-    /// Takes the block's weights in and records its plan; it shares what it lacks with the target.
+    /// Records the block's plan and takes its weights in; it shares what it lacks with the target.
     pub fn load(
         backend: &mut dyn Backend,
         source: &dyn WeightSource,
@@ -49,38 +49,39 @@ impl Mtp {
         let (width, attention) = (config.hidden, &config.attention);
         let (heads, head_dim) = (attention.kv_heads, attention.head_dim);
         let layout = KvLayout { kind: options.kv, layers: 1, heads, head_dim };
-        let loader = Loader { backend: &mut *backend, source };
-        let mut record = Recorder::new("mtp", config, loader, layout);
+        let mut record = Recorder::new("mtp", config, target.weights().clone(), layout);
         let eps = config.norm_eps;
         let input = record.plan.numbers("target hidden", width);
         let embedded = record.plan.numbers("embedded", width);
         let joined = record.plan.activation("joined", 2 * width);
         let table = match mtp.own_embedding {
-            true => record.loader.table(&named("embed_tokens"), config.vocab, width)?,
+            true => record.weights.table(&named("embed_tokens"), config.vocab, width),
             false => shared.embedding,
         };
         record.plan.record(Op::Embed { table, out: embedded });
         for (x, norm, offset) in [(embedded, "enorm", 0), (input, "hnorm", width)] {
-            let weight = record.loader.vector(&named(norm), width)?;
+            let weight = record.weights.vector(&named(norm), width);
             let (add, tap, out) = (None, None, joined);
             record.plan.record(Op::Norm { x, add, weight, eps, out, offset, tap });
         }
-        let project = record.loader.matrix(&named("eh_proj"), width, 2 * width)?;
+        let project = record.weights.matrix(&named("eh_proj"), width, 2 * width);
         record.plan.matmul(joined, project, record.x);
-        record.block(&block, Mixer::Attention, 0)?;
+        record.block(&block, Mixer::Attention, 0);
         let hidden = record.plan.activation("hidden", width);
         let norm = match mtp.own_norm {
-            true => record.loader.vector(&named("shared_head_norm"), width)?,
+            true => record.weights.vector(&named("shared_head_norm"), width),
             false => shared.output_norm,
         };
         record.norm(norm, hidden, 0);
         let head = match mtp.own_head {
-            true => record.loader.matrix(&named("shared_head_head"), config.vocab, width)?,
+            true => record.weights.matrix(&named("shared_head_head"), config.vocab, width),
             false => shared.head,
         };
         let logits = record_head(&mut record, hidden, head, config.vocab);
         let (max_rows, decode_rows) = (options.max_rows, options.max_chosen);
-        let arena = record.loader.backend.arena(record.plan.into(), max_rows, decode_rows)?;
+        let (plan, mut weights) = (record.plan, record.weights);
+        weights.place(options.placement, source, backend)?;
+        let arena = backend.arena(plan.linked(weights.links()).into(), max_rows, decode_rows)?;
         let vocab = config.vocab;
         Ok(Self { layout, width, vocab, arena, input, hidden, logits, max_rows, decode_rows })
     }
@@ -226,7 +227,9 @@ impl Drafter for Mtp {
         let depth = match spec {
             Spec::Mtp { depth } => depth,
             Spec::Auto { budget, .. } => budget,
-            Spec::Off | Spec::Chain { .. } | Spec::Tree { .. } => return None,
+            Spec::Off | Spec::Chain { .. } | Spec::Tree { .. } | Spec::Lookup { .. } => {
+                return None;
+            }
         };
         let depth = depth.min(MAX_DEPTH);
         Some(Shape { depth, ranks: 1, budget: depth })

@@ -27,7 +27,7 @@ pub struct Reading {
     features: Vec<f32>,
 }
 
-/// What a drafter keeps of a reading at each of some anchors. It follows from taps, windows and
+/// What a drafter keeps of a reading at each of some tips. It follows from taps, windows and
 /// angles alone.
 pub struct Contexts(Vec<(usize, DraftState)>);
 
@@ -105,12 +105,12 @@ impl Probe {
         Ok(Reading { tokens, answers, features })
     }
 
-    /// Takes a reading in, up to each of `anchors` (tokens of it, in ascending order).
+    /// Takes a reading in, up to each of `tips` (places of tokens in it, in ascending order).
     pub fn contexts(
         &mut self,
         drafter: &mut Dflash,
         reading: &Reading,
-        anchors: &[usize],
+        tips: &[usize],
     ) -> Result<Contexts, Error> {
         let listened = &self.model.options().taps;
         let column =
@@ -120,23 +120,23 @@ impl Probe {
             (self.model.config().hidden, self.model.config().hidden * listened.len());
         let mut context = drafter.state();
         let mut read = 0;
-        let mut contexts = Vec::with_capacity(anchors.len());
-        for &anchor in anchors {
-            assert!(read <= anchor, "anchors ascend");
-            let rows = reading.features[read * width..anchor * width].chunks_exact(width);
+        let mut contexts = Vec::with_capacity(tips.len());
+        for &tip in tips {
+            assert!(read <= tip, "tips ascend");
+            let rows = reading.features[read * width..tip * width].chunks_exact(width);
             let tapped: Vec<f32> = rows
                 .flat_map(|row| columns.iter().flat_map(|c| &row[c * hidden..][..hidden]))
                 .copied()
                 .collect();
             context.pending.push_numbers(&*self.backend, &tapped)?;
-            read = anchor;
+            read = tip;
             drafter.absorb(&mut *self.backend, &mut [&mut context])?;
-            contexts.push((anchor, context.clone()));
+            contexts.push((tip, context.clone()));
         }
         Ok(Contexts(contexts))
     }
 
-    /// For each anchor, what the drafter thinks of the tokens after it, as many as a block has
+    /// For each tip, what the drafter thinks of the tokens after it, as many as a block has
     /// masks and the answer goes on. Nothing where its logits are not numbers.
     pub fn guesses(
         &mut self,
@@ -146,8 +146,8 @@ impl Probe {
     ) -> Result<Option<Vec<Vec<Guess>>>, Error> {
         let block = drafter.config().block;
         let mut found = Vec::with_capacity(contexts.0.len());
-        for (anchor, context) in &contexts.0 {
-            let (tip, ranks) = (reading.tokens[*anchor], drafter.vocab());
+        for (place, context) in &contexts.0 {
+            let (tip, ranks) = (reading.tokens[*place], drafter.vocab());
             // Of a selector all that it says is asked for; of others their logits are.
             let ranks = if drafter.selects() { ranks } else { 1 };
             let lattices = drafter.fill_in(&mut *self.backend, &[(context, tip)], block, ranks)?;
@@ -155,9 +155,9 @@ impl Probe {
             let end = reading
                 .answers
                 .iter()
-                .find(|a| a.contains(anchor))
+                .find(|a| a.contains(place))
                 .map_or(reading.tokens.len(), |a| a.end);
-            let right = reading.tokens[anchor + 1..end].iter().take(drafter.positions(block));
+            let right = reading.tokens[place + 1..end].iter().take(drafter.positions(block));
             let mut guesses = Vec::with_capacity(block);
             // Which candidate of the position before was right; nothing where none was.
             let mut before = Some(0);

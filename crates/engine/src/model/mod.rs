@@ -2,9 +2,10 @@
 //! `commit`.
 
 mod commit;
+mod placement;
 mod record;
 mod requantise;
-mod weights;
+mod source;
 
 use crate::{Error, Sequence};
 use checkpoint::{
@@ -17,11 +18,13 @@ use compute::{
     Arena, Backend, Buf, Cpu, Draw, Drawn, Extent, Kind, KvLayout, KvType, MatrixId, Op,
     PAGE_TOKENS, Pass, Product, RecurrentLayout, Role, Row, Rows, VectorId,
 };
+pub(crate) use placement::Weights;
+pub use placement::{Form, NamedWeight, Place, Placement, on_device};
 pub(crate) use record::Recorder;
 pub use requantise::Requantised;
+pub use source::{Random, Tensor, WeightSource};
+pub(crate) use source::{each_row, numbers};
 use std::{borrow::Cow, collections::HashSet, time::Duration};
-pub(crate) use weights::Loader;
-pub use weights::{Random, Tensor, WeightSource};
 
 /// How a model is set up.
 #[derive(Clone, Debug)]
@@ -34,13 +37,16 @@ pub struct Options {
     pub max_chosen: usize,
     /// Layers whose residual stream is kept, in this order.
     pub taps: Vec<usize>,
+    /// Where weights lie.
+    pub placement: Placement,
 }
 
 impl Options {
-    /// What suits a backend: passes as large as it takes them, no layers tapped.
+    /// What suits a backend: passes as large as it takes them, no layers tapped, all weights on
+    /// its device.
     pub fn new(backend: &dyn Backend) -> Self {
         let (max_rows, max_chosen) = (backend.prompt_rows(), backend.decode_rows());
-        Self { kv: KvType::F16, max_rows, max_chosen, taps: Vec::new() }
+        Self { kv: KvType::F16, max_rows, max_chosen, taps: Vec::new(), placement: on_device }
     }
 }
 
@@ -51,6 +57,7 @@ pub struct Model {
     kv: KvLayout,
     recurrent: RecurrentLayout,
     arena: Arena,
+    weights: Weights,
     shared: Shared,
     /// [rows, hidden]: after the output norm.
     hidden: Buf,
@@ -62,7 +69,7 @@ pub struct Model {
 }
 
 impl Model {
-    /// Takes the weights in and records the plans.
+    /// Records the plan and takes the weights in that it names.
     pub fn load(
         backend: &mut dyn Backend,
         config: &TargetConfig,
@@ -84,10 +91,9 @@ impl Model {
             dim: gdn.head_dim,
             kernel: gdn.conv_kernel,
         };
-        let loader = Loader { backend: &mut *backend, source };
-        let mut record = Recorder::new("target", config, loader, kv);
+        let mut record = Recorder::new("target", config, Weights::default(), kv);
         record.plan.recurrent(recurrent);
-        let embedding = record.loader.table("token_embd.weight", config.vocab, config.hidden)?;
+        let embedding = record.weights.table("token_embd.weight", config.vocab, config.hidden);
         record.plan.record(Op::Embed { table: embedding, out: record.x });
         let taps = record.plan.numbers("taps", options.taps.len() * config.hidden);
         let (mut attention_layers, mut gdn_layers) = (0, 0);
@@ -96,28 +102,42 @@ impl Model {
                 Mixer::Attention => &mut attention_layers,
                 Mixer::Gdn => &mut gdn_layers,
             };
-            record.block(&format!("blk.{index}"), *mixer, *count)?;
+            record.block(&format!("blk.{index}"), *mixer, *count);
             *count += 1;
             if let Some(column) = options.taps.iter().position(|t| *t == index) {
                 record.tap(taps, column * config.hidden);
             }
         }
         let hidden = record.plan.activation("hidden", config.hidden);
-        let output_norm = record.loader.vector("output_norm.weight", config.hidden)?;
+        let output_norm = record.weights.vector("output_norm.weight", config.hidden);
         record.norm(output_norm, hidden, 0);
         let head = match config.tied_head {
             true => {
-                record.loader.tied(embedding, "token_embd.weight", config.vocab, config.hidden)?
+                record.weights.tied(embedding, "token_embd.weight", config.vocab, config.hidden)
             }
-            false => record.loader.matrix("output.weight", config.vocab, config.hidden)?,
+            false => record.weights.matrix("output.weight", config.vocab, config.hidden),
         };
         let logits = record_head(&mut record, hidden, head, config.vocab);
-        let plan = record.plan;
+        let (plan, mut weights) = (record.plan, record.weights);
+        weights.place(options.placement, source, backend)?;
+        let plan = plan.linked(weights.links());
         let shared = Shared { embedding, head, output_norm };
         let arena = backend.arena(plan.into(), options.max_rows, options.max_chosen)?;
         let last = LastPass::default();
         let config = config.clone();
-        Ok(Self { config, options, kv, recurrent, arena, shared, hidden, logits, taps, last })
+        Ok(Self {
+            config,
+            options,
+            kv,
+            recurrent,
+            arena,
+            weights,
+            shared,
+            hidden,
+            logits,
+            taps,
+            last,
+        })
     }
 
     /// The shape of what a sequence keeps for layers without keys and values.
@@ -138,6 +158,11 @@ impl Model {
     /// The weights that drafters share with it.
     pub(crate) fn shared(&self) -> &Shared {
         &self.shared
+    }
+
+    /// All that it named, for drafters to go on with.
+    pub(crate) fn weights(&self) -> &Weights {
+        &self.weights
     }
 
     /// Bytes of the state of a sequence of so many tokens: keys and values, three anchors while one
@@ -286,7 +311,7 @@ pub(crate) fn chain(tokens: &[u32], sequence: u32) -> impl Iterator<Item = Row> 
     })
 }
 
-/// Weights that drafters may share with the target.
+/// Weights that drafters may share with the target, as plans name them.
 pub(crate) struct Shared {
     pub(crate) embedding: MatrixId,
     pub(crate) head: MatrixId,

@@ -1,7 +1,6 @@
 //! The blocks of a target as ops on buffers, in their order.
 
-use super::weights::Loader;
-use crate::Error;
+use super::placement::Weights;
 use checkpoint::{
     TargetConfig,
     target::{Ffn, Mixer},
@@ -15,7 +14,7 @@ use compute::{
 pub(crate) struct Recorder<'a> {
     pub(crate) config: &'a TargetConfig,
     pub(crate) plan: Plan,
-    pub(crate) loader: Loader<'a>,
+    pub(crate) weights: Weights,
     /// [rows, hidden]: the residual stream.
     pub(crate) x: Buf,
     /// [rows, hidden]: what the last mixer or feed-forward part adds to it, once `pending`.
@@ -34,7 +33,7 @@ impl<'a> Recorder<'a> {
     pub(crate) fn new(
         name: &str,
         config: &'a TargetConfig,
-        loader: Loader<'a>,
+        weights: Weights,
         layout: compute::KvLayout,
     ) -> Self {
         let mut plan = Plan::new(name);
@@ -46,7 +45,7 @@ impl<'a> Recorder<'a> {
         let inverse_frequencies = rope.inverse_frequencies(config.attention.rotary_dims);
         let rotary = Rotary { inverse_frequencies, magnitude: rope.attention_factor() };
         plan.record(Op::Angles { rotary, out: angles });
-        Self { config, plan, loader, x, y, pending: false, tap: None, normed, angles, cache }
+        Self { config, plan, weights, x, y, pending: false, tap: None, normed, angles, cache }
     }
 
     /// `out[offset..] = rms(x)`, after what is pending was added to `x`.
@@ -64,29 +63,28 @@ impl<'a> Recorder<'a> {
     }
 
     /// One block: norm, mixer, norm, feed-forward part. `layer` counts layers of the same mixer.
-    pub(crate) fn block(&mut self, name: &str, mixer: Mixer, layer: usize) -> Result<(), Error> {
+    pub(crate) fn block(&mut self, name: &str, mixer: Mixer, layer: usize) {
         let hidden = self.config.hidden;
-        let weight = self.loader.vector(&format!("{name}.attn_norm.weight"), hidden)?;
+        let weight = self.weights.vector(&format!("{name}.attn_norm.weight"), hidden);
         self.norm(weight, self.normed, 0);
         match mixer {
-            Mixer::Attention => self.attention(name, layer)?,
-            Mixer::Gdn => self.deltanet(name, layer)?,
+            Mixer::Attention => self.attention(name, layer),
+            Mixer::Gdn => self.deltanet(name, layer),
         }
         self.pending = true;
-        let norm = self.loader.vector(&format!("{name}.post_attention_norm.weight"), hidden)?;
+        let norm = self.weights.vector(&format!("{name}.post_attention_norm.weight"), hidden);
         match self.config.ffn {
-            Ffn::Dense { width } => self.feed_forward(name, norm, width)?,
-            Ffn::Moe { .. } => self.experts(name, norm)?,
+            Ffn::Dense { width } => self.feed_forward(name, norm, width),
+            Ffn::Moe { .. } => self.experts(name, norm),
         }
         self.pending = true;
-        Ok(())
     }
 
     fn product(x: Buf, weight: compute::MatrixId, out: Buf) -> Product {
         Product { x, weight, out, rows: Rows::All }
     }
 
-    fn attention(&mut self, name: &str, layer: usize) -> Result<(), Error> {
+    fn attention(&mut self, name: &str, layer: usize) {
         let a = &self.config.attention;
         let (hidden, eps) = (self.config.hidden, self.config.norm_eps);
         let shape = AttentionShape {
@@ -99,18 +97,18 @@ impl<'a> Recorder<'a> {
         let q = self.shared("q", Kind::Numbers, 2 * queries);
         let (k, v) = (self.shared("k", Kind::Numbers, keys), self.shared("v", Kind::Numbers, keys));
         let mixed = self.shared("attended", Kind::Activation, queries);
-        let matrix = |l: &mut Loader<'_>, part: &str, rows, cols| {
-            l.matrix(&format!("{name}.{part}.weight"), rows, cols)
+        let matrix = |w: &mut Weights, part: &str, rows, cols| {
+            w.matrix(&format!("{name}.{part}.weight"), rows, cols)
         };
-        let (x, load) = (self.normed, &mut self.loader);
+        let (x, list) = (self.normed, &mut self.weights);
         let products = vec![
-            Self::product(x, matrix(load, "attn_q", 2 * queries, hidden)?, q),
-            Self::product(x, matrix(load, "attn_k", keys, hidden)?, k),
-            Self::product(x, matrix(load, "attn_v", keys, hidden)?, v),
+            Self::product(x, matrix(list, "attn_q", 2 * queries, hidden), q),
+            Self::product(x, matrix(list, "attn_k", keys, hidden), k),
+            Self::product(x, matrix(list, "attn_v", keys, hidden), v),
         ];
-        let q_norm = load.vector(&format!("{name}.attn_q_norm.weight"), a.head_dim)?;
-        let k_norm = load.vector(&format!("{name}.attn_k_norm.weight"), a.head_dim)?;
-        let output = matrix(load, "attn_output", hidden, queries)?;
+        let q_norm = list.vector(&format!("{name}.attn_q_norm.weight"), a.head_dim);
+        let k_norm = list.vector(&format!("{name}.attn_k_norm.weight"), a.head_dim);
+        let output = matrix(list, "attn_output", hidden, queries);
         let (angles, cache) = (self.angles, self.cache);
         let scale = 1.0 / (a.head_dim as f32).sqrt();
         self.plan.record(Op::Matmul { products });
@@ -129,10 +127,9 @@ impl<'a> Recorder<'a> {
             out: mixed,
         });
         self.plan.matmul(mixed, output, self.y);
-        Ok(())
     }
 
-    fn deltanet(&mut self, name: &str, layer: usize) -> Result<(), Error> {
+    fn deltanet(&mut self, name: &str, layer: usize) {
         let g = &self.config.gdn;
         let (hidden, eps) = (self.config.hidden, self.config.norm_eps);
         let (heads, values, channels) = (g.value_heads, g.value_width(), g.conv_channels());
@@ -145,27 +142,22 @@ impl<'a> Recorder<'a> {
         let (alpha, beta) =
             (self.shared("alpha", Kind::Numbers, heads), self.shared("beta", Kind::Numbers, heads));
         let mixed = self.shared("gdn mixed", Kind::Activation, values);
-        let matrix = |l: &mut Loader<'_>, part: &str, rows, cols| {
-            l.matrix(&format!("{name}.{part}.weight"), rows, cols)
+        let matrix = |w: &mut Weights, part: &str, rows, cols| {
+            w.matrix(&format!("{name}.{part}.weight"), rows, cols)
         };
-        let (x, load) = (self.normed, &mut self.loader);
+        let (x, list) = (self.normed, &mut self.weights);
         let products = vec![
-            Self::product(x, matrix(load, "attn_qkv", channels, hidden)?, inputs),
-            Self::product(x, matrix(load, "attn_gate", values, hidden)?, z),
-            Self::product(x, matrix(load, "ssm_alpha", heads, hidden)?, alpha),
-            Self::product(x, matrix(load, "ssm_beta", heads, hidden)?, beta),
+            Self::product(x, matrix(list, "attn_qkv", channels, hidden), inputs),
+            Self::product(x, matrix(list, "attn_gate", values, hidden), z),
+            Self::product(x, matrix(list, "ssm_alpha", heads, hidden), alpha),
+            Self::product(x, matrix(list, "ssm_beta", heads, hidden), beta),
         ];
         // [channels, taps] in the file, [taps, channels] for the op.
-        let stored =
-            load.numbers(&format!("{name}.ssm_conv1d.weight"), &[channels, g.conv_kernel])?;
-        let turned: Vec<f32> = (0..g.conv_kernel)
-            .flat_map(|t| stored.iter().skip(t).step_by(g.conv_kernel).copied())
-            .collect();
-        let weight = load.backend.vector(&turned)?;
-        let dt_bias = load.vector(&format!("{name}.ssm_dt.bias"), heads)?;
-        let decay = load.vector(&format!("{name}.ssm_a"), heads)?;
-        let norm = load.vector(&format!("{name}.ssm_norm.weight"), g.head_dim)?;
-        let output = matrix(load, "ssm_out", hidden, values)?;
+        let weight = list.columns(&format!("{name}.ssm_conv1d.weight"), channels, g.conv_kernel);
+        let dt_bias = list.vector(&format!("{name}.ssm_dt.bias"), heads);
+        let decay = list.vector(&format!("{name}.ssm_a"), heads);
+        let norm = list.vector(&format!("{name}.ssm_norm.weight"), g.head_dim);
+        let output = matrix(list, "ssm_out", hidden, values);
         self.plan.record(Op::Matmul { products });
         self.plan.record(Op::Convolve { layer, weight, q, v });
         self.plan.record(Op::DeltaNet {
@@ -182,36 +174,34 @@ impl<'a> Recorder<'a> {
             out: mixed,
         });
         self.plan.matmul(mixed, output, self.y);
-        Ok(())
     }
 
-    fn feed_forward(&mut self, name: &str, norm: VectorId, width: usize) -> Result<(), Error> {
+    fn feed_forward(&mut self, name: &str, norm: VectorId, width: usize) {
         self.norm(norm, self.normed, 0);
         let hidden = self.config.hidden;
         let (gate, up) =
             (self.shared("gate", Kind::Numbers, width), self.shared("up", Kind::Numbers, width));
         let act = self.shared("act", Kind::Activation, width);
-        let load = &mut self.loader;
+        let list = &mut self.weights;
         let products = vec![
             Self::product(
                 self.normed,
-                load.matrix(&format!("{name}.ffn_gate.weight"), width, hidden)?,
+                list.matrix(&format!("{name}.ffn_gate.weight"), width, hidden),
                 gate,
             ),
             Self::product(
                 self.normed,
-                load.matrix(&format!("{name}.ffn_up.weight"), width, hidden)?,
+                list.matrix(&format!("{name}.ffn_up.weight"), width, hidden),
                 up,
             ),
         ];
-        let down = load.matrix(&format!("{name}.ffn_down.weight"), hidden, width)?;
+        let down = list.matrix(&format!("{name}.ffn_down.weight"), hidden, width);
         self.plan.record(Op::Matmul { products });
         self.plan.record(Op::SwiGlu { parts: vec![(gate, up, act)] });
         self.plan.matmul(act, down, self.y);
-        Ok(())
     }
 
-    fn experts(&mut self, name: &str, norm: VectorId) -> Result<(), Error> {
+    fn experts(&mut self, name: &str, norm: VectorId) {
         let Ffn::Moe { experts, used, width, shared_width, weights_scale } = self.config.ffn else {
             unreachable!("a dense layer has no experts")
         };
@@ -224,19 +214,19 @@ impl<'a> Recorder<'a> {
         let routing = known.unwrap_or_else(|| self.plan.routing(experts, used));
         let logits = self.shared("router", Kind::Numbers, experts);
         let shared_logits = self.shared("shared weight", Kind::Numbers, 1);
-        let load = &mut self.loader;
+        let list = &mut self.weights;
         let named = |part: &str| format!("{name}.ffn_{part}.weight");
-        let router = load.matrix(&named("gate_inp"), experts, hidden)?;
-        let shared_router = load.row(&named("gate_inp_shexp"), hidden)?;
+        let router = list.matrix(&named("gate_inp"), experts, hidden);
+        let shared_router = list.row(&named("gate_inp_shexp"), hidden);
         let weights = [
-            load.experts(&named("gate_exps"), experts, width, hidden)?,
-            load.experts(&named("up_exps"), experts, width, hidden)?,
-            load.experts(&named("down_exps"), experts, hidden, width)?,
+            list.experts(&named("gate_exps"), [experts, width, hidden]),
+            list.experts(&named("up_exps"), [experts, width, hidden]),
+            list.experts(&named("down_exps"), [experts, hidden, width]),
         ];
         let shared_weights = [
-            load.matrix(&named("gate_shexp"), shared_width, hidden)?,
-            load.matrix(&named("up_shexp"), shared_width, hidden)?,
-            load.matrix(&named("down_shexp"), hidden, shared_width)?,
+            list.matrix(&named("gate_shexp"), shared_width, hidden),
+            list.matrix(&named("up_shexp"), shared_width, hidden),
+            list.matrix(&named("down_shexp"), hidden, shared_width),
         ];
         let visits = Extent::Rows(used);
         let op = Experts {
@@ -256,7 +246,6 @@ impl<'a> Recorder<'a> {
             out: self.y,
         };
         self.plan.record(Op::Experts(op));
-        Ok(())
     }
 
     /// A feed-forward part with the buffers that every block uses for it.

@@ -3,6 +3,7 @@
 
 use super::{KeptRows, KvPages, MapBlock};
 use crate::Error;
+use crate::draft::lookup::Written;
 use compute::{Backend, KvLayout, SequenceView};
 
 /// The state of one drafter in one sequence. Full layers keep every row, sliding layers as many as
@@ -17,13 +18,16 @@ pub struct DraftState {
     pub(crate) pending: KeptRows,
     /// The token after each pending row; the newest one's may not be known yet.
     pub(crate) next_tokens: Vec<u32>,
+    /// All committed tokens, where they are what it reads.
+    pub(crate) written: Written,
 }
 
 impl DraftState {
     pub(crate) fn new(layouts: &[(KvLayout, Option<usize>)], width: usize) -> Self {
         let cache = |(layout, window): &(KvLayout, Option<usize>)| (KvPages::new(*layout), *window);
         let caches = layouts.iter().map(cache).collect();
-        Self { committed: 0, caches, pending: KeptRows::new(width), next_tokens: Vec::new() }
+        let (pending, written) = (KeptRows::new(width), Written::default());
+        Self { committed: 0, caches, pending, next_tokens: Vec::new(), written }
     }
 
     /// What a pass reads.
@@ -76,6 +80,7 @@ impl DraftState {
             caches,
             pending,
             next_tokens: self.next_tokens.clone(),
+            written: self.written.clone(),
         })
     }
 }

@@ -44,7 +44,7 @@ impl KeptRows {
     }
 
     /// Where rows go that are added to the end.
-    fn to_keep<'a>(
+    fn for_rows<'a>(
         &'a mut self,
         backend: &dyn Backend,
         rows: &'a [u32],
@@ -100,6 +100,9 @@ impl KeptRows {
     /// Memory of its own with room for `more` rows after those there are.
     pub(crate) fn reserve(&mut self, backend: &dyn Backend, more: usize) -> Result<(), Error> {
         let row = 4 * self.width;
+        if row == 0 {
+            return Ok(());
+        }
         if let Some(memory) = &mut self.memory
             && (self.first + self.len + more) * row <= memory.len()
             && Arc::get_mut(memory).is_some()
@@ -133,7 +136,7 @@ pub(crate) fn keep_rows(
     buf: Buf,
     mut texts: Vec<(&mut KeptRows, &[u32])>,
 ) -> Vec<Result<(), Error>> {
-    let prepared = texts.iter_mut().map(|(kept, rows)| kept.to_keep(backend, rows)).collect();
+    let prepared = texts.iter_mut().map(|(kept, rows)| kept.for_rows(backend, rows)).collect();
     let done = together(prepared, |kept| backend.keep_rows(arena, buf, kept));
     for ((kept, rows), done) in texts.into_iter().zip(&done) {
         if done.is_ok() {

@@ -27,6 +27,26 @@ impl Half {
     }
 }
 
+/// A little-endian `f32` without alignment: the scales of the formats that come from Hugging Face
+/// folders.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
+#[repr(transparent)]
+pub struct Single(pub [u8; 4]);
+
+impl Single {
+    /// That number.
+    #[inline]
+    pub fn new(value: f32) -> Self {
+        Self(value.to_le_bytes())
+    }
+
+    /// The value.
+    #[inline]
+    pub fn get(self) -> f32 {
+        f32::from_le_bytes(self.0)
+    }
+}
+
 /// Elements converted at a time through a buffer, as mapped halves need not be aligned.
 pub(crate) const CHUNK: usize = 512;
 

@@ -1,93 +1,151 @@
 //! The element types weights are stored in, and how each is decoded to `f32`.
 //!
-//! A quantised type is a run of blocks, each a plain `repr(C)` struct of alignment one (`legacy`,
-//! `k`, `iq3`, `iq4`), so that any mapped byte range can be read as a slice of blocks. A struct
-//! unpacks itself with `quants` (the integers in element order) and, where they are packed,
+//! A quantised type is a run of blocks, each a plain `repr(C)` struct of alignment one in a file of
+//! its family, so that any mapped byte range can be read as a slice of blocks. A struct unpacks
+//! itself with `quants` or `codes` (the integers in element order) and, where they are packed,
 //! `scales` or `k::unpack_scales`.
 
+pub mod codebooks;
 pub mod float;
+pub mod fp4;
+pub mod fp8;
+pub mod integers;
+pub mod iq1;
+pub mod iq2;
 pub mod iq3;
 pub mod iq4;
 pub mod k;
 pub mod legacy;
+pub mod ternary;
 
-pub use float::Half;
-pub use iq3::IQ3_S;
+pub use float::{Half, Single};
+pub use fp4::{FP4, MXFP4, NVFP4};
+pub use fp8::FP8;
+pub use integers::{INT4, INT4_32, INT8};
+pub use iq1::{IQ1_M, IQ1_S};
+pub use iq2::{IQ2_S, IQ2_XS, IQ2_XXS};
+pub use iq3::{IQ3_S, IQ3_XXS};
 pub use iq4::{IQ4_NL, IQ4_XS};
 pub use k::{Q2_K, Q3_K, Q4_K, Q5_K, Q6_K};
 pub use legacy::{Q4_0, Q4_1, Q5_0, Q5_1, Q8_0};
+pub use ternary::{TQ1_0, TQ2_0};
 
 use bytemuck::Pod;
 use serde::Serialize;
 use std::{fmt, str::FromStr};
 
-/// How the numbers of a tensor are stored. A tensor's rows are whole blocks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
-#[allow(non_camel_case_types, missing_docs)]
-pub enum BlockType {
-    F32,
-    F16,
-    BF16,
-    Q4_0,
-    Q4_1,
-    Q5_0,
-    Q5_1,
-    Q8_0,
-    Q2_K,
-    Q3_K,
-    Q4_K,
-    Q5_K,
-    Q6_K,
-    IQ3_S,
-    IQ4_NL,
-    IQ4_XS,
+/// A type of every row: its name, its number, elements of a block, and the block's struct (or the
+/// bytes of one element and the function that decodes).
+macro_rules! block_types {
+    (
+        floats { $($float:ident = $float_number:literal, $size:literal, $decode:path;)* }
+        blocks { $($block:ident = $number:literal, $len:literal;)* }
+    ) => {
+        /// How the numbers of a tensor are stored. A tensor's rows are whole blocks.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+        #[allow(non_camel_case_types, missing_docs)]
+        pub enum BlockType {
+            $($float,)*
+            $($block,)*
+        }
+
+        impl BlockType {
+            /// Every type, in the order of declaration.
+            pub const ALL: [Self; COUNT] = [$(Self::$float,)* $(Self::$block,)*];
+
+            /// Elements in one block.
+            pub const fn block_len(self) -> usize {
+                match self {
+                    $(Self::$float => 1,)*
+                    $(Self::$block => $len,)*
+                }
+            }
+
+            /// Bytes of one block.
+            pub const fn block_bytes(self) -> usize {
+                match self {
+                    $(Self::$float => $size,)*
+                    $(Self::$block => size_of::<$block>(),)*
+                }
+            }
+
+            /// The number of the type in a GGUF file; from `OWN` on, one that no file has.
+            pub const fn number(self) -> u32 {
+                match self {
+                    $(Self::$float => $float_number,)*
+                    $(Self::$block => $number,)*
+                }
+            }
+
+            /// The name used in files and on the command line, e.g. `Q4_K`.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$float => stringify!($float),)*
+                    $(Self::$block => stringify!($block),)*
+                }
+            }
+        }
+
+        const COUNT: usize = [$($float_number,)* $($number,)*].len();
+
+        /// Decodes whole blocks of `ty`; `out` has exactly as many elements as `bytes` holds.
+        pub fn decode(ty: BlockType, bytes: &[u8], out: &mut [f32]) {
+            assert_eq!(
+                Some(bytes.len()),
+                ty.bytes_for(out.len()),
+                "bytes of {} `{ty}` elements",
+                out.len()
+            );
+            match ty {
+                $(BlockType::$float => $decode(bytes, out),)*
+                $(BlockType::$block => decode_blocks::<$block, _>(bytes, out),)*
+            }
+        }
+    };
 }
 
+block_types! {
+    floats {
+        F32 = 0, 4, float::decode_f32;
+        F16 = 1, 2, float::decode_f16;
+        BF16 = 30, 2, float::decode_bf16;
+    }
+    blocks {
+        Q4_0 = 2, 32;
+        Q4_1 = 3, 32;
+        Q5_0 = 6, 32;
+        Q5_1 = 7, 32;
+        Q8_0 = 8, 32;
+        Q2_K = 10, 256;
+        Q3_K = 11, 256;
+        Q4_K = 12, 256;
+        Q5_K = 13, 256;
+        Q6_K = 14, 256;
+        IQ2_XXS = 16, 256;
+        IQ2_XS = 17, 256;
+        IQ3_XXS = 18, 256;
+        IQ1_S = 19, 256;
+        IQ4_NL = 20, 32;
+        IQ3_S = 21, 256;
+        IQ2_S = 22, 256;
+        IQ4_XS = 23, 256;
+        IQ1_M = 29, 256;
+        TQ1_0 = 34, 256;
+        TQ2_0 = 35, 256;
+        MXFP4 = 39, 32;
+        NVFP4 = 40, 64;
+        FP8 = 1000, 128;
+        FP4 = 1001, 128;
+        INT4 = 1002, 128;
+        INT4_32 = 1003, 32;
+        INT8 = 1004, 128;
+    }
+}
+
+/// The numbers from here on are those of our own types, which hold what Hugging Face folders have.
+const OWN: u32 = 1000;
+
 impl BlockType {
-    /// Every type, in the order of declaration.
-    #[rustfmt::skip]
-    pub const ALL: [Self; 16] = [
-        Self::F32, Self::F16, Self::BF16, Self::Q4_0, Self::Q4_1, Self::Q5_0, Self::Q5_1,
-        Self::Q8_0, Self::Q2_K, Self::Q3_K, Self::Q4_K, Self::Q5_K, Self::Q6_K, Self::IQ3_S,
-        Self::IQ4_NL, Self::IQ4_XS,
-    ];
-
-    /// Elements in one block.
-    pub const fn block_len(self) -> usize {
-        match self {
-            Self::F32 | Self::F16 | Self::BF16 => 1,
-            Self::Q4_0 | Self::Q4_1 | Self::Q5_0 | Self::Q5_1 | Self::Q8_0 | Self::IQ4_NL => 32,
-            Self::Q2_K
-            | Self::Q3_K
-            | Self::Q4_K
-            | Self::Q5_K
-            | Self::Q6_K
-            | Self::IQ3_S
-            | Self::IQ4_XS => 256,
-        }
-    }
-
-    /// Bytes of one block.
-    pub const fn block_bytes(self) -> usize {
-        match self {
-            Self::F32 => 4,
-            Self::F16 | Self::BF16 => 2,
-            Self::Q4_0 => size_of::<Q4_0>(),
-            Self::Q4_1 => size_of::<Q4_1>(),
-            Self::Q5_0 => size_of::<Q5_0>(),
-            Self::Q5_1 => size_of::<Q5_1>(),
-            Self::Q8_0 => size_of::<Q8_0>(),
-            Self::Q2_K => size_of::<Q2_K>(),
-            Self::Q3_K => size_of::<Q3_K>(),
-            Self::Q4_K => size_of::<Q4_K>(),
-            Self::Q5_K => size_of::<Q5_K>(),
-            Self::Q6_K => size_of::<Q6_K>(),
-            Self::IQ3_S => size_of::<IQ3_S>(),
-            Self::IQ4_NL => size_of::<IQ4_NL>(),
-            Self::IQ4_XS => size_of::<IQ4_XS>(),
-        }
-    }
-
     /// Bytes that hold `elements` elements; `None` if they are not whole blocks or the size
     /// overflows.
     pub const fn bytes_for(self, elements: usize) -> Option<usize> {
@@ -97,39 +155,15 @@ impl BlockType {
         (elements / self.block_len()).checked_mul(self.block_bytes())
     }
 
-    /// The name used in files and on the command line, e.g. `Q4_K`.
-    pub const fn name(self) -> &'static str {
-        match ggml_name(self.ggml_id()) {
-            Some(name) => name,
-            None => unreachable!(),
-        }
-    }
-
-    /// The number of the type in a GGUF file.
-    pub const fn ggml_id(self) -> u32 {
-        match self {
-            Self::F32 => 0,
-            Self::F16 => 1,
-            Self::Q4_0 => 2,
-            Self::Q4_1 => 3,
-            Self::Q5_0 => 6,
-            Self::Q5_1 => 7,
-            Self::Q8_0 => 8,
-            Self::Q2_K => 10,
-            Self::Q3_K => 11,
-            Self::Q4_K => 12,
-            Self::Q5_K => 13,
-            Self::Q6_K => 14,
-            Self::IQ4_NL => 20,
-            Self::IQ3_S => 21,
-            Self::IQ4_XS => 23,
-            Self::BF16 => 30,
-        }
+    /// The number of the type in a GGUF file, where it can be in one.
+    pub const fn ggml_id(self) -> Option<u32> {
+        if self.number() < OWN { Some(self.number()) } else { None }
     }
 
     /// The type a GGUF file calls `id`; a type that is not read is refused by its name.
     pub fn from_ggml(id: u32) -> Result<Self, UnknownType> {
-        Self::ALL.into_iter().find(|ty| ty.ggml_id() == id).ok_or(match ggml_name(id) {
+        let found = Self::ALL.into_iter().find(|ty| ty.ggml_id() == Some(id));
+        found.ok_or(match ggml_name(id) {
             Some(name) => UnknownType::Unsupported { id, name },
             None => UnknownType::Id(id),
         })
@@ -194,36 +228,25 @@ pub trait Block<const LEN: usize>: Pod {
     fn decode(&self, out: &mut [f32; LEN]);
 }
 
-/// Decodes whole blocks of `ty`; `out` has exactly as many elements as `bytes` holds.
-pub fn decode(ty: BlockType, bytes: &[u8], out: &mut [f32]) {
-    assert_eq!(
-        Some(bytes.len()),
-        ty.bytes_for(out.len()),
-        "bytes of {} `{ty}` elements",
-        out.len()
-    );
-    match ty {
-        BlockType::F32 => float::decode_f32(bytes, out),
-        BlockType::F16 => float::decode_f16(bytes, out),
-        BlockType::BF16 => float::decode_bf16(bytes, out),
-        BlockType::Q4_0 => decode_blocks::<Q4_0, _>(bytes, out),
-        BlockType::Q4_1 => decode_blocks::<Q4_1, _>(bytes, out),
-        BlockType::Q5_0 => decode_blocks::<Q5_0, _>(bytes, out),
-        BlockType::Q5_1 => decode_blocks::<Q5_1, _>(bytes, out),
-        BlockType::Q8_0 => decode_blocks::<Q8_0, _>(bytes, out),
-        BlockType::Q2_K => decode_blocks::<Q2_K, _>(bytes, out),
-        BlockType::Q3_K => decode_blocks::<Q3_K, _>(bytes, out),
-        BlockType::Q4_K => decode_blocks::<Q4_K, _>(bytes, out),
-        BlockType::Q5_K => decode_blocks::<Q5_K, _>(bytes, out),
-        BlockType::Q6_K => decode_blocks::<Q6_K, _>(bytes, out),
-        BlockType::IQ3_S => decode_blocks::<IQ3_S, _>(bytes, out),
-        BlockType::IQ4_NL => decode_blocks::<IQ4_NL, _>(bytes, out),
-        BlockType::IQ4_XS => decode_blocks::<IQ4_XS, _>(bytes, out),
-    }
-}
-
 fn decode_blocks<B: Block<LEN>, const LEN: usize>(bytes: &[u8], out: &mut [f32]) {
     for (block, out) in bytemuck::cast_slice::<u8, B>(bytes).iter().zip(out.as_chunks_mut().0) {
         block.decode(out);
+    }
+}
+
+/// `d * scale * quant`, a scale for every so many elements as there are scales.
+#[inline]
+fn scaled<const SCALES: usize>(
+    d: f32,
+    scales: &[i8; SCALES],
+    quants: &[i8; 256],
+    out: &mut [f32; 256],
+) {
+    let subs = out.chunks_exact_mut(256 / SCALES).zip(quants.chunks_exact(256 / SCALES));
+    for ((out, quants), scale) in subs.zip(scales) {
+        let d = d * f32::from(*scale);
+        for (out, q) in out.iter_mut().zip(quants) {
+            *out = d * f32::from(*q);
+        }
     }
 }

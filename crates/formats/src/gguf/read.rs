@@ -172,13 +172,15 @@ fn place(
     file_len: u64,
 ) -> Result<(), Error> {
     let data_start = header_end.next_multiple_of(alignment);
-    for tensor in &mut *tensors {
-        let end = u128::from(data_start) + u128::from(tensor.offset) + u128::from(tensor.bytes);
-        if end > u128::from(file_len) {
-            return Err(Error::OutsideFile { tensor: tensor.name.clone(), end, len: file_len });
-        }
-        tensor.offset += data_start;
+    // The last one is named, so that a file that was cut short says how long it should be.
+    let end = |t: &TensorInfo| u128::from(data_start) + u128::from(t.offset) + u128::from(t.bytes);
+    if let Some(last) = tensors.iter().max_by_key(|tensor| end(tensor))
+        && end(last) > u128::from(file_len)
+    {
+        let tensor = last.name.clone();
+        return Err(Error::OutsideFile { tensor, end: end(last), len: file_len });
     }
+    tensors.iter_mut().for_each(|tensor| tensor.offset += data_start);
     let mut order: Vec<&TensorInfo> = tensors.iter().collect();
     order.sort_by_key(|t| t.offset);
     for pair in order.windows(2) {
@@ -314,6 +316,6 @@ impl<'a> Cursor<'a> {
             return Err(Error::Misaligned { tensor: name, offset, alignment });
         }
         let shape = shape.into_iter().map(|d| d as usize).collect();
-        Ok(TensorInfo { name, ty, shape, bytes, shard: 0, offset })
+        Ok(TensorInfo { name, ty, shape, bytes, shard: 0, offset, assembly: None })
     }
 }

@@ -74,7 +74,7 @@ impl Gguf {
             if file.part().map_err(about)? != Some(wanted) {
                 return Err(about(Error::OtherPart { number: index + 1, count }));
             }
-            let (storage, mut tensors) = std::mem::take(&mut file.tensors).into_parts();
+            let (storage, mut tensors, _) = std::mem::take(&mut file.tensors).into_parts();
             for tensor in &mut tensors {
                 tensor.shard = index as usize;
                 if !names.insert(tensor.name.clone()) {

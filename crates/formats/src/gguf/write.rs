@@ -169,7 +169,8 @@ impl Header {
             bytes.extend_from_slice(tensor.name.as_bytes());
             bytes.extend((tensor.shape.len() as u32).to_le_bytes());
             bytes.extend(tensor.shape.iter().rev().flat_map(|&d| (d as u64).to_le_bytes()));
-            bytes.extend(tensor.ty.ggml_id().to_le_bytes());
+            let id = tensor.ty.ggml_id().expect("a type of ggml's, as `tensor` asks for");
+            bytes.extend(id.to_le_bytes());
             bytes.extend(offset.to_le_bytes());
             let blocks = tensor.shape.iter().product::<usize>() / tensor.ty.block_len();
             let size = (blocks * tensor.ty.block_bytes()) as u64;

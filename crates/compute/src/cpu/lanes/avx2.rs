@@ -189,6 +189,11 @@ impl Lanes for Avx2 {
     }
 
     #[inline(always)]
+    unsafe fn from_bits(v: Self::Ints) -> Self {
+        unsafe { Self(_mm256_castsi256_ps(v.0), _mm256_castsi256_ps(v.1)) }
+    }
+
+    #[inline(always)]
     unsafe fn int_splat(x: i32) -> Self::Ints {
         unsafe { (_mm256_set1_epi32(x), _mm256_set1_epi32(x)) }
     }

@@ -155,6 +155,11 @@ impl Lanes for Avx512 {
     }
 
     #[inline(always)]
+    unsafe fn from_bits(v: __m512i) -> Self {
+        unsafe { Self(_mm512_castsi512_ps(v)) }
+    }
+
+    #[inline(always)]
     unsafe fn int_splat(x: i32) -> __m512i {
         unsafe { _mm512_set1_epi32(x) }
     }

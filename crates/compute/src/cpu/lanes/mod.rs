@@ -79,6 +79,17 @@ pub(crate) trait Lanes: Copy {
     /// Lanes are integers in -128..=127: 16 bytes out.
     unsafe fn store_i8(self, to: *mut i8);
     unsafe fn from_ints(ints: Self::Ints) -> Self;
+    /// The numbers whose bits these are.
+    unsafe fn from_bits(ints: Self::Ints) -> Self;
+    /// 8-bit floats (e4m3) times 2^-120: their bits in an f32's places.
+    #[inline(always)]
+    unsafe fn from_e4m3(bytes: Self::Ints) -> Self {
+        unsafe {
+            let sign = Self::int_shl::<24>(Self::int_and(bytes, Self::int_splat(0x80)));
+            let rest = Self::int_shl::<20>(Self::int_and(bytes, Self::int_splat(0x7f)));
+            Self::from_bits(Self::int_or(sign, rest))
+        }
+    }
 
     unsafe fn int_splat(x: i32) -> Self::Ints;
     /// 64 bytes.

@@ -120,6 +120,11 @@ impl Lanes for Scalar {
     }
 
     #[inline(always)]
+    unsafe fn from_bits(v: [i32; 16]) -> Self {
+        each(|i| f32::from_bits(v[i] as u32))
+    }
+
+    #[inline(always)]
     unsafe fn int_splat(x: i32) -> [i32; 16] {
         [x; 16]
     }

@@ -1,4 +1,5 @@
-//! Gated DeltaNet. Decode passes take the convolution and everything after it in one launch;
+//! Gated DeltaNet. Decode passes take the convolution and everything after it in one launch, those
+//! of many texts with one row each with a kernel of their own;
 //! prompts and passes that fold states take products of keys, then deltas and outputs, then norm
 //! and gate.
 
@@ -6,7 +7,7 @@ use super::convolve::row_blocks;
 use crate::{
     Error, RecurrentLayout,
     cuda::{
-        args::{DECODE_ROWS, DecodeArgs, DeltaNetArgs, kernel},
+        args::{DECODE_ROWS, DecodeArgs, DeltaNetArgs, Kernel, kernel},
         driver::Shape,
         run::Run,
     },
@@ -32,9 +33,35 @@ fn decode_shared(run: &Run<'_>) -> u32 {
     DECODE_SHARED.0 + DECODE_SHARED.1 * run.most_rows as u32
 }
 
-/// Whether a layer is one launch, the convolution included. It needs clusters, which images for
-/// older cards do not use, of more than one block: a block that is launched by itself cannot send.
+/// Whether a layer is one launch, the convolution included.
 pub(super) fn is_fused(run: &Run<'_>) -> bool {
+    is_of_texts(run) || is_of_rows(run)
+}
+
+/// Whether a block takes a whole head of a text: where texts have few rows each, and there are
+/// enough of them to fill a card. An H200 with the heads of 27B tells how many those are.
+fn is_of_texts(run: &Run<'_>) -> bool {
+    let least = match run.most_rows {
+        ..=1 => 1,
+        2..=4 => 2,
+        5..=8 => 4,
+        _ => return false,
+    };
+    !run.is_prompt() && run.slots == 0 && run.pass.sequence_count >= least
+}
+
+/// The kernel for texts of so many rows, and its shared memory.
+fn of_texts(rows: usize) -> (Kernel<DecodeArgs>, u32) {
+    match rows {
+        ..=1 => (kernel::DELTANET_TEXTS_1, 36480),
+        2..=4 => (kernel::DELTANET_TEXTS_4, 70784),
+        _ => (kernel::DELTANET_TEXTS_8, 83200),
+    }
+}
+
+/// It needs clusters, which images for older cards do not use, of more than one block: a block that
+/// is launched by itself cannot send.
+fn is_of_rows(run: &Run<'_>) -> bool {
     !run.is_prompt()
         && run.slots == 0
         && run.plan().recurrent_layer(0).0.dim > SLICE
@@ -80,6 +107,11 @@ pub(crate) fn launch(run: &Run<'_>, op: &Op) -> Result<(), Error> {
         let weight = run.plan().ops.iter().find_map(of_layer).expect("the layer's convolution");
         let (inputs, weight) = (run.buffer(kept.inputs), run.vector(weight));
         let args = DecodeArgs { net: args, inputs, weight, most_rows: run.most_rows as i32 };
+        if is_of_texts(run) {
+            let (kernel, shared) = of_texts(run.most_rows);
+            let shape = Shape { shared, ..Shape::new([heads, sequences, 1], 256) };
+            return run.launch(kernel, shape, &args);
+        }
         let shape = Shape {
             grid: [slices, heads, sequences],
             block: 256,

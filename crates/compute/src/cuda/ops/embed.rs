@@ -19,8 +19,7 @@ pub(crate) fn launch(run: &Run<'_>, table: MatrixId, out: Buf) -> Result<(), Err
     let args = EmbedArgs {
         pass: run.pass,
         table: table.address(),
-        // The kernel knows types by their number in a GGUF file.
-        ty: ty.ggml_id() as i32,
+        ty: ty.number() as i32,
         cols: table.cols as i32,
         row_bytes: row_bytes as i32,
         out: run.buffer(out),
@@ -32,15 +31,20 @@ pub(crate) fn launch(run: &Run<'_>, table: MatrixId, out: Buf) -> Result<(), Err
 #[cfg(test)]
 mod tests {
     use crate::cuda::kernels::HEADERS;
-    use formats::blocks::iq3::IQ3_GRID;
+
+    /// The bitmaps in a source, in order.
+    fn bitmaps(source: &str) -> Vec<String> {
+        let digits = |text: &str| text.len() > 16 && text.bytes().all(|b| b.is_ascii_hexdigit());
+        let tokens = source.split(|c: char| !c.is_ascii_alphanumeric());
+        tokens.filter(|token| digits(token)).map(str::to_owned).collect()
+    }
 
     #[test]
-    fn the_kernel_has_the_table_of_the_format() {
-        let (_, source) = HEADERS.iter().find(|(name, _)| *name == "iq3.cuh").expect("a header");
-        let (_, numbers) = source.split_once("= {").expect("a table");
-        let (numbers, _) = numbers.split_once("};").expect("its end");
-        let numbers = numbers.split(',').map(str::trim).filter(|n| !n.is_empty());
-        let grid: Vec<u16> = numbers.map(|n| u16::from_str_radix(n, 8).expect("octal")).collect();
-        assert_eq!(grid, IQ3_GRID);
+    fn the_kernels_have_the_codebooks_of_the_formats() {
+        let found = HEADERS.iter().find(|(name, _)| *name == "codebooks.cuh");
+        let (_, header) = found.expect("a header");
+        let source = include_str!("../../../../formats/src/blocks/codebooks.rs");
+        assert!(bitmaps(source).len() > 80);
+        assert_eq!(bitmaps(header), bitmaps(source));
     }
 }

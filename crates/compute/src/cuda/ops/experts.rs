@@ -1,7 +1,7 @@
 //! Experts. The second half of a block of a mixture, from its norm to the sum of the experts'
 //! outputs, is one op of a plan and three launches in a decoding pass. Products with experts'
-//! matrices that come alone, and those of a prompt, are launches of their own. No launch knows which experts are visited, or how often: blocks find their work on the
-//! device.
+//! matrices that come alone, and those of a prompt, are launches of their own. No launch knows
+//! which experts are visited, or how often: blocks find their work on the device.
 
 use super::prompt_matmul;
 use crate::{

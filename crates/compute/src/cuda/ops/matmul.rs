@@ -12,7 +12,7 @@ mod tests;
 use crate::{
     Error,
     cuda::{
-        args::{Kernel, MatmulArgs, MatmulProduct, kernel},
+        args::{ArrangeArgs, DECODE_ROWS, Kernel, MatmulArgs, MatmulProduct, kernel},
         block::DeviceMemory,
         driver::{DeviceInfo, Shape},
         pack::{TILE_ROWS, TileFormat},
@@ -25,7 +25,7 @@ use std::{cell::RefCell, collections::HashMap, sync::Arc};
 
 const MAX_PRODUCTS: usize = 8;
 /// Added to a format whose tiles are read from memory directly.
-const DIRECT: i32 = 8;
+const DIRECT: i32 = 16;
 /// Words of a block in `cuts` of `kernels/matmul.cuh`.
 const CUTS: usize = 24;
 /// The rows whose activations must fit in shared memory beside the rings. With 32 one launch always
@@ -180,7 +180,7 @@ struct Cut {
     most_parked: usize,
     /// For more than 16 rows, where there is such a kernel.
     hopper: Option<hopper::Hopper>,
-    /// Rows of a launch, at most.
+    /// Rows of a launch of the other kernels, at most.
     launch_rows: usize,
 }
 
@@ -195,11 +195,10 @@ impl Cuts {
         let memory = run.driver.allocate_as_is(bytes.len(), "how products are cut")?;
         run.driver.upload(memory.address(), bytes)?;
         let hopper = hopper::Hopper::of(run, group, &g)?;
-        let launch_rows = match hopper {
-            Some(_) => hopper::ROWS,
-            // What its kernel is not worth for is faster without phases, too.
-            None if hopper::is_here(run) => g.launch_rows.min(FULL_ROWS),
-            None => g.launch_rows,
+        let launch_rows = match hopper::is_here(run) {
+            // What its kernel is not for is faster without phases, too.
+            true => g.launch_rows.min(FULL_ROWS),
+            false => g.launch_rows,
         };
         let most_parked = most_parked(&g, &blocks);
         let cut = Arc::new(Cut { geometry: g, memory, most_parked, hopper, launch_rows });
@@ -392,10 +391,14 @@ pub(crate) fn workspace_bytes(
         let g = geometry(&group, limits);
         let parked = parked_bytes(&g, most_parked(&g, &group.cuts(&g)), g.launch_rows);
         let plain = partial_bytes(&group, &g, g.launch_rows) + parked;
-        let hopper = hopper::parked_bytes(&group, &g, limits);
-        hopper.map_or(plain, |parked| plain.max(partial_bytes(&group, &g, hopper::ROWS) + parked))
+        hopper::scratch_bytes(&group, &g, limits).map_or(plain, |hopper| plain.max(hopper))
     };
     groups(products).iter().map(bytes).max().unwrap_or(0)
+}
+
+/// Whether activations of a pass are arranged for the kernel that takes more than 16 rows.
+pub(crate) fn arranges(run: &Run<'_>) -> bool {
+    run.rows() > FULL_ROWS && run.rows() <= DECODE_ROWS && hopper::is_here(run)
 }
 
 /// Launches the products of a decoding pass that run over all or over the chosen rows.
@@ -448,30 +451,23 @@ fn launch_group(run: &Run<'_>, products: &[Product]) -> Result<(), Error> {
         };
         first_tile += tiles;
     }
-    let x = run.activation(products[0].x);
+    let mut x = run.activation(products[0].x);
     let has_mins =
         |&(_, format): &(usize, TileFormat)| matches!(format, TileFormat::Q4_K | TileFormat::Q5_K);
-    let hopper = cut.hopper.as_ref().filter(|_| rows > FULL_ROWS);
-    let each =
-        rows.div_ceil(rows.div_ceil(cut.launch_rows)).next_multiple_of(8).min(cut.launch_rows);
+    let is_arranged = x.arranged != 0 || products[0].rows == Rows::Chosen;
+    let hopper = cut.hopper.as_ref().filter(|_| rows > FULL_ROWS && is_arranged);
+    let scratch = &run.scratch.products;
+    if let (Some(hopper), Rows::Chosen) = (hopper, products[0].rows) {
+        let out = scratch.address() + hopper.parked_bytes as u64;
+        let args = ArrangeArgs { x, chosen, out, rows: rows as i32 };
+        let grid = [group.superblocks as u32, rows.div_ceil(8) as u32, 1];
+        run.launch(kernel::ARRANGE, Shape::new(grid, 256), &args)?;
+        x.arranged = out;
+    }
+    let most = if hopper.is_some() { hopper::ROWS } else { cut.launch_rows };
+    let each = rows.div_ceil(rows.div_ceil(most)).next_multiple_of(8).min(most);
     for first in (0..rows).step_by(each) {
         let count = each.min(rows - first);
-        let hopper = hopper.filter(|_| count > FULL_ROWS);
-        let room = match hopper {
-            Some(_) => hopper::room(&group, g, run.limits, count),
-            None => room(&group, g, run.limits, count),
-        };
-        let room = room.expect("launches fit");
-        let partial = if room.workspace { partial_bytes(&group, g, count) } else { 0 };
-        let parked = match hopper {
-            Some(hopper) => hopper.parked_bytes,
-            None => parked_bytes(g, cut.most_parked, count),
-        };
-        let scratch = &run.scratch.products;
-        assert!(
-            partial + parked <= scratch.len(),
-            "{partial} bytes of partial sums, {parked} between phases"
-        );
         let mut args = MatmulArgs {
             cuts: cut.memory.address(),
             product_count: products.len() as i32,
@@ -479,38 +475,44 @@ fn launch_group(run: &Run<'_>, products: &[Product]) -> Result<(), Error> {
             share_tiles: (group.tiles() / g.shares) as i32,
             larger: (group.tiles() % g.shares) as i32,
             slices: g.slices as i32,
-            stages: room.stages as i32,
             stage_bytes: g.stage_bytes as i32,
             rows: count as i32,
-            x_stride: (room.held * 512 + 64) as i32,
             owned: g.owned as i32,
             with_sums: i32::from(group.matrices.iter().any(has_mins)),
             join: i32::from(g.join),
             first_row: first as i32,
-            held: room.held as i32,
             products: list,
             x,
             chosen,
-            workspace: if room.workspace { scratch.address() } else { 0 },
-            parked: scratch.address() + partial as u64,
-            most_parked: cut.most_parked as i32,
-            most_units: 0,
-            units: 0,
-            chains: 0,
+            parked: scratch.address(),
+            ..Default::default()
         };
-        let kernel = match hopper {
-            Some(hopper) => {
-                hopper.tell(&mut args);
-                hopper::kernel(count, group.format())
-            }
-            None => kernel(count, group.format()),
-        };
-        let shape = Shape {
-            grid: [(g.slices * g.shares) as u32, 1, 1],
-            block: 32 * if hopper.is_some() { hopper::warps(g, count) } else { g.warps } as u32,
-            shared: room.shared as u32,
-            cluster: if g.join { 1 } else { g.slices as u32 },
-        };
+        let grid = [(g.slices * g.shares) as u32, 1, 1];
+        let cluster = if g.join { 1 } else { g.slices as u32 };
+        if let Some(hopper) = hopper.filter(|_| count > FULL_ROWS) {
+            let stages = hopper.stages(&group, g, run.limits, count);
+            hopper.tell(&mut args, &stages);
+            let block = (32 * stages.warps + hopper::ASKING) as u32;
+            let shape = Shape { grid, block, shared: stages.shared as u32, cluster };
+            run.launch(hopper::kernel(count, group.format()), shape, &args)?;
+            continue;
+        }
+        let room = room(&group, g, run.limits, count).expect("launches fit");
+        let partial = if room.workspace { partial_bytes(&group, g, count) } else { 0 };
+        let parked = parked_bytes(g, cut.most_parked, count);
+        assert!(
+            partial + parked <= scratch.len(),
+            "{partial} bytes of partial sums, {parked} between phases"
+        );
+        args.stages = room.stages as i32;
+        args.x_stride = (room.held * 512 + 64) as i32;
+        args.held = room.held as i32;
+        args.workspace = if room.workspace { scratch.address() } else { 0 };
+        args.parked += partial as u64;
+        args.most_parked = cut.most_parked as i32;
+        let kernel = kernel(count, group.format());
+        let (block, shared) = (32 * g.warps as u32, room.shared as u32);
+        let shape = Shape { grid, block, shared, cluster };
         run.launch(kernel, shape, &args)?;
         if g.join {
             let blocks = (group.tiles() * 4 * count).div_ceil(256) as u32;

@@ -19,7 +19,7 @@ fn codebook(run: &Run<'_>, id: MatrixId, rank: usize) -> Codebook {
     let Form::Table(ty) = table.form else { panic!("rows are looked up in a table") };
     assert!(table.cols == rank, "a codebook of {} columns", table.cols);
     let row_bytes = ty.bytes_for(rank).expect("rows are whole blocks") as i32;
-    Codebook { rows: table.address(), ty: ty.ggml_id() as i32, row_bytes }
+    Codebook { rows: table.address(), ty: ty.number() as i32, row_bytes }
 }
 
 pub(crate) fn launch(run: &Run<'_>, pairs: &Pairs) -> Result<(), Error> {

@@ -66,9 +66,7 @@ fn by_format(
     products: impl Iterator<Item = Product> + Clone,
     launch: impl Fn(&[Product], TileFormat) -> Result<(), Error>,
 ) -> Result<(), Error> {
-    for format in
-        [TileFormat::Q4_K, TileFormat::Q5_K, TileFormat::Q6_K, TileFormat::Q8_0, TileFormat::F16]
-    {
+    for format in TileFormat::ALL {
         for group in
             groups(products.clone().filter(|p| run.weights.matrix(p.weight).tiles() == format))
         {

@@ -11,20 +11,23 @@
 //! plan with or without these parts.
 
 mod choices;
+#[cfg(test)]
+mod golden_tests;
 mod parts;
 mod plans;
 #[cfg(test)]
 mod tests;
 
 use super::{Ask, Drafted, Drafter, Lattice, MAX_NODES, Reads, Shape, ranks_needed};
-use crate::model::{Loader, Model, WeightSource, append};
+use crate::model::{Model, WeightSource, append};
 use crate::propose::Spec;
 use crate::state::{DraftState, commit_pages};
 use crate::{Error, Row};
 use checkpoint::DrafterConfig;
 use choices::Choices;
 use compute::{
-    Arena, Backend, BlockConv, Buf, Candidates, CommitPath, KvLayout, PAGE_TOKENS, Pass, Ranked,
+    Arena, Backend, BlockConv, Buf, Candidates, CommitPath, KvLayout, Links, PAGE_TOKENS, Pass,
+    Ranked,
 };
 use parts::Parts;
 use plans::{Block, Caches};
@@ -44,6 +47,7 @@ const MAX_CANDIDATES: usize = 64;
 pub struct Dflash {
     config: DrafterConfig,
     parts: Parts,
+    links: Links,
     caches: Caches,
     context: Arena,
     /// [rows, taps * hidden].
@@ -58,8 +62,8 @@ pub struct Dflash {
 }
 
 impl Dflash {
-    /// Takes the weights in and records the plans. Features are those of the layers that
-    /// `config.taps` names.
+    /// Names the weights, takes them in and records the plans. Features are those of the layers
+    /// that `config.taps` names.
     pub fn load(
         backend: &mut dyn Backend,
         config: &DrafterConfig,
@@ -68,8 +72,10 @@ impl Dflash {
     ) -> Result<Self, Error> {
         assert_eq!(target.config().hidden, config.hidden, "the target is of another width");
         check(config, target.config().vocab)?;
-        let parts = Parts::load(&mut Loader { backend, source }, config)?;
-        Self::record(backend, config, parts, target)
+        let mut weights = target.weights().clone();
+        let parts = Parts::new(&mut weights, source, config)?;
+        weights.place(target.options().placement, source, backend)?;
+        Self::record(backend, config, parts, weights.links().clone(), target)
     }
 
     /// The same weights under another configuration: other windows, angles, taps or mask, of the
@@ -88,13 +94,14 @@ impl Dflash {
             dimensions(&self.config),
             "other dimensions need other weights"
         );
-        Self::record(backend, config, self.parts.clone(), target)
+        Self::record(backend, config, self.parts.clone(), self.links.clone(), target)
     }
 
     fn record(
         backend: &dyn Backend,
         config: &DrafterConfig,
         parts: Parts,
+        links: Links,
         target: &Model,
     ) -> Result<Self, Error> {
         let (caches, places) = plans::deal(config);
@@ -104,13 +111,14 @@ impl Dflash {
         let vocab = target.config().vocab.min(known).min(real);
         let Block { plan, logits, candidates, confidence } =
             plans::record_block(config, &parts, &caches, &places, target, vocab);
-        let context = backend.arena(context.into(), CONTEXT_ROWS, 0)?;
+        let context = backend.arena(context.linked(&links).into(), CONTEXT_ROWS, 0)?;
         let rows = BLOCK_ROWS.max(config.block);
-        let block = backend.arena(plan.into(), rows, rows)?;
+        let block = backend.arena(plan.linked(&links).into(), rows, rows)?;
         let config = config.clone();
         Ok(Self {
             config,
             parts,
+            links,
             caches,
             context,
             features,
@@ -278,7 +286,7 @@ impl Drafter for Dflash {
         let (block, budget, is_tree) = match spec {
             Spec::Chain { block, budget } => (block, budget, false),
             Spec::Tree { block, budget } | Spec::Auto { block, budget } => (block, budget, true),
-            Spec::Off | Spec::Mtp { .. } => return None,
+            Spec::Off | Spec::Mtp { .. } | Spec::Lookup { .. } => return None,
         };
         let depth = self.positions(block);
         let ranks = if is_tree { ranks_needed(depth, budget) } else { 1 };

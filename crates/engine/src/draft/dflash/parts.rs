@@ -1,11 +1,11 @@
-//! The weights of a drafter, which any configuration of the same dimensions can run.
+//! The weights of a drafter as its plans name them; any configuration of the same dimensions can run
+//! them.
 
 use crate::Error;
-use crate::model::Loader;
+use crate::model::{WeightSource, Weights, each_row, numbers};
 use checkpoint::DrafterConfig;
 use checkpoint::drafter::BlockConv;
-use compute::{Matrix, MatrixId, VectorId};
-use formats::BlockType;
+use compute::{MatrixId, VectorId};
 use std::sync::Arc;
 
 /// Candidates of a position where a drafter does not say how many: DSpark's term on all logits is
@@ -76,110 +76,110 @@ pub(super) struct Confidence {
 }
 
 impl Parts {
-    pub(super) fn load(loader: &mut Loader<'_>, config: &DrafterConfig) -> Result<Self, Error> {
+    /// Names them, and reads of `source` what the host itself reckons with.
+    pub(super) fn new(
+        weights: &mut Weights,
+        source: &dyn WeightSource,
+        config: &DrafterConfig,
+    ) -> Result<Self, Error> {
         let (hidden, dim, ffn) = (config.hidden, config.head_dim, config.ffn);
         let (queries, keys) = (config.q_heads * dim, config.kv_heads * dim);
         let mut layers = Vec::new();
         for i in 0..config.layers.len() {
             let named = |part: &str| format!("blk.{i}.{part}.weight");
-            let convs = match config.extras.conv {
-                Some(conv) => Some([
-                    Conv::load(loader, &format!("blk.{i}.attn"), conv, hidden)?,
-                    Conv::load(loader, &format!("blk.{i}.ffn"), conv, hidden)?,
-                ]),
-                None => None,
-            };
+            let convs = config.extras.conv.map(|conv| {
+                ["attn", "ffn"]
+                    .map(|part| Conv::new(weights, &format!("blk.{i}.{part}"), conv, hidden))
+            });
             layers.push(Layer {
-                input_norm: loader.vector(&named("attn_norm"), hidden)?,
-                q: loader.matrix(&named("attn_q"), queries, hidden)?,
-                k: loader.matrix(&named("attn_k"), keys, hidden)?,
-                v: loader.matrix(&named("attn_v"), keys, hidden)?,
-                output: loader.matrix(&named("attn_output"), hidden, queries)?,
-                q_norm: loader.vector(&named("attn_q_norm"), dim)?,
-                k_norm: loader.vector(&named("attn_k_norm"), dim)?,
-                ffn_norm: loader.vector(&named("ffn_norm"), hidden)?,
-                gate: loader.matrix(&named("ffn_gate"), ffn, hidden)?,
-                up: loader.matrix(&named("ffn_up"), ffn, hidden)?,
-                down: loader.matrix(&named("ffn_down"), hidden, ffn)?,
+                input_norm: weights.vector(&named("attn_norm"), hidden),
+                q: weights.matrix(&named("attn_q"), queries, hidden),
+                k: weights.matrix(&named("attn_k"), keys, hidden),
+                v: weights.matrix(&named("attn_v"), keys, hidden),
+                output: weights.matrix(&named("attn_output"), hidden, queries),
+                q_norm: weights.vector(&named("attn_q_norm"), dim),
+                k_norm: weights.vector(&named("attn_k_norm"), dim),
+                ffn_norm: weights.vector(&named("ffn_norm"), hidden),
+                gate: weights.matrix(&named("ffn_gate"), ffn, hidden),
+                up: weights.matrix(&named("ffn_up"), ffn, hidden),
+                down: weights.matrix(&named("ffn_down"), hidden, ffn),
                 convs,
             });
         }
         Ok(Self {
-            fc: loader.matrix("fc.weight", hidden, config.taps.len() * hidden)?,
-            context_norm: loader.vector("enc.output_norm.weight", hidden)?,
+            fc: weights.matrix("fc.weight", hidden, config.taps.len() * hidden),
+            context_norm: weights.vector("enc.output_norm.weight", hidden),
             layers,
-            output_norm: loader.vector("output_norm.weight", hidden)?,
-            follow: Follow::load(loader, config)?,
-            confidence: Confidence::load(loader, config)?,
+            output_norm: weights.vector("output_norm.weight", hidden),
+            follow: Follow::new(weights, config),
+            confidence: Confidence::new(weights, source, config)?,
         })
     }
 }
 
 impl Conv {
-    fn load(
-        loader: &mut Loader<'_>,
-        name: &str,
-        conv: BlockConv,
-        hidden: usize,
-    ) -> Result<Self, Error> {
-        let base = loader.numbers(&format!("{name}_conv_base"), &[2, conv.kernel, hidden])?;
-        let (before, after) = base.split_at(conv.kernel * hidden);
-        let base = [loader.backend.vector(before)?, loader.backend.vector(after)?];
+    fn new(weights: &mut Weights, name: &str, conv: BlockConv, hidden: usize) -> Self {
+        let (shape, len) = ([2, conv.kernel, hidden], conv.kernel * hidden);
+        let named = format!("{name}_conv_base");
+        let base = [0, len].map(|first| weights.part(&named, &shape, first, len));
         let rows = conv.coefficients(hidden);
-        let projection = loader.matrix(&format!("{name}_conv_proj.weight"), rows, hidden)?;
-        Ok(Self { base, projection })
+        let projection = weights.matrix(&format!("{name}_conv_proj.weight"), rows, hidden);
+        Self { base, projection }
     }
 }
 
 impl Follow {
-    fn load(loader: &mut Loader<'_>, config: &DrafterConfig) -> Result<Option<Self>, Error> {
+    fn new(weights: &mut Weights, config: &DrafterConfig) -> Option<Self> {
         let (hidden, extras) = (config.hidden, &config.extras);
         if let Some(selector) = extras.selector {
             let (vocab, rank) = (selector.vocab, selector.rank);
-            return Ok(Some(Self {
-                predecessors: loader.table("selector_predecessor.weight", vocab, rank)?,
-                successors: loader.table("selector_successor.weight", vocab, rank)?,
-                gates: Some(loader.matrix("selector_hidden.weight", rank, hidden)?),
+            return Some(Self {
+                predecessors: weights.table("selector_predecessor.weight", vocab, rank),
+                successors: weights.table("selector_successor.weight", vocab, rank),
+                gates: Some(weights.matrix("selector_hidden.weight", rank, hidden)),
                 rank,
                 vocab,
                 count: selector.top_k,
-            }));
+            });
         }
-        let Some(markov) = extras.markov else { return Ok(None) };
+        let markov = extras.markov?;
         let (vocab, rank) = (markov.vocab, markov.rank);
-        Ok(Some(Self {
-            predecessors: loader.table("markov_w1.weight", vocab, rank)?,
-            successors: loader.table("markov_w2.weight", vocab, rank)?,
+        Some(Self {
+            predecessors: weights.table("markov_w1.weight", vocab, rank),
+            successors: weights.table("markov_w2.weight", vocab, rank),
             gates: None,
             rank,
             vocab,
             count: MARKOV_CANDIDATES,
-        }))
+        })
     }
 }
 
 impl Confidence {
-    fn load(loader: &mut Loader<'_>, config: &DrafterConfig) -> Result<Option<Self>, Error> {
+    fn new(
+        weights: &mut Weights,
+        source: &dyn WeightSource,
+        config: &DrafterConfig,
+    ) -> Result<Option<Self>, Error> {
         let (hidden, extras) = (config.hidden, &config.extras);
         let Some(confidence) = extras.confidence else { return Ok(None) };
         let markov = extras.markov.filter(|_| confidence.with_markov);
         let rank = markov.map_or(0, |markov| markov.rank);
-        let weight = loader.numbers("conf_proj.weight", &[1, hidden + rank])?;
-        let (of_hidden, of_markov) = weight.split_at(hidden);
         let bias = match confidence.bias {
-            true => loader.numbers("conf_proj.bias", &[1])?[0],
+            true => numbers(source, "conf_proj.bias", &[1])?[0],
             false => 0.0,
         };
         let of_token = match markov {
-            Some(markov) => loader.each_row("markov_w1.weight", markov.vocab, rank, |row| {
-                bias + compute::reference::dot(row, of_markov)
-            })?,
+            Some(markov) => {
+                let weight = numbers(source, "conf_proj.weight", &[1, hidden + rank])?;
+                each_row(source, "markov_w1.weight", [markov.vocab, rank], |row| {
+                    bias + compute::reference::dot(row, &weight[hidden..])
+                })?
+            }
             None => vec![bias],
         };
-        let bytes: Vec<u8> = of_hidden.iter().flat_map(|x| x.to_le_bytes()).collect();
-        let matrix =
-            Matrix { ty: BlockType::F32, experts: 1, rows: 1, cols: hidden, bytes: &bytes };
-        Ok(Some(Self { hidden: loader.backend.matrix(matrix)?, of_token: of_token.into() }))
+        let hidden = weights.head_of_row("conf_proj.weight", hidden + rank, hidden);
+        Ok(Some(Self { hidden, of_token: of_token.into() }))
     }
 
     /// What a token before a position adds.

@@ -1,7 +1,7 @@
 //! Products of 17 to 64 rows on Hopper: what `kernels/matmul_hopper.cu` needs beside the cuts that
 //! it shares with the other kernels. Nothing here changes a bit.
 
-use super::{Geometry, Group, Room};
+use super::{Geometry, Group};
 use crate::{
     Error,
     cuda::{
@@ -9,7 +9,7 @@ use crate::{
         block::DeviceMemory,
         driver::DeviceInfo,
         pack::TileFormat,
-        run::Run,
+        run::{Run, arranged_bytes},
     },
 };
 
@@ -17,10 +17,19 @@ use crate::{
 pub(super) const ROWS: usize = 64;
 /// Row tiles of a unit: one a warp of a warpgroup.
 const UNIT_TILES: usize = 4;
-/// Units of a warpgroup, at most: a lane knows one of them.
-const MOST_UNITS: usize = 32;
+/// Warpgroups of a block that multiply, at most; one more asks for what they multiply.
+fn groups_of(rows: usize, format: Option<TileFormat>) -> usize {
+    match (rows, format) {
+        (33.., None | Some(TileFormat::Q5_K | TileFormat::F16)) => 2,
+        _ => 3,
+    }
+}
+/// Stages of tiles that help.
+const MOST_STAGES: usize = 6;
 /// Superblocks of a slice, at most: a bit each.
 const MOST_DEPTH: usize = 32;
+/// Bytes of a stage's barriers.
+const BARRIERS: usize = 16;
 /// Smaller groups are faster 16 rows at a time: bytes of their weights.
 const LEAST_BYTES: usize = 8 << 20;
 
@@ -32,7 +41,7 @@ struct Layout {
     most_units: usize,
     /// `[slices][tiles]`: where chains of sums begin, and where a row tile's first piece is parked.
     chains: Vec<[i32; 2]>,
-    /// Pieces of a block, at most.
+    /// Sums of row tiles and pieces of them that a block parks, at most.
     most_parked: usize,
 }
 
@@ -76,7 +85,7 @@ fn layout(group: &Group, g: &Geometry, limits: &DeviceInfo) -> Option<Layout> {
         || g.join
         || is_small
         || depth > MOST_DEPTH
-        || room(group, g, limits, ROWS).is_none()
+        || room(group, g, limits, usize::MAX, ROWS).is_none()
     {
         return None;
     }
@@ -85,9 +94,6 @@ fn layout(group: &Group, g: &Geometry, limits: &DeviceInfo) -> Option<Layout> {
     };
     let of_shares: Vec<_> = (0..g.shares).map(of_share).collect();
     let most_units = of_shares.iter().map(Vec::len).max()?;
-    if most_units > MOST_UNITS * (warps(g, ROWS) / UNIT_TILES) {
-        return None;
-    }
     let mut units = vec![[0; 2]; g.shares * most_units];
     for (to, from) in units.chunks_mut(most_units).zip(&of_shares) {
         to[..from.len()].copy_from_slice(from);
@@ -105,10 +111,9 @@ fn layout(group: &Group, g: &Geometry, limits: &DeviceInfo) -> Option<Layout> {
             *first = parked;
             parked += 1 + begins.count_ones() as i32;
         }
-        most_parked = most_parked.max(parked as usize);
+        most_parked = most_parked.max(g.owned * g.slices + parked as usize);
     }
-    // The kernel keeps a place beside its format.
-    (most_parked < 1 << 16).then_some(Layout { units, most_units, chains, most_parked })
+    Some(Layout { units, most_units, chains, most_parked })
 }
 
 /// Rows that the kernel for so many works on.
@@ -121,50 +126,64 @@ fn padded_rows(rows: usize) -> usize {
     }
 }
 
-/// Warps of a block: the accumulators of more than 32 rows leave registers for 12.
-pub(super) fn warps(g: &Geometry, rows: usize) -> usize {
-    if rows > 32 { g.warps.min(12) } else { g.warps }
+/// What a launch for a number of rows has room for.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Stages {
+    /// Of tiles, one for each warp that multiplies.
+    pub(super) tiles: usize,
+    /// Of activations, a superblock each.
+    pub(super) x: usize,
+    /// Warps that multiply.
+    pub(super) warps: usize,
+    pub(super) shared: usize,
 }
 
-/// Stages, phases and the place of partial sums for a number of rows; none if they do not fit.
-pub(super) fn room(group: &Group, g: &Geometry, limits: &DeviceInfo, rows: usize) -> Option<Room> {
-    let depth = group.superblocks.div_ceil(g.slices);
-    // As few phases as there is room for, of the same length.
-    (1..=depth).flat_map(|phases| [false, true].map(|w| (phases, w))).find_map(
-        |(phases, workspace)| {
-            let (held, workspace) = (depth.div_ceil(phases), workspace && g.slices > 1);
-            let (warps, rows) = (warps(g, rows), padded_rows(rows));
-            let parts = if workspace { 0 } else { (g.slices - 1) * g.owned * rows * 64 };
-            let shared = warps * 2 * g.stage_bytes + held * rows * 544 + parts + 8;
-            (shared <= limits.shared as usize).then_some(Room {
-                stages: 2,
-                workspace,
-                held,
-                shared,
-            })
-        },
-    )
+/// Threads that a block has beside those that multiply.
+pub(super) const ASKING: usize = 128;
+
+/// Stages for a number of rows, where no share has more than `units` units; none if they do not
+/// fit.
+fn room(
+    group: &Group,
+    g: &Geometry,
+    limits: &DeviceInfo,
+    units: usize,
+    rows: usize,
+) -> Option<Stages> {
+    let fits = |(groups, x, least): (usize, usize, usize)| {
+        let (warps, of_x) = (groups * UNIT_TILES, x * (padded_rows(rows) * 544 + BARRIERS));
+        let each = warps * g.stage_bytes + BARRIERS;
+        let tiles = ((limits.shared as usize).checked_sub(of_x)? / each).min(MOST_STAGES);
+        (tiles >= least).then_some(Stages { tiles, x, warps, shared: of_x + tiles * each })
+    };
+    let cuts = |groups| [(groups, 3, 3), (groups, 2, 3), (groups, 2, 2)];
+    (1..=units.min(groups_of(rows, group.format()))).rev().flat_map(cuts).find_map(fits)
 }
 
-/// Bytes of the sums that wait for their next phase, or for the pieces behind them, where the
-/// kernel is used.
-pub(super) fn parked_bytes(group: &Group, g: &Geometry, limits: &DeviceInfo) -> Option<usize> {
-    layout(group, g, limits).map(|layout| layout.parked_bytes(g))
+/// Bytes of scratch where the kernel is used: sums that wait for the pieces behind them or for
+/// other slices, and chosen rows as it reads them.
+pub(super) fn scratch_bytes(group: &Group, g: &Geometry, limits: &DeviceInfo) -> Option<usize> {
+    let arranged = arranged_bytes(group.superblocks * 256);
+    layout(group, g, limits).map(|layout| layout.parked_bytes(g) + arranged)
 }
 
 pub(super) fn kernel(rows: usize, format: Option<TileFormat>) -> Kernel<MatmulArgs> {
     match (padded_rows(rows), format) {
         (24, Some(TileFormat::Q4_K)) => kernel::MATMUL_HOPPER_24_Q4_K,
         (24, Some(TileFormat::Q6_K)) => kernel::MATMUL_HOPPER_24_Q6_K,
+        (24, Some(TileFormat::Q8_0)) => kernel::MATMUL_HOPPER_24_Q8_0,
         (24, _) => kernel::MATMUL_HOPPER_24_MIXED,
         (32, Some(TileFormat::Q4_K)) => kernel::MATMUL_HOPPER_32_Q4_K,
         (32, Some(TileFormat::Q6_K)) => kernel::MATMUL_HOPPER_32_Q6_K,
+        (32, Some(TileFormat::Q8_0)) => kernel::MATMUL_HOPPER_32_Q8_0,
         (32, _) => kernel::MATMUL_HOPPER_32_MIXED,
         (48, Some(TileFormat::Q4_K)) => kernel::MATMUL_HOPPER_48_Q4_K,
         (48, Some(TileFormat::Q6_K)) => kernel::MATMUL_HOPPER_48_Q6_K,
+        (48, Some(TileFormat::Q8_0)) => kernel::MATMUL_HOPPER_48_Q8_0,
         (48, _) => kernel::MATMUL_HOPPER_48_MIXED,
         (_, Some(TileFormat::Q4_K)) => kernel::MATMUL_HOPPER_64_Q4_K,
         (_, Some(TileFormat::Q6_K)) => kernel::MATMUL_HOPPER_64_Q6_K,
+        (_, Some(TileFormat::Q8_0)) => kernel::MATMUL_HOPPER_64_Q8_0,
         _ => kernel::MATMUL_HOPPER_64_MIXED,
     }
 }
@@ -192,7 +211,19 @@ impl Hopper {
         Ok(Some(Self { parked_bytes: layout.parked_bytes(g), layout, memory }))
     }
 
-    pub(super) fn tell(&self, args: &mut MatmulArgs) {
+    pub(super) fn stages(
+        &self,
+        group: &Group,
+        g: &Geometry,
+        limits: &DeviceInfo,
+        rows: usize,
+    ) -> Stages {
+        room(group, g, limits, self.layout.most_units, rows).expect("launches fit")
+    }
+
+    pub(super) fn tell(&self, args: &mut MatmulArgs, stages: &Stages) {
+        args.stages = stages.tiles as i32;
+        args.held = stages.x as i32;
         args.most_parked = self.layout.most_parked as i32;
         args.most_units = self.layout.most_units as i32;
         args.units = self.memory.address();
@@ -232,8 +263,8 @@ mod tests {
             tiles.sort_unstable();
             assert!(tiles.into_iter().eq(0..group.tiles()), "{matrices:?}");
             for rows in 17..=ROWS {
-                let room = room(&group, &g, &H200, rows).expect("fits");
-                assert!(room.shared <= H200.shared as usize && room.held > 0);
+                let room = room(&group, &g, &H200, layout.most_units, rows).expect("fits");
+                assert!(room.shared <= H200.shared as usize && room.x > 1 && room.tiles > 1);
             }
         }
     }

@@ -28,6 +28,7 @@ const TILES: [(usize, usize, usize); 4] =
 
 /// The kernels of a format, by tile as in `TILES`.
 fn kernels(format: TileFormat) -> [Option<Kernel<HopperArgs>>; 4] {
+    let half = |kernel| [None, None, None, Some(kernel)];
     match format {
         TileFormat::Q4_K => [
             Some(kernel::PROMPT_HOPPER_Q4_K_160),
@@ -53,7 +54,15 @@ fn kernels(format: TileFormat) -> [Option<Kernel<HopperArgs>>; 4] {
             Some(kernel::PROMPT_HOPPER_Q8_0_96),
             Some(kernel::PROMPT_HOPPER_HALF_Q8_0),
         ],
-        TileFormat::F16 => [None, None, None, Some(kernel::PROMPT_HOPPER_HALF_F16)],
+        TileFormat::F16 => half(kernel::PROMPT_HOPPER_HALF_F16),
+        TileFormat::FP8 => half(kernel::PROMPT_HOPPER_HALF_FP8),
+        TileFormat::FP4 => half(kernel::PROMPT_HOPPER_HALF_FP4),
+        TileFormat::INT4 => half(kernel::PROMPT_HOPPER_HALF_INT4),
+        TileFormat::INT4_32 => half(kernel::PROMPT_HOPPER_HALF_INT4_32),
+        TileFormat::IQ4 => half(kernel::PROMPT_HOPPER_HALF_IQ4),
+        TileFormat::IQ3_S => half(kernel::PROMPT_HOPPER_HALF_IQ3_S),
+        TileFormat::IQ3_XXS => half(kernel::PROMPT_HOPPER_HALF_IQ3_XXS),
+        TileFormat::IQ2 => half(kernel::PROMPT_HOPPER_HALF_IQ2),
     }
 }
 
@@ -110,7 +119,7 @@ pub(super) fn experts_kernel(
         TileFormat::Q8_0 => {
             [kernel::PROMPT_HOPPER_EXPERTS_Q8_0_64, kernel::PROMPT_HOPPER_EXPERTS_Q8_0_96]
         }
-        TileFormat::F16 => return None,
+        _ => return None,
     };
     (routing.experts <= MAX_EXPERTS).then_some(if wide { wide_kernel } else { narrow_kernel })
 }

@@ -1,0 +1,157 @@
+//! The trained tiny DFlash 2 drafter against float32 results of a reference that knows nothing of
+//! this engine: logits, candidates, their scores after each candidate before, and the walk.
+
+use super::*;
+use crate::model::{Options, chain};
+use checkpoint::{Drafter as File, Overrides, Target};
+use compute::{Activations, Cpu, CpuLevel};
+use testing::{Pair, Tensors};
+
+/// What the reference says of one block.
+struct Golden {
+    anchor: u32,
+    logits: Option<Vec<Vec<f32>>>,
+    /// [slots][candidates].
+    candidates: Vec<Vec<u32>>,
+    /// [slots * candidates][candidates]: score of a candidate after one of the slot before.
+    lattice: Vec<Vec<f32>>,
+    walk: Vec<u32>,
+}
+
+impl Golden {
+    fn read(tensors: &Tensors, name: &str) -> Self {
+        let part = |part: &str| format!("{name}.{part}");
+        let (ids, count) = tensors.words(&part("candidates")).expect("candidates");
+        Self {
+            anchor: tensors.ids(&part("anchor")).expect("an anchor")[0],
+            logits: tensors.rows(&part("draft_logits")),
+            candidates: ids.chunks_exact(count).map(<[u32]>::to_vec).collect(),
+            lattice: tensors.rows(&part("lattice")).expect("a lattice"),
+            walk: tensors.ids(&part("walk")).expect("a walk"),
+        }
+    }
+}
+
+/// The drafter's state after a prompt that the target has read.
+fn read(cpu: &mut Cpu, model: &mut Model, drafter: &mut Dflash, prompt: &[u32]) -> DraftState {
+    let mut sequence = model.sequence();
+    let mut state = drafter.state();
+    for tokens in prompt.chunks(model.options().max_rows) {
+        let rows: Vec<Row> = chain(tokens, 0).collect();
+        let path: Vec<u32> = (0..tokens.len() as u32).collect();
+        model.forward(cpu, &rows, &[], &[&sequence]).expect("a pass");
+        for row in 0..tokens.len() {
+            let taps = model.taps(row).expect("a row").to_vec();
+            state.pending.push_numbers(&*cpu, &taps).expect("room");
+        }
+        model.commit(cpu, 0, &mut sequence, &path).expect("a commit");
+    }
+    drafter.absorb(cpu, &mut [&mut state]).expect("a pass");
+    state
+}
+
+/// Keys and values are f16 here, the target's too, and f32 there; `tests.rs` has the comparison where
+/// both round alike.
+const NEAR: f32 = 0.02;
+
+#[track_caller]
+fn assert_near(what: &str, found: f32, expected: f32) {
+    assert!((found - expected).abs() < NEAR, "{what} is {found}, not {expected}");
+}
+
+/// Candidates, their own scores and those after each candidate before, of one slot. What both have
+/// among their candidates is compared: at the edge, neighbours may have changed places.
+fn check_slot(row: &[f32], before: &[u32], slot: usize, golden: &Golden) {
+    let count = golden.candidates[slot].len();
+    let ids: Vec<u32> = row[..count].iter().map(|id| *id as u32).collect();
+    let place = |list: &[u32], id: u32| list.iter().position(|other| *other == id);
+    let common: Vec<(usize, usize)> = ids
+        .iter()
+        .enumerate()
+        .filter_map(|(b, id)| Some((b, place(&golden.candidates[slot], *id)?)))
+        .collect();
+    assert!(common.len() + 2 >= count, "slot {slot}: {ids:?}, {:?}", golden.candidates[slot]);
+    if let Some(logits) = &golden.logits {
+        for (id, expected) in ids.iter().zip(&golden.candidates[slot]) {
+            let of = |id: u32| logits[slot][id as usize];
+            assert_near("the logit of a rank", of(*id), of(*expected));
+        }
+    }
+    // Ours are log-probabilities: the same up to a number that all of a slot share.
+    let (first, (b0, g0)) = (golden.candidates.get(slot.wrapping_sub(1)), common[0]);
+    for (a, id) in before.iter().enumerate() {
+        let Some(theirs) = first.map_or(Some(0), |list| place(list, *id)) else { continue };
+        let own = |b: usize| row[count + b] + row[(2 + a) * count + b];
+        let expected = |b: usize| golden.lattice[slot * count + theirs][b];
+        for (b, g) in &common {
+            assert_near("a score", own(*b) - own(b0), expected(*g) - expected(g0));
+        }
+    }
+}
+
+fn check_block(drafter: &Dflash, golden: &Golden, lattice: &Lattice) {
+    let Candidates { buf, count } = drafter.candidates.expect("it selects");
+    let slots = golden.candidates.len();
+    let numbers = drafter.block.first_rows(buf, slots).expect("a buffer");
+    let mut before = vec![golden.anchor];
+    for (slot, row) in numbers.chunks_exact(count * (2 + count)).enumerate() {
+        if let Some(logits) = &golden.logits {
+            let found = drafter.logits(slot).expect("logits");
+            found.iter().zip(&logits[slot]).for_each(|(f, e)| assert_near("a logit", *f, *e));
+        }
+        check_slot(row, &before, slot, golden);
+        before = row[..count].iter().map(|id| *id as u32).collect();
+    }
+    // The walk, as far as no choice of it was a matter of rounding.
+    let chain = lattice.best_first(64);
+    let mut at = 0;
+    for (slot, node) in chain.nodes.iter().enumerate() {
+        let scores = &golden.lattice[slot * count + at];
+        let ids = &golden.candidates[slot];
+        at = ids.iter().position(|id| *id == golden.walk[slot]).expect("a candidate");
+        let second = (0..count).filter(|b| *b != at).map(|b| scores[b]);
+        if scores[at] - second.fold(f32::NEG_INFINITY, f32::max) < 2.0 * NEAR {
+            return;
+        }
+        assert_eq!(node.token, golden.walk[slot], "the walk at slot {slot}");
+    }
+    assert_eq!(chain.nodes.len(), slots);
+}
+
+#[test]
+fn the_trained_drafter_is_the_reference() {
+    let files = Pair::dense();
+    let target = Target::open(&files.target).expect("the target opens");
+    let file = files.target.with_file_name("draft2-Q8_0.gguf");
+    let file = File::open(&file, &Overrides::default(), Some(&target.config)).expect("it opens");
+    let mut cpu = Cpu::new(CpuLevel::detect(), 2, Activations::F32);
+    // Chunks match neither pages nor anchors.
+    let taps = file.config.taps.clone();
+    let options = Options { max_rows: 100, max_chosen: 64, taps, ..Options::new(&cpu) };
+    let mut model =
+        Model::load(&mut cpu, &target.config, &target.weights, options).expect("it loads");
+    let mut drafter =
+        Dflash::load(&mut cpu, &file.config, &file.weights, &model).expect("it loads");
+    let prompts = testing::prompts(&testing::goldens(), "dense-q4");
+    let tensors = Tensors::open(&testing::goldens(), "dense-dflash2");
+    let mut checked = 0;
+    for (place, prompt) in prompts.iter().enumerate() {
+        let prompt = testing::ids(&prompt["prompt_ids"]);
+        let name = match prompt.len() {
+            301.. => format!("plong{}", prompt.len()),
+            _ => format!("p{place}"),
+        };
+        for name in [name.clone(), format!("{name}.wide")] {
+            if tensors.ids(&format!("{name}.walk")).is_none() {
+                continue;
+            }
+            let golden = Golden::read(&tensors, &name);
+            let state = read(&mut cpu, &mut model, &mut drafter, &prompt);
+            let (text, rows) = ([(&state, golden.anchor)], golden.walk.len() + 1);
+            let found = drafter.fill_in(&mut cpu, &text, rows, 1).expect("a pass");
+            check_block(&drafter, &golden, found[0].as_ref().expect("numbers"));
+            checked += 1;
+        }
+    }
+    assert!(checked >= 4, "{checked} blocks were checked");
+}

@@ -1,0 +1,92 @@
+//! Two opinions in one draft: a drafter's tree, and what was looked up.
+
+use super::{Draft, Node};
+
+impl Draft {
+    /// The likeliest `most` nodes of this draft and a chain together. Of the two opinions on what
+    /// follows a node, the chain's counts with the square of its probability: where a drafter that
+    /// has read the text says otherwise, a match that holds half of the time is mostly wrong, and
+    /// one that nearly always holds is still right.
+    pub(crate) fn join(&self, chain: &Self, most: usize) -> Self {
+        let mut nodes = self.nodes.clone();
+        let mut parent = None;
+        for Node { token, depth, probability, .. } in &chain.nodes {
+            let children = |n: &Node| n.parent == parent;
+            let is_leaf = !nodes.iter().any(children);
+            let weight = if is_leaf { *probability } else { probability * probability };
+            let mut same = None;
+            for (child, i) in nodes.iter_mut().zip(0..).filter(|(n, _)| children(n)) {
+                child.probability *= 1.0 - weight;
+                if child.token == *token {
+                    child.probability += weight;
+                    same = Some(i);
+                }
+            }
+            parent = same.or_else(|| {
+                let (token, depth, probability) = (*token, *depth, weight);
+                nodes.push(Node { token, parent, depth, probability });
+                Some(nodes.len() as u32 - 1)
+            });
+        }
+        Self { nodes }.likeliest(most)
+    }
+
+    /// The likeliest `most` nodes, likelier paths first.
+    fn likeliest(&self, most: usize) -> Self {
+        let mut paths: Vec<f32> = Vec::with_capacity(self.nodes.len());
+        for node in &self.nodes {
+            paths.push(node.parent.map_or(1.0, |p| paths[p as usize]) * node.probability);
+        }
+        // A path is no likelier than its beginning, which comes first where they are equal.
+        let mut order: Vec<usize> = (0..self.nodes.len()).collect();
+        order.sort_by(|a, b| {
+            let deeper = self.nodes[*a].depth.cmp(&self.nodes[*b].depth);
+            paths[*b].total_cmp(&paths[*a]).then(deeper)
+        });
+        let mut places = vec![0; order.len()];
+        order.iter().zip(0..).for_each(|(node, place)| places[*node] = place);
+        let placed =
+            |node: &Node| Node { parent: node.parent.map(|p| places[p as usize]), ..*node };
+        let nodes = order.iter().take(most).map(|node| placed(&self.nodes[*node]));
+        Self { nodes: nodes.collect() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chain(tokens: &[u32], probability: f32) -> Draft {
+        let node = |(depth, token): (u32, &u32)| Node {
+            token: *token,
+            parent: depth.checked_sub(2),
+            depth,
+            probability,
+        };
+        Draft { nodes: (1..).zip(tokens).map(node).collect() }
+    }
+
+    fn tokens(draft: &Draft) -> Vec<(u32, Option<u32>)> {
+        draft.nodes.iter().map(|n| (n.token, n.parent)).collect()
+    }
+
+    #[test]
+    fn opinions_that_agree_are_one_path_and_the_longer_goes_on() {
+        let joined = chain(&[1, 2], 0.6).join(&chain(&[1, 2, 3, 4], 0.9), 63);
+        assert_eq!(tokens(&joined), [(1, None), (2, Some(0)), (3, Some(1)), (4, Some(2))]);
+        // 0.6 * 0.19 + 0.81, and its own word where nobody else has one.
+        assert!((joined.nodes[0].probability - 0.924).abs() < 1e-6);
+        assert!((joined.nodes[3].probability - 0.9).abs() < 1e-6);
+    }
+
+    #[test]
+    fn opinions_that_differ_share_what_there_is() {
+        let joined = chain(&[1, 2], 0.9).join(&chain(&[5, 6, 7], 0.8), 4);
+        // 0.64 of the looked up, 0.36 * 0.9 of the drafter's.
+        assert_eq!(tokens(&joined), [(5, None), (6, Some(0)), (7, Some(1)), (1, None)]);
+        let siblings = joined.nodes[0].probability + joined.nodes[3].probability;
+        assert!(siblings <= 1.0);
+        let doubtful = chain(&[1, 2], 0.9).join(&chain(&[5, 6, 7], 0.3), 2);
+        assert_eq!(tokens(&doubtful), [(1, None), (2, Some(0))]);
+    }
+}

@@ -1,0 +1,59 @@
+//! Rounds at imposed prices: everything is computed, and counts as if its stages took so long. What
+//! `auto` makes of real acceptances on another machine can be seen without that machine, and without
+//! the noise of this one.
+
+use crate::Engine;
+use crate::propose::Learned;
+use crate::size::{Costs, Curve, DraftCosts};
+
+/// What stages of a round take.
+#[derive(Clone, Debug)]
+pub struct Prices {
+    /// Seconds of a verify by its rows, some of them.
+    pub verify: Vec<(usize, f64)>,
+    /// Seconds of a drafter's first position and of each further one, by its name; one that is not
+    /// here costs nothing.
+    pub drafts: Vec<(&'static str, f64, f64)>,
+    /// Seconds of a commit.
+    pub commit: f64,
+}
+
+impl Prices {
+    /// Of a verify.
+    pub(crate) fn verify(&self, rows: usize) -> f64 {
+        let mut curve = Curve::default();
+        self.verify.iter().for_each(|(rows, seconds)| curve.set(*rows, *seconds));
+        curve.get(rows).unwrap_or(0.0)
+    }
+
+    /// Of a drafter's first position and all others of `count`.
+    pub(crate) fn draft(&self, name: &str, count: usize) -> (f64, f64) {
+        let price = self.drafts.iter().find(|(drafter, ..)| *drafter == name);
+        let (_, first, next) = price.copied().unwrap_or(("", 0.0, 0.0));
+        (first, next * count.saturating_sub(1) as f64)
+    }
+}
+
+impl Engine {
+    /// From now on stages of rounds are taken to last as long as these prices say, and what was
+    /// measured and learned is forgotten.
+    pub fn impose(&mut self, prices: Prices) {
+        (self.costs, self.commit_costs) = (Costs::default(), Curve::default());
+        self.learned = Learned::new(self.drafters.len());
+        for (rows, seconds) in &prices.verify {
+            self.costs.table.set(*rows, *seconds);
+        }
+        for slot in &mut self.drafters {
+            let (first, rest) = prices.draft(slot.drafter.name(), 2);
+            slot.costs = DraftCosts::default();
+            slot.costs.add(1, first, rest, 2);
+        }
+        self.learned.choice.add(None, 1, prices.verify(1) + prices.commit);
+        self.prices = Some(prices);
+    }
+
+    /// Seconds that count: the imposed price, else what was measured.
+    pub(crate) fn seconds(&self, measured: f64, price: impl FnOnce(&Prices) -> f64) -> f64 {
+        self.prices.as_ref().map_or(measured, price)
+    }
+}

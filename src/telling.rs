@@ -1,0 +1,121 @@
+//! How `run` and `chat` show an answer: thinking apart from it, and a closing line that says how
+//! fast it came and what drafting was worth.
+
+use engine::Round;
+use launch::{Answer, Running};
+use std::io::{IsTerminal, Result, Write};
+use std::time::Instant;
+use text::{Parts, Reasoning};
+
+/// Part of the time of an answer that may go into measuring plain decoding afterwards.
+const SHARE: f64 = 0.05;
+/// Passes that are measured at most.
+const PASSES: usize = 6;
+
+/// Writes an answer as it comes. On a terminal thinking is dim; elsewhere it goes to standard
+/// error, so that a file or a program gets the answer alone.
+pub(crate) struct Telling<O: Write> {
+    out: O,
+    reasoning: Reasoning,
+    is_terminal: bool,
+    /// Whether the answer has begun, and whether anything was thought before it.
+    answered: bool,
+    thought: bool,
+}
+
+impl<O: Write> Telling<O> {
+    /// For an answer to `prompt`, as the template wrote it.
+    pub(crate) fn new(out: O, prompt: &str) -> Self {
+        let is_terminal = std::io::stdout().is_terminal();
+        let reasoning = Reasoning::new(prompt);
+        Self { out, reasoning, is_terminal, answered: false, thought: false }
+    }
+
+    /// Writes the next piece, in a colour where one is given.
+    pub(crate) fn push(&mut self, piece: &str, colour: Option<u8>) -> Result<()> {
+        let parts = self.reasoning.push(piece);
+        self.show(&parts, colour)
+    }
+
+    /// Writes what was held back, and ends the line.
+    pub(crate) fn finish(&mut self) -> Result<()> {
+        let rest = self.reasoning.finish();
+        self.show(&rest, None)?;
+        writeln!(self.out)?;
+        self.out.flush()
+    }
+
+    fn show(&mut self, parts: &Parts, colour: Option<u8>) -> Result<()> {
+        if !parts.reasoning.is_empty() {
+            self.thought = true;
+            match (self.is_terminal, colour) {
+                (true, Some(colour)) => {
+                    write!(self.out, "\x1b[2;{colour}m{}\x1b[0m", parts.reasoning)?
+                }
+                (true, None) => write!(self.out, "\x1b[2m{}\x1b[0m", parts.reasoning)?,
+                (false, _) => {
+                    let mut aside = std::io::stderr();
+                    aside.write_all(parts.reasoning.as_bytes())?;
+                }
+            }
+        }
+        if !parts.content.is_empty() {
+            if self.thought && !self.answered {
+                match self.is_terminal {
+                    true => write!(self.out, "\n\n")?,
+                    false => eprintln!(),
+                }
+            }
+            self.answered = true;
+            match colour {
+                Some(colour) => write!(self.out, "\x1b[{colour}m{}\x1b[0m", parts.content)?,
+                None => self.out.write_all(parts.content.as_bytes())?,
+            }
+        }
+        self.out.flush()
+    }
+}
+
+/// Tokens per second of decoding; the first token came with the prompt.
+pub(crate) fn rate(given: &Answer) -> f64 {
+    (given.ids.len() - 1) as f64 / given.decode_s.max(1e-9)
+}
+
+/// The closing line: tokens, their rate, how many a round gave, and how that compares with plain
+/// decoding. Plain decoding is not run for it: a pass of one row is measured, at the end of the
+/// same text, which is what each of its tokens would have taken.
+pub(crate) fn closing_line(running: &mut Running, prompt: &[u32], given: &Answer) -> String {
+    let mut line = format!("{} tokens, {:.0} a second", given.ids.len(), rate(given));
+    let drafted: usize = given.rounds.iter().map(|round| round.drafted).sum();
+    if drafted == 0 {
+        return line;
+    }
+    let accepted: usize = given.rounds.iter().map(|round| round.accepted).sum();
+    let length: usize = given.rounds.iter().map(Round::accept_length).sum();
+    let length = length as f64 / given.rounds.len() as f64;
+    line += &format!("; {accepted} of {drafted} drafts stood, {length:.1} tokens a round");
+    if let Some(seconds) = plain_seconds(running, prompt, given) {
+        let times = rate(given) * seconds;
+        line += &format!("; {times:.1} times plain decoding, by the measured time of its pass");
+    }
+    line
+}
+
+/// Seconds of a token without drafts: a pass of one row, the least of a few, with what judging and
+/// committing took in the rounds. Nothing where there is no time for it or it fails.
+fn plain_seconds(running: &mut Running, prompt: &[u32], given: &Answer) -> Option<f64> {
+    let rounds = given.rounds.len() as f64;
+    let beside: f64 = given.rounds.iter().map(|round| round.judge_s + round.commit_s).sum();
+    let all: Vec<u32> = prompt.iter().chain(&given.ids).copied().collect();
+    let start = Instant::now();
+    let mut text = running.engine.rehearsal(given.sequence.clone(), &all).ok()?;
+    let mut least: Option<f64> = None;
+    for _ in 0..PASSES {
+        let seconds = running.engine.time_verify(&mut text, 1).ok()?;
+        least = Some(least.map_or(seconds, |least| least.min(seconds)));
+        if start.elapsed().as_secs_f64() > SHARE * given.decode_s {
+            break;
+        }
+    }
+    least.map(|least| least + beside / rounds)
+}
