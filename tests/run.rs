@@ -65,7 +65,7 @@ fn the_embedded_pair_writes_quicksort() {
 fn neither_mode_nor_threads_change_the_text() {
     let base = ["Compute 12 * 7", "--seed", "11", "--temp", "1", "--max-tokens", "60"];
     let plain = json(&[&base[..], &["--spec", "off", "--threads", "1"]].concat())["ids"].take();
-    let others: [&[&str]; 7] = [
+    let others: [&[&str]; 8] = [
         &["--spec", "off", "--threads", "2"],
         &["--spec", "chain", "--threads", "1"],
         &["--spec", "chain", "--block", "4"],

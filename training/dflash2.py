@@ -12,7 +12,8 @@ def dflash2_config(target, taps, mask, layers, block=8, window=256, rank=32, lik
     """For a target's text configuration. `like` is the configuration of a first-generation drafter whose widths to
     take; without one the drafter has the target's hidden size and FFN and heads of 128."""
     shape = like or dict(
-        intermediate_size=target.intermediate_size,
+        # A mixture's configuration has the sizes of its experts only.
+        intermediate_size=getattr(target, "intermediate_size", None) or 3 * target.hidden_size,
         num_attention_heads=max(2, target.hidden_size // 128),
         num_key_value_heads=max(1, target.hidden_size // 512),
         head_dim=128,

@@ -126,8 +126,9 @@ class FeatureStore:
 
     def keep(self, rows_at_once=256):
         """Computes in advance what there is room for."""
+        row = (len(self.taps) + 1) * self.target.config.get_text_config().hidden_size * self.dtype.itemsize
         for at, group in enumerate(self.groups):
-            size = group.tokens.numel() * (len(self.taps) + 1) * self.target.config.hidden_size * self.dtype.itemsize
+            size = group.tokens.numel() * row
             if size > self.room:
                 continue
             self.room -= size

@@ -91,12 +91,15 @@ def make_drafter(arguments, target, tokens):
     if arguments.start:
         like = json.loads((arguments.start / "config.json").read_text(encoding="utf-8"))
         settings = like["dflash_config"]
-    layers = target.config.num_hidden_layers
-    spread = [round(1 + i * (layers - 4) / 4) for i in range(5)]
+    described = target.config.get_text_config()
+    layers = described.num_hidden_layers
+    spread = sorted({round(1 + i * (layers - 4) / 4) for i in range(5)})
     taps = arguments.taps or settings.get("target_layer_ids", spread)
     mask = next(id for id in (arguments.mask, settings.get("mask_token_id"), tokens) if id is not None)
+    if mask >= described.vocab_size:
+        raise SystemExit(f"The embedding has no row {mask} for the mask: name a token that texts do not use by --mask.")
     sizes = arguments.layers, arguments.block, arguments.window, arguments.rank
-    drafter = Drafter2(dflash2_config(target.config, taps, mask, *sizes, like=like))
+    drafter = Drafter2(dflash2_config(described, taps, mask, *sizes, like=like))
     if like:
         weights = arguments.start_weights or arguments.start
         drafter.start_from(read_state(weights, gguf_state.draft_state, Qwen3Config(**like)))
@@ -142,8 +145,9 @@ class Fit:
         at = int(torch.multinomial(self.sizes, 1))
         count = len(self.store.groups[at].tokens)
         rows = torch.randint(0, count, (self.arguments.rows,), device=self.device)
-        # Held back rows give their place to their neighbours.
-        rows = torch.where(rows % HELD_BACK == 0, (rows + 1) % max(2, count), rows).clamp(max=count - 1)
+        # Held back rows give their place to a neighbour.
+        neighbours = torch.where(rows + 1 < count, rows + 1, (rows - 1).clamp(min=0))
+        rows = torch.where(rows % HELD_BACK == 0, neighbours, rows)
         return self.store.draw(at, rows)
 
     def run(self):

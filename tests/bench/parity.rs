@@ -7,7 +7,7 @@ use std::path::Path;
 #[test]
 fn every_mode_writes_the_same_text() {
     let dense = stdout(&["bench", "parity", "--quick", "--max-tokens", "24"]);
-    assert!(dense.ends_with("96 answers, all equal to plain decoding\n"), "{dense}");
+    assert!(dense.ends_with("135 answers, all equal to plain decoding\n"), "{dense}");
     let moe = stdout(&[
         "bench",
         "parity",
@@ -22,8 +22,8 @@ fn every_mode_writes_the_same_text() {
         "tests/fixtures/moe/draft-Q8_0.gguf",
     ]);
     // The tiny mixture of experts has no MTP block.
-    assert!(moe.contains("3 modes beside `off` (chain tree:22 auto), 2 prompts"), "{moe}");
-    assert!(moe.ends_with("18 answers, all equal to plain decoding\n"), "{moe}");
+    assert!(moe.contains("4 modes beside `off` (chain tree:22 lookup auto), 2 prompts"), "{moe}");
+    assert!(moe.ends_with("24 answers, all equal to plain decoding\n"), "{moe}");
 }
 
 #[test]

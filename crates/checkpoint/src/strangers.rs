@@ -229,7 +229,7 @@ fn files(folder: &Path, end: &str) -> Vec<(String, u64)> {
             let name = entry.file_name().into_string().ok()?;
             let metadata = std::fs::metadata(entry.path()).ok()?;
             (metadata.is_file() && name.to_lowercase().ends_with(end))
-                .then(|| (name, metadata.len()))
+                .then_some((name, metadata.len()))
         })
         .collect();
     found.sort();

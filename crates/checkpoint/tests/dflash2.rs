@@ -8,6 +8,7 @@ use formats::gguf::Header;
 use serde_json::{Value, json};
 use std::path::Path;
 use support::*;
+use testing::repository;
 
 const TAPS: [usize; 2] = [1, 5];
 const VOCAB: usize = 96;

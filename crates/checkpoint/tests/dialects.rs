@@ -289,6 +289,7 @@ fn a_bare_file_asks_for_all_it_cannot_tell_at_once() {
         causal: None,
         yarn: None,
         block: Some(8),
+        ..Overrides::default()
     };
     let drafter = open(&file, &said, Some(&target)).unwrap();
     assert_eq!(drafter.dialect, Dialect::Bare);

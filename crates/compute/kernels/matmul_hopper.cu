@@ -22,7 +22,7 @@
 // activations once for every three units.
 //
 // Launch: matmul_hopper_N_FORMAT for up to N = 24, 32, 48, 64 rows; grid slices * shares, cluster
-// slices, block 32 * (warps + 4), warps 4, 8 or 12 of them multiplying; shared bytes
+// slices, block 32 * (warps + 4), warps at most 4 * GROUPS of them multiplying; shared bytes
 //   held * N * 544 + stages * warps * stage_bytes + (held + stages) * 16
 // arrange: grid (superblocks, ceil(rows / 8)), 256 threads.
 #define REGISTERS_ARE_SCARCE
@@ -417,7 +417,8 @@ __device__ __forceinline__ void matmul_hopper(const MatmulArgs& a) {
   Block<N8, FORMAT, LEVELS> block(a, memory);
   const int warp = threadIdx.x >> 5;
   if (warp >= block.warps) {
-    fewer_registers<32>();  // 32 + 3 x 160 = 4 x 128 and 32 + 4 x 112 = 5 x 96, what a block has
+    // What a block has: 40 + 2 x 232 = 3 x 168, 32 + 3 x 160 = 4 x 128.
+    fewer_registers<GROUPS == 2 ? 40 : 32>();
     if (warp == block.warps) {
       block.stream_tiles();
     } else if (warp == block.warps + 1) {
@@ -426,7 +427,7 @@ __device__ __forceinline__ void matmul_hopper(const MatmulArgs& a) {
     }
     meet(a.slices > 1);
   } else {
-    more_registers<GROUPS == 3 ? 160 : 112>();
+    more_registers<GROUPS == 2 ? 232 : GROUPS == 3 ? 160 : 112>();
     wait_for_inputs();  // what is parked may still be read by the launch before
     block.multiply();
     meet(a.slices > 1);
@@ -434,9 +435,10 @@ __device__ __forceinline__ void matmul_hopper(const MatmulArgs& a) {
   }
 }
 
-#define HOPPER_KERNEL(NAME, REGISTERS, N8, FORMAT, LEVELS, GROUPS)       \
-  KERNEL(NAME, REGISTERS, MatmulArgs, 128 * GROUPS + 128, 1) {           \
-    matmul_hopper<N8, FORMAT, LEVELS, GROUPS>(a);                        \
+// Sums of 64 rows and tiles of any format leave registers for two warpgroups.
+#define HOPPER_KERNEL(NAME, REGISTERS, N8, FORMAT, LEVELS, GROUPS) \
+  KERNEL(NAME, REGISTERS, MatmulArgs, 128 * GROUPS + 128, 1) {     \
+    matmul_hopper<N8, FORMAT, LEVELS, GROUPS>(a);                  \
   }
 
 HOPPER_KERNEL(matmul_hopper_24_q4_k, 128, 3, TILE_Q4_K, 3, 3)
@@ -450,9 +452,9 @@ HOPPER_KERNEL(matmul_hopper_32_mixed, 128, 4, MIXED, 1, 3)
 HOPPER_KERNEL(matmul_hopper_48_q4_k, 128, 6, TILE_Q4_K, 1, 3)
 HOPPER_KERNEL(matmul_hopper_48_q6_k, 128, 6, TILE_Q6_K, 1, 3)
 HOPPER_KERNEL(matmul_hopper_48_q8_0, 128, 6, TILE_Q8_0, 1, 3)
-HOPPER_KERNEL(matmul_hopper_48_mixed, 128, 6, MIXED, 1, 3)
+HOPPER_KERNEL(matmul_hopper_48_mixed, 168, 6, MIXED, 1, 2)
 HOPPER_KERNEL(matmul_hopper_64_q4_k, 128, 8, TILE_Q4_K, 1, 3)
 HOPPER_KERNEL(matmul_hopper_64_q6_k, 128, 8, TILE_Q6_K, 1, 3)
 HOPPER_KERNEL(matmul_hopper_64_q8_0, 128, 8, TILE_Q8_0, 1, 3)
-HOPPER_KERNEL(matmul_hopper_64_mixed, 128, 8, MIXED, 1, 3)
+HOPPER_KERNEL(matmul_hopper_64_mixed, 168, 8, MIXED, 1, 2)
 #endif

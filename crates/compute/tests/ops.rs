@@ -332,7 +332,7 @@ fn convolutions_look_back_only_and_may_do_nothing() {
         let (base, coefficients) = (random.numbers(128), random.numbers(8 * 16));
         let before = bits(base.clone(), &numbers, coefficients.clone());
         let mut later = numbers.clone();
-        later[5 * 64..].iter_mut().for_each(|x| *x = -3.0 * *x);
+        later[5 * 64..].iter_mut().for_each(|x| *x *= -3.0);
         let after = bits(base, &later, coefficients);
         assert_eq!(before[..5 * 64], after[..5 * 64], "{level:?}");
         assert_ne!(before[5 * 64..6 * 64], after[5 * 64..6 * 64], "{level:?}");

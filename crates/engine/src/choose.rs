@@ -240,6 +240,18 @@ mod tests {
     }
 
     #[test]
+    fn of_two_ways_of_asking_the_faster_is_found() {
+        let mut ways = Choice::of_ways(2);
+        let by_way = |trained: f64, wide: f64| {
+            move |way: Proposer| if way == Some(1) { wide } else { trained }
+        };
+        let [trained, wide, nobody] = spend(&mut ways, 500, by_way(1.0, 1.6));
+        assert!(nobody == 0.0 && wide > 0.9 * (trained + wide), "{trained} {wide}");
+        let [trained, wide, _] = spend(&mut ways, 500, by_way(1.0, 0.7));
+        assert!(trained > 0.85 * (trained + wide), "{trained} {wide}");
+    }
+
+    #[test]
     fn an_arm_that_cannot_win_is_not_tried() {
         let mut choice = Choice::new(2);
         choice.add(DFLASH, 10, 1.0);

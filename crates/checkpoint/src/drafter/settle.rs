@@ -121,7 +121,7 @@ impl<'a> Parts<'a> {
         let (kernel, group) = match self.agreed(pair, "blk.0.attn_conv_base")? {
             Some([kernel, group]) => (kernel.clone(), group.clone()),
             None => match self.conv_by_shape()? {
-                Some(found) => found,
+                Some([kernel, group]) => (kernel, group),
                 None => return Ok(None),
             },
         };
@@ -145,7 +145,7 @@ impl<'a> Parts<'a> {
     }
 
     /// Taps and groups as the tensors have them, for a file that says nothing.
-    fn conv_by_shape(&self) -> Result<Option<(Claim<usize>, Claim<usize>)>, Error> {
+    fn conv_by_shape(&self) -> Result<Option<[Claim<usize>; 2]>, Error> {
         let bases = (self.find("blk.0.attn_conv_base"), self.find("blk.0.attn_conv_proj.weight"));
         let (Some(base), Some(projection)) = bases else { return Ok(None) };
         let shape = |tensor: &TensorInfo| format!("shape of `{}`", tensor.name);
@@ -164,7 +164,7 @@ impl<'a> Parts<'a> {
                 expected: format!("a divisor of {}", 2 * kernel * self.hidden),
             });
         }
-        Ok(Some((Claim::new(kernel, shape(base)), Claim::new(group, shape(projection)))))
+        Ok(Some([Claim::new(kernel, shape(base)), Claim::new(group, shape(projection))]))
     }
 
     fn selector(&self, report: &mut Report) -> Result<Option<Selector>, Error> {

@@ -104,7 +104,7 @@ formats! {
     IQ3_XXS: Lookup<Iq3>, Super<8, false>, 128, 0.25;
     IQ2: Lookup<Iq2>, Super<16, false>, 128, 0.125;
     IQ1: Fives, Super<16, false>, 16, 0.125;
-    TERNARY: Twos, Super<8, false>, 1;
+    TQ: Twos, Super<8, false>, 1;
     FP4: Lookup<Fp4>, Sixteenths, 16;
     INT4: Nibbles, Single<4, true>, 0;
     INT4_32: Nibbles, Single<1, true>, 0;
@@ -148,7 +148,7 @@ macro_rules! with_format {
             T::IQ3_XXS => $f::<b::IQ3_XXS $(, $c)*>($($arg),*),
             T::IQ2_XXS | T::IQ2_XS | T::IQ2_S => $f::<b::IQ2 $(, $c)*>($($arg),*),
             T::IQ1_S | T::IQ1_M => $f::<b::IQ1 $(, $c)*>($($arg),*),
-            T::TQ1_0 | T::TQ2_0 => $f::<b::TERNARY $(, $c)*>($($arg),*),
+            T::TQ1_0 | T::TQ2_0 => $f::<b::TQ $(, $c)*>($($arg),*),
             T::MXFP4 | T::NVFP4 | T::FP4 => $f::<b::FP4 $(, $c)*>($($arg),*),
             T::INT4 => $f::<b::INT4 $(, $c)*>($($arg),*),
             T::INT4_32 => $f::<b::INT4_32 $(, $c)*>($($arg),*),

@@ -52,7 +52,7 @@ impl KvPages {
     }
 
     /// The pages that a commit of a path writes; those shared with a snapshot are copied first.
-    pub(crate) fn to_commit<'a>(
+    pub(crate) fn for_commit<'a>(
         &'a mut self,
         backend: &dyn Backend,
         path: CommitPath<'a>,
@@ -76,6 +76,6 @@ pub(crate) fn commit_pages(
     cache: usize,
     texts: Vec<(&mut KvPages, CommitPath<'_>)>,
 ) -> Vec<Result<(), Error>> {
-    let prepared = texts.into_iter().map(|(pages, path)| pages.to_commit(backend, path)).collect();
+    let prepared = texts.into_iter().map(|(pages, path)| pages.for_commit(backend, path)).collect();
     together(prepared, |commits| backend.commit_kv(arena, cache, commits))
 }

@@ -72,7 +72,7 @@ impl Recurrent {
 
     /// What a commit of a path reads and writes: the tape, and a spare block for each anchor that
     /// its end makes due. Nothing of the state changes before `committed`.
-    pub(crate) fn to_commit<'a>(
+    pub(crate) fn for_commit<'a>(
         &'a mut self,
         backend: &dyn Backend,
         path: CommitPath<'a>,
@@ -117,7 +117,7 @@ pub(crate) fn commit_states(
     arena: &Arena,
     mut texts: Vec<(&mut Recurrent, CommitPath<'_>)>,
 ) -> Vec<Result<(), Error>> {
-    let prepared = texts.iter_mut().map(|(state, path)| state.to_commit(backend, *path)).collect();
+    let prepared = texts.iter_mut().map(|(state, path)| state.for_commit(backend, *path)).collect();
     let done = together(prepared, |commits| backend.commit_recurrent(arena, commits));
     for ((state, path), done) in texts.into_iter().zip(&done) {
         if done.is_ok() {

@@ -44,7 +44,7 @@ impl KeptRows {
     }
 
     /// Where rows go that are added to the end.
-    fn to_keep<'a>(
+    fn for_rows<'a>(
         &'a mut self,
         backend: &dyn Backend,
         rows: &'a [u32],
@@ -136,7 +136,7 @@ pub(crate) fn keep_rows(
     buf: Buf,
     mut texts: Vec<(&mut KeptRows, &[u32])>,
 ) -> Vec<Result<(), Error>> {
-    let prepared = texts.iter_mut().map(|(kept, rows)| kept.to_keep(backend, rows)).collect();
+    let prepared = texts.iter_mut().map(|(kept, rows)| kept.for_rows(backend, rows)).collect();
     let done = together(prepared, |kept| backend.keep_rows(arena, buf, kept));
     for ((kept, rows), done) in texts.into_iter().zip(&done) {
         if done.is_ok() {

@@ -40,7 +40,7 @@ impl TQ1_0 {
                 _ => (self.qh[i % 4], (i - 240) / 4),
             };
             let fraction = byte.wrapping_mul([1, 3, 9, 27, 81][digit]);
-            (u16::from(fraction) * 3 >> 8) as i8 - 1
+            ((u16::from(fraction) * 3) >> 8) as i8 - 1
         })
     }
 }

@@ -459,7 +459,7 @@ fn launch_group(run: &Run<'_>, products: &[Product]) -> Result<(), Error> {
     let scratch = &run.scratch.products;
     if let (Some(hopper), Rows::Chosen) = (hopper, products[0].rows) {
         let out = scratch.address() + hopper.parked_bytes as u64;
-        let args = ArrangeArgs { x, chosen, out, rows: rows as i32, ..Default::default() };
+        let args = ArrangeArgs { x, chosen, out, rows: rows as i32 };
         let grid = [group.superblocks as u32, rows.div_ceil(8) as u32, 1];
         run.launch(kernel::ARRANGE, Shape::new(grid, 256), &args)?;
         x.arranged = out;
@@ -490,7 +490,7 @@ fn launch_group(run: &Run<'_>, products: &[Product]) -> Result<(), Error> {
         let grid = [(g.slices * g.shares) as u32, 1, 1];
         let cluster = if g.join { 1 } else { g.slices as u32 };
         if let Some(hopper) = hopper.filter(|_| count > FULL_ROWS) {
-            let stages = hopper.stages(g, run.limits, count);
+            let stages = hopper.stages(&group, g, run.limits, count);
             hopper.tell(&mut args, &stages);
             let block = (32 * stages.warps + hopper::ASKING) as u32;
             let shape = Shape { grid, block, shared: stages.shared as u32, cluster };

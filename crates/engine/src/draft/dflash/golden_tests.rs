@@ -4,7 +4,7 @@
 use super::*;
 use crate::model::{Options, chain};
 use checkpoint::{Drafter as File, Overrides, Target};
-use compute::{Activations, Cpu, CpuLevel, KvType};
+use compute::{Activations, Cpu, CpuLevel};
 use testing::{Pair, Tensors};
 
 /// What the reference says of one block.
@@ -127,7 +127,7 @@ fn the_trained_drafter_is_the_reference() {
     let mut cpu = Cpu::new(CpuLevel::detect(), 2, Activations::F32);
     // Chunks match neither pages nor anchors.
     let taps = file.config.taps.clone();
-    let options = Options { kv: KvType::F16, max_rows: 100, max_chosen: 64, taps };
+    let options = Options { max_rows: 100, max_chosen: 64, taps, ..Options::new(&cpu) };
     let mut model =
         Model::load(&mut cpu, &target.config, &target.weights, options).expect("it loads");
     let mut drafter =

@@ -9,7 +9,7 @@ use checkpoint::drafter::{
 };
 use checkpoint::{Rope, TargetConfig};
 use compute::reference::{dot, rms_norm, sigmoid, silu};
-use compute::{Activations, Cpu, CpuLevel, KvType};
+use compute::{Activations, Cpu, CpuLevel};
 use formats::BlockType;
 use std::collections::HashMap;
 
@@ -60,7 +60,7 @@ impl Fixture {
         let shape = TargetConfig { mtp: None, ..synthetic::tiny() };
         let target =
             Altered { weights: synthetic::Weights::new(&shape, Mix::BF16, 1), change: untouched };
-        let options = Options { kv: KvType::F16, max_rows: 64, max_chosen: 64, taps: vec![] };
+        let options = Options { max_rows: 64, max_chosen: 64, ..Options::new(&cpu) };
         let model = Model::load(&mut cpu, &shape, &target, options).expect("a target");
         let weights =
             Altered { weights: synthetic::Weights::of_drafter(config, Mix::BF16, 2), change };

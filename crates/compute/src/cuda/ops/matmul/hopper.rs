@@ -18,7 +18,14 @@ pub(super) const ROWS: usize = 64;
 /// Row tiles of a unit: one a warp of a warpgroup.
 const UNIT_TILES: usize = 4;
 /// Warpgroups of a block that multiply, at most; one more asks for what they multiply.
-const GROUPS: usize = 3;
+/// Sums of more than 32 rows and tiles of any format leave registers for two.
+fn groups_of(rows: usize, format: Option<TileFormat>) -> usize {
+    match (rows, format) {
+        (..=32, _) | (_, Some(TileFormat::Q4_K | TileFormat::Q6_K | TileFormat::Q8_0)) => 3,
+        _ => 2,
+    }
+}
+
 /// Stages of tiles that help.
 const MOST_STAGES: usize = 6;
 /// Superblocks of a slice, at most: a bit each.
@@ -80,7 +87,7 @@ fn layout(group: &Group, g: &Geometry, limits: &DeviceInfo) -> Option<Layout> {
         || g.join
         || is_small
         || depth > MOST_DEPTH
-        || room(g, limits, GROUPS, ROWS).is_none()
+        || room(group, g, limits, usize::MAX, ROWS).is_none()
     {
         return None;
     }
@@ -138,7 +145,13 @@ pub(super) const ASKING: usize = 128;
 
 /// Stages for a number of rows, where no share has more than `units` units; none if they do not
 /// fit.
-fn room(g: &Geometry, limits: &DeviceInfo, units: usize, rows: usize) -> Option<Stages> {
+fn room(
+    group: &Group,
+    g: &Geometry,
+    limits: &DeviceInfo,
+    units: usize,
+    rows: usize,
+) -> Option<Stages> {
     let fits = |(groups, x, least): (usize, usize, usize)| {
         let (warps, of_x) = (groups * UNIT_TILES, x * (padded_rows(rows) * 544 + BARRIERS));
         let each = warps * g.stage_bytes + BARRIERS;
@@ -146,7 +159,7 @@ fn room(g: &Geometry, limits: &DeviceInfo, units: usize, rows: usize) -> Option<
         (tiles >= least).then_some(Stages { tiles, x, warps, shared: of_x + tiles * each })
     };
     let cuts = |groups| [(groups, 3, 3), (groups, 2, 3), (groups, 2, 2)];
-    (1..=units.min(GROUPS)).rev().flat_map(cuts).find_map(fits)
+    (1..=units.min(groups_of(rows, group.format()))).rev().flat_map(cuts).find_map(fits)
 }
 
 /// Bytes of scratch where the kernel is used: sums that wait for the pieces behind them or for
@@ -200,8 +213,14 @@ impl Hopper {
         Ok(Some(Self { parked_bytes: layout.parked_bytes(g), layout, memory }))
     }
 
-    pub(super) fn stages(&self, g: &Geometry, limits: &DeviceInfo, rows: usize) -> Stages {
-        room(g, limits, self.layout.most_units, rows).expect("launches fit")
+    pub(super) fn stages(
+        &self,
+        group: &Group,
+        g: &Geometry,
+        limits: &DeviceInfo,
+        rows: usize,
+    ) -> Stages {
+        room(group, g, limits, self.layout.most_units, rows).expect("launches fit")
     }
 
     pub(super) fn tell(&self, args: &mut MatmulArgs, stages: &Stages) {
@@ -246,7 +265,7 @@ mod tests {
             tiles.sort_unstable();
             assert!(tiles.into_iter().eq(0..group.tiles()), "{matrices:?}");
             for rows in 17..=ROWS {
-                let room = room(&g, &H200, layout.most_units, rows).expect("fits");
+                let room = room(&group, &g, &H200, layout.most_units, rows).expect("fits");
                 assert!(room.shared <= H200.shared as usize && room.x > 1 && room.tiles > 1);
             }
         }
