@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use compute::cuda::{self, Cuda, Images};
-use hub::catalogue::{Build, Entry};
+use hub::catalogue::{Build, Drafter, Entry};
 use hub::{CATALOGUE, Settings, gigabytes};
 use serde_json::{Value, json};
 use std::io::Write;
@@ -117,7 +117,10 @@ fn described(entry: &Entry, room: &Room, settings: &Settings) -> Value {
             })
         })
         .collect();
-    let drafter = |d: &hub::catalogue::Drafter| json!({"name": d.hub, "kind": d.kind.name(), "bytes": d.bytes});
+    let drafter = |d: &Drafter| {
+        let kind = d.kind.name();
+        json!({"name": d.hub, "kind": kind, "bytes": d.bytes})
+    };
     json!({
         "name": entry.name,
         "family": entry.family,

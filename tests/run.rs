@@ -233,6 +233,23 @@ fn verbose_and_explain_show_the_rounds() {
 }
 
 #[test]
+fn thoughts_are_told_apart_from_the_answer() {
+    let args = [QUICKSORT, "--temp", "0"];
+    let whole = json(&args);
+    let whole = whole["text"].as_str().expect("a text");
+    let (thoughts, answer) = whole.split_once("\n</think>\n\n").expect("it thinks first");
+    let output = forerun(&[&["run"], &args[..]].concat());
+    // Whoever reads standard output gets the answer alone.
+    assert_eq!(String::from_utf8(output.stdout).expect("text"), format!("{answer}\n"));
+    let aside = String::from_utf8(output.stderr).expect("text");
+    assert!(aside.starts_with(thoughts.trim_start()), "{aside}");
+    // A sampled answer ends with a line that says what it was drawn with and how fast it came.
+    let sampled = forerun(&["run", QUICKSORT, "--no-think", "--temp", "0.1", "--seed", "3"]);
+    let line = String::from_utf8(sampled.stderr).expect("text");
+    assert!(line.contains(" a second; ") && line.ends_with("; seed 3\n"), "{line}");
+}
+
+#[test]
 fn relaxed_thinking_is_reported() {
     let args = ["Compute 3 + 4", "--temp", "0", "--spec", "chain", "--max-tokens", "40"];
     let strict = json(&args);

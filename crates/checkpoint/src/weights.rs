@@ -7,7 +7,7 @@
 //! was found.
 
 use crate::Error;
-use formats::{BlockType, TensorInfo, Tensors, blocks};
+use formats::{BlockType, RawTensor, TensorInfo, Tensors, blocks};
 use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap};
 
@@ -174,11 +174,16 @@ impl Weights {
             used.extend(place.tensors.iter().cloned());
             list.push(fit(&tensors, &slot, place)?);
         }
-        // Integers and small floats that no configuration made part of a weight.
-        if let Some(raw) = tensors.raw().iter().find(|raw| !skip(&raw.name)) {
+        // Whole numbers and truth values are no weights: tables and counters that training left.
+        let is_aside = |dtype: &str| matches!(dtype, "I64" | "BOOL");
+        let is_odd = |raw: &&RawTensor| !is_aside(&raw.dtype) && !skip(&raw.name);
+        // Other integers and small floats that no configuration made part of a weight.
+        if let Some(raw) = tensors.raw().iter().find(is_odd) {
             return Err(Error::Dtype { tensor: raw.name.clone(), dtype: raw.dtype.clone() });
         }
-        let (skipped, unknown): (Vec<_>, Vec<_>) = tensors
+        let aside = tensors.raw().iter().filter(|raw| is_aside(&raw.dtype));
+        let aside: Vec<String> = aside.map(|raw| raw.name.clone()).collect();
+        let (mut skipped, unknown): (Vec<_>, Vec<_>) = tensors
             .iter()
             .map(|t| t.name.clone())
             .filter(|n| !used.contains(n))
@@ -186,6 +191,7 @@ impl Weights {
         if !unknown.is_empty() {
             return Err(Error::unknown_tensors(unknown));
         }
+        skipped.extend(aside);
         let by_name = list.iter().enumerate().map(|(i, w)| (w.name.clone(), i)).collect();
         Ok((Self { files: vec![tensors], list, by_name }, skipped))
     }

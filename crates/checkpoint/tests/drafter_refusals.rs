@@ -504,3 +504,24 @@ fn the_places_a_path_can_lead_to() {
          drafters are"
     );
 }
+
+#[test]
+fn numbers_that_are_no_weights_are_left_alone() {
+    let folder = folder(&base(), &SMALL.tensors());
+    let path = folder.path().join("model.safetensors");
+    let open_with = |extra: &str, dtype: &str| {
+        let (list, name, shape) = (SMALL.tensors(), extra.to_owned(), vec![4]);
+        let mut typed: Vec<_> = list.iter().map(|(name, shape)| (name, "BF16", shape)).collect();
+        typed.push((&name, dtype, &shape));
+        typed_safetensors(&path, &typed);
+        Drafter::open(folder.path(), &Overrides::default(), None).map_err(|e| e.to_string())
+    };
+    for (name, dtype) in [("position_ids", "I64"), ("seen", "BOOL")] {
+        assert_eq!(open_with(name, dtype).unwrap().report.skipped, [name]);
+    }
+    // A table of words is what it is, whatever its type.
+    let reduced = open_with("d2t", "I64").unwrap_err();
+    assert!(reduced.starts_with("reduced-vocabulary drafters are not run"), "{reduced}");
+    let reduced = open_with("t2d", "BOOL").unwrap_err();
+    assert!(reduced.starts_with("reduced-vocabulary drafters are not run"), "{reduced}");
+}

@@ -85,7 +85,8 @@ pub(crate) fn choose<'a, F: Listed>(name: &HubName, files: &'a [F]) -> Result<Ch
     };
     if set.parts.len() != set.promised {
         bail!(
-            "`{name}` is not whole: {} of {} parts are here, `forerun pull {name}` fetches the rest",
+            "`{name}` is not whole: {} of {} parts are here, `forerun pull {name}` fetches the \
+             rest",
             set.parts.len(),
             set.promised
         );

@@ -210,7 +210,8 @@ impl<'s> Client<'s> {
         };
         match (status.as_u16(), code) {
             (401 | 403, "GatedRepo") => anyhow!(
-                "`{repository}` is gated: accept its terms at {endpoint}/{repository} first; {token}"
+                "`{repository}` is gated: accept its terms at {endpoint}/{repository} first; \
+                 {token}"
             )
             .into(),
             (404, "RevisionNotFound") => {

@@ -227,7 +227,7 @@ impl Drafter {
         let slots = slots::named_for(&config, &tensors);
         // Some exports carry copies of what a drafter borrows from the target.
         let (weights, skipped) = Weights::find(tensors, slots, slots::is_borrowed)?;
-        for name in &skipped {
+        for name in skipped.iter().filter(|name| slots::is_borrowed(name)) {
             report.warn(format!("the drafter carries a copy of `{name}`; the target's is used"));
         }
         report.skipped = skipped;

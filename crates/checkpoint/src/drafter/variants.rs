@@ -57,9 +57,11 @@ pub(super) fn refuse(source: &Source) -> Result<(), Error> {
             }
         }
     }
-    for tensor in source.tensors() {
-        if let Some((_, variant)) = SIGNS.iter().find(|(sign, _)| tensor.name.contains(sign)) {
-            return Err(Error::Variant { variant, sign: format!("tensor `{}`", tensor.name) });
+    let tensors = source.tensors();
+    let names = tensors.iter().map(|t| &t.name).chain(tensors.raw().iter().map(|raw| &raw.name));
+    for name in names {
+        if let Some((_, variant)) = SIGNS.iter().find(|(sign, _)| name.contains(sign)) {
+            return Err(Error::Variant { variant, sign: format!("tensor `{name}`") });
         }
     }
     Ok(())

@@ -34,14 +34,25 @@ pub fn moe_drafter() -> PathBuf {
 
 /// A safetensors file with the right header and a hole for data.
 pub fn sparse_safetensors(path: &Path, dtype: &str, tensors: &[Listed]) {
-    let width = if dtype == "F32" { 4 } else { 2 };
+    let typed: Vec<_> = tensors.iter().map(|(name, shape)| (name, dtype, shape)).collect();
+    typed_safetensors(path, &typed);
+}
+
+/// The same with a type for each tensor.
+pub fn typed_safetensors(path: &Path, tensors: &[(&String, &str, &Vec<usize>)]) {
     let mut end = 0usize;
     let mut header = serde_json::Map::new();
-    for (name, shape) in tensors {
+    for (name, dtype, shape) in tensors {
+        let width = match *dtype {
+            "I64" => 8,
+            "F32" => 4,
+            "BOOL" => 1,
+            _ => 2,
+        };
         let start = end;
         end += shape.iter().product::<usize>() * width;
         header.insert(
-            name.clone(),
+            name.to_string(),
             json!({"dtype": dtype, "shape": shape, "data_offsets": [start, end]}),
         );
     }

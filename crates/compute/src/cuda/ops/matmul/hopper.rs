@@ -18,12 +18,14 @@ pub(super) const ROWS: usize = 64;
 /// Row tiles of a unit: one a warp of a warpgroup.
 const UNIT_TILES: usize = 4;
 /// Warpgroups of a block that multiply, at most; one more asks for what they multiply.
+/// Sums of more than 32 rows and tiles of any format leave registers for two.
 fn groups_of(rows: usize, format: Option<TileFormat>) -> usize {
     match (rows, format) {
-        (33.., None | Some(TileFormat::Q5_K | TileFormat::F16)) => 2,
-        _ => 3,
+        (..=32, _) | (_, Some(TileFormat::Q4_K | TileFormat::Q6_K | TileFormat::Q8_0)) => 3,
+        _ => 2,
     }
 }
+
 /// Stages of tiles that help.
 const MOST_STAGES: usize = 6;
 /// Superblocks of a slice, at most: a bit each.
