@@ -16,8 +16,9 @@ LONG_PROMPTS = (700, 2100)  # tokens
 LONG_CONTINUATION = 48
 LONG_ROWS = 4  # last rows of a long prompt that are kept
 SHORT_PROMPTS = 2  # short prompts of which rows are kept
-SHORT_ROWS = 8  # last rows of these
+SHORT_ROWS = 6  # last rows of these
 DRAFTED = ("p0", "plong2100")  # prompts whose drafted block is kept
+DRAFTED_ROWS = 6  # first rows of it; all rows see each other, so these speak for the others too
 
 
 class Prompt(NamedTuple):
@@ -91,7 +92,7 @@ def outputs(reference, ids, kept, drafted):
     first = int(rows.logits[-1].argmax())
     tensors = {name: tensor[-kept:] for name, tensor in rows._asdict().items()}
     if drafted:
-        tensors["draft_logits"] = reference.draft_logits(rows.taps, first)
+        tensors["draft_logits"] = reference.draft_logits(rows.taps, first)[:DRAFTED_ROWS]
     if reference.mtp is not None:
         tensors["mtp_logits"] = reference.mtp_logits(rows.hidden, ids[1:] + [first])[-kept:]
     return tensors
