@@ -32,15 +32,17 @@ impl Partial {
         let header = format!("{size} {piece}");
         let there = read_journal(&journal_path, &header, size.div_ceil(piece));
         let is_whole = fs::metadata(&data).is_ok_and(|metadata| metadata.len() == size);
-        let there = if is_whole { there } else { None };
+        let there = there.filter(|_| is_whole);
         let about = || data.display().to_string();
         if there.is_none() {
             let file = File::create(&data).with_context(about)?;
             file.set_len(size).with_context(about)?;
-            fs::write(&journal_path, format!("{header}\n")).with_context(about)?;
         }
-        let journal = OpenOptions::new().append(true).open(&journal_path).with_context(about)?;
+        // Written anew, for the next line must not go on where one was cut short.
         let there = there.unwrap_or_default();
+        let lines = there.iter().fold(header, |lines, number| format!("{lines}\n{number}"));
+        fs::write(&journal_path, lines + "\n").with_context(about)?;
+        let journal = OpenOptions::new().append(true).open(&journal_path).with_context(about)?;
         Ok(Self { data, journal_path, journal: Mutex::new(journal), size, piece, there })
     }
 
@@ -130,8 +132,11 @@ mod tests {
         let journal = partial.journal_path.clone();
         drop(partial);
         OpenOptions::new().append(true).open(&journal).unwrap().write_all(b"2").unwrap();
-        assert_eq!(Partial::open(&blob, 100, 30).unwrap().missing(), [0, 2]);
+        let again = Partial::open(&blob, 100, 30).unwrap();
+        assert_eq!(again.missing(), [0, 2]);
         assert_eq!(Partial::bytes_there(&blob, 100, 30), 40);
+        again.note(0).unwrap();
+        assert_eq!(Partial::open(&blob, 100, 30).unwrap().missing(), [2], "0, not 20");
         assert_eq!(Partial::open(&blob, 101, 30).unwrap().missing().len(), 4, "another size");
         assert!(!blob.exists());
     }
