@@ -467,45 +467,6 @@ fn conflicting_keys_draw_a_warning_and_the_nested_one_wins() {
 }
 
 #[test]
-fn the_places_a_path_can_lead_to() {
-    let temp = tempfile::tempdir().unwrap();
-    let sentence = |path: &std::path::Path| {
-        Drafter::open(path, &Overrides::default(), None)
-            .unwrap_err()
-            .to_string()
-            .replace(&temp.path().display().to_string(), "T")
-    };
-    assert_eq!(
-        sentence(&temp.path().join("absent")),
-        "T/absent: No such file or directory (os error 2)"
-    );
-    assert_eq!(sentence(temp.path()), "no `config.json` in T");
-    std::fs::write(temp.path().join("config.json"), "[1]").unwrap();
-    assert_eq!(
-        sentence(temp.path()),
-        "no `model.safetensors` and no `model.safetensors.index.json` in T"
-    );
-    sparse_safetensors(&temp.path().join("model.safetensors"), "BF16", &SMALL.tensors());
-    assert_eq!(sentence(temp.path()), "configuration is not a JSON object");
-    std::fs::write(temp.path().join("config.json"), "{").unwrap();
-    assert_eq!(
-        sentence(temp.path()),
-        "T/config.json: EOF while parsing an object at line 1 column 1"
-    );
-    std::fs::write(temp.path().join("model.bin"), "\x01\x02 unheard of").unwrap();
-    let unknown = "neither GGUF nor safetensors: the file starts with `\\x01\\x02 unhea`";
-    assert_eq!(sentence(&temp.path().join("model.bin")), unknown);
-    std::fs::write(temp.path().join("config.json"), r#"{"architectures":["LlamaForCausalLM"]}"#)
-        .unwrap();
-    sparse_safetensors(&temp.path().join("model.safetensors"), "BF16", &[("x".into(), vec![1])]);
-    assert_eq!(
-        sentence(temp.path()),
-        "`LlamaForCausalLM` is not a model Forerun runs: Qwen3.5/3.6/3.8 targets and DFlash \
-         drafters are"
-    );
-}
-
-#[test]
 fn numbers_that_are_no_weights_are_left_alone() {
     let folder = folder(&base(), &SMALL.tensors());
     let path = folder.path().join("model.safetensors");

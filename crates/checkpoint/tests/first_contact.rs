@@ -2,7 +2,7 @@
 
 mod support;
 
-use checkpoint::{Source, Target};
+use checkpoint::{Drafter, Overrides, Source, Target};
 use formats::BlockType;
 use formats::gguf::Header;
 use serde_json::json;
@@ -207,4 +207,43 @@ fn a_file_without_a_telling_name_is_told_by_its_content() {
     let blob = temp.path().join("9f2c81");
     write_safetensors(&blob, &numbered(SMALL.tensors()));
     assert_eq!(sentence(&blob, temp.path()), "opened");
+}
+
+#[test]
+fn the_places_a_path_can_lead_to() {
+    let temp = tempfile::tempdir().unwrap();
+    let sentence = |path: &std::path::Path| {
+        Drafter::open(path, &Overrides::default(), None)
+            .unwrap_err()
+            .to_string()
+            .replace(&temp.path().display().to_string(), "T")
+    };
+    assert_eq!(
+        sentence(&temp.path().join("absent")),
+        "T/absent: No such file or directory (os error 2)"
+    );
+    assert_eq!(sentence(temp.path()), "no `config.json` in T");
+    std::fs::write(temp.path().join("config.json"), "[1]").unwrap();
+    assert_eq!(
+        sentence(temp.path()),
+        "no `model.safetensors` and no `model.safetensors.index.json` in T"
+    );
+    sparse_safetensors(&temp.path().join("model.safetensors"), "BF16", &SMALL.tensors());
+    assert_eq!(sentence(temp.path()), "configuration is not a JSON object");
+    std::fs::write(temp.path().join("config.json"), "{").unwrap();
+    assert_eq!(
+        sentence(temp.path()),
+        "T/config.json: EOF while parsing an object at line 1 column 1"
+    );
+    std::fs::write(temp.path().join("model.bin"), "\x01\x02 unheard of").unwrap();
+    let unknown = "neither GGUF nor safetensors: the file starts with `\\x01\\x02 unhea`";
+    assert_eq!(sentence(&temp.path().join("model.bin")), unknown);
+    std::fs::write(temp.path().join("config.json"), r#"{"architectures":["LlamaForCausalLM"]}"#)
+        .unwrap();
+    sparse_safetensors(&temp.path().join("model.safetensors"), "BF16", &[("x".into(), vec![1])]);
+    assert_eq!(
+        sentence(temp.path()),
+        "`LlamaForCausalLM` is not a model Forerun runs: Qwen3.5/3.6/3.8 targets and DFlash \
+         drafters are"
+    );
 }

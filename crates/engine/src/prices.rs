@@ -1,6 +1,6 @@
 //! Rounds at imposed prices: everything is computed, and counts as if its stages took so long. What
-//! `auto` makes of real acceptances on another machine can be seen without that machine, and without
-//! the noise of this one.
+//! `auto` makes of real acceptances on another machine can be seen without that machine, and
+//! without the noise of this one.
 
 use crate::Engine;
 use crate::propose::Learned;

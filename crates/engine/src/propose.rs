@@ -40,8 +40,8 @@ pub enum Spec {
 /// What is looked up must promise so many times the tokens per second that others give: both are
 /// estimates.
 const WORTH_LOOKING: f64 = 1.05;
-/// A pinned lookup proposes a path as long as it is likelier than this to stand. `auto` knows what a
-/// row costs, and of what is likelier than this cuts it itself.
+/// A pinned lookup proposes a path as long as it is likelier than this to stand. `auto` knows what
+/// a row costs, and of what is likelier than this cuts it itself.
 const LIKELY: f64 = 0.5;
 const UNLIKELY: f64 = 0.02;
 
@@ -372,8 +372,8 @@ impl Engine {
     }
 }
 
-/// What a drafter is asked for with a block as it was trained, where `auto` is given a wider one and
-/// has to find out whether that pays.
+/// What a drafter is asked for with a block as it was trained, where `auto` is given a wider one
+/// and has to find out whether that pays.
 fn as_trained(drafter: &dyn Drafter, spec: Spec) -> Option<Shape> {
     match (spec, drafter.block()) {
         (Spec::Auto { block, budget }, Some(trained)) if block > trained => {

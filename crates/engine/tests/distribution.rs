@@ -62,8 +62,8 @@ fn options() -> Vec<(&'static str, Sampling)> {
     ]
 }
 
-/// Probabilities of the next token by the definitions: repetition counts prompt and answer, presence
-/// and frequency the answer; bias; then top-k, top-p and min-p of what is left.
+/// Probabilities of the next token by the definitions: repetition counts prompt and answer,
+/// presence and frequency the answer; bias; then top-k, top-p and min-p of what is left.
 fn probabilities(s: &Sampling, answer: &[u32]) -> Vec<f64> {
     let last = *answer.last().unwrap_or(&PROMPT[1]);
     let mut scores: Vec<f64> = logits(last).iter().map(|x| f64::from(*x)).collect();

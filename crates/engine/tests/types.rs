@@ -160,6 +160,8 @@ fn every_gguf_type_runs_in_every_mode() {
             assert!(weight.ty == BlockType::FP4 && target.weights.decode(weight) == scaled);
         }
         runs_in_every_mode(&target, &pair, 10, ty.name());
+        drop(target);
+        std::fs::remove_file(&path).expect("a file");
     }
 }
 

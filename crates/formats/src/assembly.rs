@@ -1,5 +1,5 @@
-//! Weights that a file has in several tensors (codes, scales, zeros), put together into blocks when they are read. What is here was checked: shapes fit each other, and rows are
-//! whole blocks.
+//! Weights that a file has in several tensors (codes, scales, zeros), put together into blocks when
+//! they are read. What is here was checked: shapes fit each other, and rows are whole blocks.
 
 use crate::blocks::{FP4, FP8, INT4, INT4_32, INT8, MXFP4, NVFP4};
 use crate::blocks::{Single, fp8, integers::Scale};
@@ -12,7 +12,8 @@ use std::thread;
 pub enum Assembly {
     /// `FP8` from e4m3 [rows, cols] and scales.
     Fp8 { codes: RawTensor, scales: Grid, shape: [usize; 2] },
-    /// `FP4` from e2m1 [rows, cols / 2], two a byte, e4m3 scales [rows, cols / 16] and the tensor's.
+    /// `FP4` from e2m1 [rows, cols / 2], two a byte, e4m3 scales [rows, cols / 16] and the
+    /// tensor's.
     Fp4 { codes: RawTensor, scales: RawTensor, scale: f32, shape: [usize; 2] },
     /// `MXFP4` from e2m1 [rows, cols / 2], two a byte, and exponents [rows, cols / 32].
     Mxfp4 { codes: RawTensor, exponents: RawTensor, shape: [usize; 2] },

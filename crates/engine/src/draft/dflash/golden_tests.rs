@@ -50,8 +50,8 @@ fn read(cpu: &mut Cpu, model: &mut Model, drafter: &mut Dflash, prompt: &[u32]) 
     state
 }
 
-/// Keys and values are f16 here, the target's too, and f32 there; `tests.rs` has the comparison where
-/// both round alike.
+/// Keys and values are f16 here, the target's too, and f32 there; `tests.rs` has the comparison
+/// where both round alike.
 const NEAR: f32 = 0.02;
 
 #[track_caller]

@@ -1,5 +1,5 @@
-//! The weights of a drafter as its plans name them; any configuration of the same dimensions can run
-//! them.
+//! The weights of a drafter as its plans name them; any configuration of the same dimensions can
+//! run them.
 
 use crate::Error;
 use crate::model::{WeightSource, Weights, each_row, numbers};
