@@ -6,8 +6,8 @@
 // Floor: 8 rows of 5120 with 2 taps: 0.16 MB read, as much written, 40 KB of base kernel, all in
 // L2. Latency limits it: a thread takes 8 columns and has all its loads in flight at once.
 // Launch: block_conv: grid [ceil(cols / 1024), rows], block 128; conv_norm: grid [rows], block
-// ceil(cols / 256) * 32 (cols <= 8192). cols is a multiple of 32, group one of 16. No dynamic shared
-// memory.
+// ceil(cols / 256) * 32 (cols <= 8192). cols is a multiple of 32, group one of 16. No dynamic
+// shared memory.
 #include "forerun.cuh"
 
 constexpr int REACH = 3;  // rows before a row that a pass knows

@@ -11,8 +11,8 @@
 // key_heads.
 //
 // A decode pass that folds no states is one launch, the convolution included: deltanet_texts where
-// texts have few rows each, deltanet_decode where they have more and the device has clusters. Others
-// are convolve, deltanet_products, deltanet (deltanet_prompt in prompts) and deltanet_gate.
+// texts have few rows each, deltanet_decode where they have more and the device has clusters.
+// Others are convolve, deltanet_products, deltanet (deltanet_prompt in prompts) and deltanet_gate.
 //
 // A block of FOLD_THREADS owns SLICE value columns of one head, which depend on no others, and
 // takes rows that start from the same anchor in groups of GROUP: warp w has rows w and w + 8, a

@@ -163,8 +163,8 @@ __device__ __forceinline__ float clamp_half(float v) {
   return v != v ? v : fminf(fmaxf(v, -65504.f), 65504.f);
 }
 
-// Where columns `col` to col + 7 of a row begin in Activation::arranged: two columns there, the next
-// two 128 bytes on, and so on.
+// Where columns `col` to col + 7 of a row begin in Activation::arranged: two columns there, the
+// next two 128 bytes on, and so on.
 __device__ __forceinline__ u8* arranged_at(u8* arranged, int row, int col) {
   return arranged + ((size_t)(col >> 8) * (DECODE_ROWS / 8) + (row >> 3)) * ARRANGED_BYTES +
          (col >> 5 & 7) * 512 + (row & 7) * 16 + (col >> 3 & 3) * 4;

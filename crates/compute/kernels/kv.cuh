@@ -1,7 +1,6 @@
 // Keys and values: how one head of a token is rounded to the cache's type and read back, and the
 // step attention takes over 64 keys at a time with matrix instructions: wgmma on Hopper, where the
-// four warps of 64 queries go together, mma.sync elsewhere. Used by rotate.cu, attention.cu and
-// prompt_attention.cu.
+// four warps of 64 queries go together, mma.sync elsewhere. Used by rotations and attentions.
 //
 // A stored row is f16 [dim], or blocks of 32 numbers: q8_0 {f16 d, int8 q[32]} = 34 bytes, q4_0
 // {f16 d, u8 q[16]} = 18 bytes, as src/kv.rs has them. A number read back is d * q rounded to f16

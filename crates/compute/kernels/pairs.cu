@@ -1,7 +1,7 @@
 // pairs: for each row with logits, whose candidates are the first `count` numbers of its row of
-// `candidates`, count x count scores behind them: score[a][b] = sum over r of predecessors[p_a][r] *
-// gates[r] * successors[c_b][r]. p_a are the candidates of the chosen row before, where that is the
-// row before on the path; else all of them are the token of the row before, or the row's own.
+// `candidates`, count x count scores behind them: score[a][b] = sum over r of predecessors[p_a][r]
+// * gates[r] * successors[c_b][r]. p_a are the candidates of the chosen row before, where that is
+// the row before on the path; else all of them are the token of the row before, or the row's own.
 //
 // Floor: 7 rows of 16 candidates, rank 256 in BF16: 2 x 16 rows of 512 bytes each: 0.11 MB of a
 // table from memory: one latency. A block takes 256 pairs of a row, a thread one. Codebook rows are

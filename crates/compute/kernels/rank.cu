@@ -1,6 +1,7 @@
-// rank: for each row of logits [rows][stride] the best `ranks` tokens among the first `vocab` with their log-probabilities
-// (logit - highest - ln(sum of exponentials)), best first and of equals the lowest id; and whether
-// the row holds a NaN or an infinity, in which case its log-probabilities are NaN.
+// rank: for each row of logits [rows][stride] the best `ranks` tokens among the first `vocab` with
+// their log-probabilities (logit - highest - ln(sum of exponentials)), best first and of equals the
+// lowest id; and whether the row holds a NaN or an infinity, in which case its log-probabilities
+// are NaN.
 //
 // A row is cut into chunks of 8192 columns, whatever the number of rows. rank_chunks: a block reads
 // a chunk once, 32 numbers a thread, into registers, and leaves its highest number, its sum of
