@@ -58,7 +58,7 @@ fn grouped_weight(format: TileFormat, tile: &[u8], row: usize, col: usize) -> f3
     let (lane, chunk, k) = (4 * g + t, group / 2, group % 2);
     let (s, i, h) = (at / 4, at / 2, at % 2);
     let single = |at: usize| f32::from_bits(word_at(tile, at));
-    let eight = word_at(tile, chunk * 512 + lane * 16 + 4 * (2 * k + e));
+    let eight = || word_at(tile, chunk * 512 + lane * 16 + 4 * (2 * k + e));
     let negative = || {
         let signs = word_at(tile, chunk * 128 + lane * 4);
         if signs >> (16 * h + 4 * (2 * k + e) + i) & 1 == 1 { -1.0 } else { 1.0 }
@@ -70,7 +70,7 @@ fn grouped_weight(format: TileFormat, tile: &[u8], row: usize, col: usize) -> f3
             single(4096 + row * 8 + group / 4 * 4) * blocks::fp8::e4m3(q)
         }
         TileFormat::FP4 => {
-            let byte = eight >> (8 * (at % 4));
+            let byte = eight() >> (8 * (at % 4));
             let code = match s {
                 0 => (byte >> 4 & 8) | (byte >> 2 & 7),
                 _ => (byte >> 2 & 8) | (byte >> 4 & 4) | (byte & 3),
@@ -89,14 +89,14 @@ fn grouped_weight(format: TileFormat, tile: &[u8], row: usize, col: usize) -> f3
             f32::from_bits(header & !8191) * (q as f32 - (header & 31) as f32)
         }
         TileFormat::IQ4 => {
-            let value = blocks::iq4::IQ4_VALUES[(eight >> (4 * at) & 15) as usize];
+            let value = blocks::iq4::IQ4_VALUES[(eight() >> (4 * at) & 15) as usize];
             let scale = f32::from(tile[2048 + row * 8 + group] as i8);
             half_at(tile, 2176 + 2 * row) * scale * f32::from(value)
         }
         TileFormat::IQ3_S | TileFormat::IQ3_XXS => {
             let byte = tile[512 + chunk * 256 + lane * 8 + 4 * e + 2 * k + s];
-            let ninth = tile[1536 + lane * 4 + chunk] >> (4 * e + 2 * k + s) & 1;
             let (magnitude, scales, unit) = if format == TileFormat::IQ3_S {
+                let ninth = tile[1536 + lane * 4 + chunk] >> (4 * e + 2 * k + s) & 1;
                 let index = usize::from(byte) | usize::from(ninth) << 8;
                 (2.0 * f32::from(codebooks::IQ3_S[index][at % 4]) + 1.0, 1664, 1.0)
             } else {
