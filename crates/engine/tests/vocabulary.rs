@@ -19,7 +19,7 @@ fn target(ffn: Ffn) -> TargetConfig {
             q_heads: 2,
             kv_heads: 1,
             head_dim: 64,
-            rotary_dims: 16,
+            rotary_dims: 32,
             rope: Rope { theta: 1e7, scaling: None },
         },
         gdn: Gdn { key_heads: 1, value_heads: 2, head_dim: 32, conv_kernel: 4 },
