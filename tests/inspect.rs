@@ -112,8 +112,7 @@ fn errors_are_one_line_and_have_their_exit_code() {
         assert_eq!(String::from_utf8_lossy(&output.stderr), stderr);
         assert!(output.stdout.is_empty());
     }
-    for usage in
-        [&["inspect"][..], &["inspect", DRAFT, "--draft-rope-theta", "x"], &["frobnicate"], &[]]
+    for usage in [&["inspect"][..], &["inspect", DRAFT, "--draft-rope-theta", "x"], &["frobnicate"]]
     {
         assert_eq!(forerun(usage).status.code(), Some(2), "{usage:?}");
     }

@@ -61,7 +61,7 @@ fn results_are_whole_and_files_agree_with_them() {
         let wanted = columns(text.lines().next().unwrap());
         assert!(text.lines().all(|line| columns(line) == wanted), "{name}");
     }
-    assert_eq!(read("samples.csv").lines().count(), 1 + 40);
+    assert_eq!(read("samples.csv").lines().count(), 1 + 48);
     let page = read("report.html");
     for title in [
         "Tokens per second by suite and mode",

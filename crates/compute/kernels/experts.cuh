@@ -166,10 +166,6 @@ __device__ __forceinline__ void multiply(int format, const u8* tile, int stride,
     case TILE_Q5_K: multiply<TILE_Q5_K, TILES, BY_16>(tile, stride, b, out, lane, used); break;
     case TILE_Q6_K: multiply<TILE_Q6_K, TILES, BY_16>(tile, stride, b, out, lane, used); break;
     case TILE_Q8_0: multiply<TILE_Q8_0, TILES, BY_16>(tile, stride, b, out, lane, used); break;
-#define FORERUN_CASE(F) \
-  case F: multiply<F, TILES, BY_16>(tile, stride, b, out, lane, used); break;
-    FOR_OTHER_FORMATS(FORERUN_CASE)
-#undef FORERUN_CASE
     default: multiply<TILE_F16, TILES, BY_16>(tile, stride, b, out, lane, used); break;
   }
 }

@@ -131,7 +131,7 @@ struct Part {
 template <int FORMAT> __device__ __forceinline__ Part part_of_block(const MatmulArgs& a) {
   const int lane = threadIdx.x & 31, warps = blockDim.x >> 5, superblocks = a.x.ld >> 8;
   Part b;
-  if constexpr (FORMAT == MIXED) {
+  if constexpr (is_mixed(FORMAT)) {
     const int* cuts = a.cuts + blockIdx.x * CUTS;
     const int4 part = *(const int4*)(cuts + 20);
     b.at = cuts[min(lane, warps)], b.slice = cuts[17];
@@ -250,7 +250,7 @@ __device__ __forceinline__ void matmul(const MatmulArgs& a) {
   const Part b = part_of_block<FORMAT>(a);
   const int depth = b.depth;
 
-  const int stage_bytes = FORMAT == MIXED ? a.stage_bytes : tile_bytes(FORMAT);
+  const int stage_bytes = is_mixed(FORMAT) ? a.stage_bytes : tile_bytes(FORMAT);
   const int x_stride = a.x_stride, sums_stride = (x_stride >> 4) + 12, result = a.rows * LD;
   // Those that do not exist hold anything: their results are dropped.
   const int x_rows = N8 == 1 ? a.rows : 8 * N8;
@@ -294,7 +294,7 @@ __device__ __forceinline__ void matmul(const MatmulArgs& a) {
       next = next_tile(next);
     } while (PHASES && count <= 0);
     const MatmulProduct& p = a.products[product_of(a, tile)];
-    if (FORMAT == MIXED) ahead.format = p.format;
+    if (is_mixed(FORMAT)) ahead.format = p.format;
     ahead.at =
         p.weight + lane * 16 +
         ((size_t)(tile - p.first_tile) * superblocks + b.first_k + from) * bytes_of(ahead.format);
@@ -365,14 +365,14 @@ __device__ __forceinline__ void matmul(const MatmulArgs& a) {
       }
       if (PHASES && count <= 0) {
         // This warp's part of the row tile ended in a phase before.
-      } else if constexpr (FORMAT != MIXED) {
+      } else if constexpr (!is_mixed(FORMAT)) {
         multiply_tiles<FORMAT, N8>(ring, count, rows, acc, ahead, advance, policy);
       } else {
         const MatmulProduct& p = a.products[product_of(a, tile)];
         const u8* weights =
             p.weight +
             ((size_t)(tile - p.first_tile) * superblocks + b.first_k + now) * bytes_of(p.format);
-        multiply_tiles_of<N8>(p.format, weights, ring, count, rows, acc, ahead, advance, policy);
+        multiply_tiles_of<FORMAT, N8>(p.format, weights, ring, count, rows, acc, ahead, advance, policy);
       }
       if (PHASES && to < depth) {
 #pragma unroll

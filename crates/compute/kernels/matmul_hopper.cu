@@ -329,17 +329,16 @@ template <int N8, int FORMAT, int LEVELS> struct Block {
           } else if constexpr (FORMAT != MIXED) {
             multiply_unit<FORMAT, N8>(here, xk, acc[level], done);
           } else {
-            // A warp without a row tile multiplies whatever lies there, and drops it.
-            if ((format[level] & DIRECT) && tile[level] >= 0)
-              here = weights(tile[level]) + (size_t)k * bytes_of(format[level]);
+            // A warp without a row tile multiplies whatever lies there, and drops it. A direct tile
+            // is larger than a slot, and the last slot ends where shared memory does.
+            if (format[level] & DIRECT)
+              here = tile[level] < 0 ? tiles
+                                     : weights(tile[level]) + (size_t)k * bytes_of(format[level]);
             switch (format[level] & (DIRECT - 1)) {
               case TILE_Q4_K: multiply_unit<TILE_Q4_K, N8>(here, xk, acc[level], done); break;
               case TILE_Q5_K: multiply_unit<TILE_Q5_K, N8>(here, xk, acc[level], done); break;
               case TILE_Q6_K: multiply_unit<TILE_Q6_K, N8>(here, xk, acc[level], done); break;
               case TILE_Q8_0: multiply_unit<TILE_Q8_0, N8>(here, xk, acc[level], done); break;
-#define FORERUN_CASE(F) case F: multiply_unit<F, N8>(here, xk, acc[level], done); break;
-              FOR_OTHER_FORMATS(FORERUN_CASE)
-#undef FORERUN_CASE
               default: multiply_unit<TILE_F16, N8>(here, xk, acc[level], done);
             }
           }

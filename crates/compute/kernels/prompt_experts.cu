@@ -86,7 +86,6 @@ KERNEL(prompt_experts, 255, PromptExpertsArgs, 256) {
       FORERUN_CASE(TILE_Q6_K)
       FORERUN_CASE(TILE_Q8_0)
       FORERUN_CASE(TILE_F16)
-      FOR_OTHER_FORMATS(FORERUN_CASE)
     }
     __syncthreads();  // every warp is done with the stages
   }

@@ -7,7 +7,9 @@
 
 // Added to a format: its tiles do not pass through the ring (Q8_0 and F16)
 constexpr int DIRECT = 16;
-constexpr int MIXED = -1;  // no format: tiles have several
+constexpr int MIXED = -1;   // no format: tiles have several, of those most files have
+constexpr int OTHERS = -2;  // several, among them ones of FOR_OTHER_FORMATS
+__host__ __device__ constexpr bool is_mixed(int format) { return format < 0; }
 
 __device__ __forceinline__ int bytes_of(int format) { return tile_bytes(format & (DIRECT - 1)); }
 
@@ -57,8 +59,8 @@ __device__ __forceinline__ void ask(const Ring& ring, Ahead& ahead, const Advanc
                                     u64 policy) {
   if (ahead.left) {
     const u32 to = shared_address(ring.base + ring.place) + (threadIdx.x & 31) * 16;
-    constexpr int BYTES = tile_bytes(FORMAT == MIXED ? 0 : FORMAT);
-    if (FORMAT != MIXED && ahead.format == FORMAT) {
+    constexpr int BYTES = tile_bytes(is_mixed(FORMAT) ? 0 : FORMAT);
+    if (!is_mixed(FORMAT) && ahead.format == FORMAT) {
       copy_tile<BYTES>(to, ahead.at, policy);
       ahead.at += BYTES;
     } else {
@@ -123,8 +125,9 @@ __device__ __forceinline__ void multiply_direct(Ring& ring, const u8* from, int 
   } while (--count);
 }
 
-// Tiles of whatever format they have; `from` is where they lie.
-template <int N8, class Advance>
+// Tiles of whatever format they have; `from` is where they lie. With all formats in one switch the
+// usual ones are a tenth slower, so FORMAT says whether it has the others.
+template <int FORMAT, int N8, class Advance>
 __device__ __forceinline__ void multiply_tiles_of(int format, const u8* from, Ring& ring, int count,
                                                   Rows& rows, float (&acc)[1][N8][4], Ahead& ahead,
                                                   const Advance& advance, u64 policy) {
@@ -144,15 +147,18 @@ __device__ __forceinline__ void multiply_tiles_of(int format, const u8* from, Ri
     case TILE_F16:
       multiply_tiles<TILE_F16, N8>(ring, count, rows, acc, ahead, advance, policy);
       break;
-#define FORERUN_CASE(F)                                                           \
-  case F:                                                                         \
-    multiply_tiles<F, N8>(ring, count, rows, acc, ahead, advance, policy);        \
-    break;
-    FOR_OTHER_FORMATS(FORERUN_CASE)
-#undef FORERUN_CASE
     case TILE_Q8_0 + DIRECT:
       multiply_direct<TILE_Q8_0, N8>(ring, from, count, rows, acc, ahead, advance, policy);
       break;
-    default: multiply_direct<TILE_F16, N8>(ring, from, count, rows, acc, ahead, advance, policy);
+    default:
+      if constexpr (FORMAT == OTHERS) {
+#define FORERUN_CASE(F)                                                    \
+  case F:                                                                  \
+    multiply_tiles<F, N8>(ring, count, rows, acc, ahead, advance, policy); \
+    return;
+        switch (format) { FOR_OTHER_FORMATS(FORERUN_CASE) }
+#undef FORERUN_CASE
+      }
+      multiply_direct<TILE_F16, N8>(ring, from, count, rows, acc, ahead, advance, policy);
   }
 }

@@ -13,6 +13,7 @@ use anyhow::{Context, Result};
 use std::fs::{self, File, TryLockError};
 use std::io::Write;
 use std::path::{Component, Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// A repository's part of the cache.
 #[derive(Debug)]
@@ -96,8 +97,10 @@ impl Cached {
         }
         create_parent(&link)?;
         let up = "../".repeat(path.split('/').count() + 1);
-        let new = beside(&link, "new");
-        // What an earlier run has left behind; a link that leads nowhere as well.
+        // Nobody else makes a link of this name, in this process or in another.
+        static MADE: AtomicUsize = AtomicUsize::new(0);
+        let number = MADE.fetch_add(1, Ordering::Relaxed);
+        let new = beside(&link, &format!("{}-{number}", std::process::id()));
         let _ = fs::remove_file(&new);
         let made = make_link(&format!("{up}blobs/{etag}"), &self.blob(etag), &new);
         made.and_then(|()| fs::rename(&new, &link)).with_context(|| shown(&link))

@@ -8,8 +8,8 @@ mod grouped;
 use crate::backend::Matrix;
 use formats::BlockType;
 use formats::blocks::{
-    self, Half, INT8, IQ1_M, IQ1_S, IQ2_XXS, IQ4_NL, Q4_0, Q4_K, Q5_0, Q5_K, Q6_K, Q8_0, TQ1_0,
-    TQ2_0,
+    self, Half, INT8, IQ1_M, IQ1_S, IQ2_XXS, IQ3_S, IQ4_NL, IQ4_XS, Q4_0, Q4_K, Q5_0, Q5_K, Q6_K,
+    Q8_0, TQ1_0, TQ2_0,
 };
 use half::f16;
 use std::{array, thread};
@@ -59,10 +59,24 @@ impl TileFormat {
     /// The tiles a type is packed into: its own; those of another type that hold the same numbers
     /// (exact but for scales that become f16: those of `IQ2_XXS`, `INT8`, `IQ1_S` and `IQ1_M`
     /// below what f16 has, and for `MXFP4` where neighbours are 17 powers of two apart); `F16` for
-    /// the rest.
-    pub(crate) const fn of(ty: BlockType) -> Self {
+    /// the rest. The kernels of experts have the usual formats alone: with all of them they were a
+    /// seventh slower.
+    pub(crate) const fn of(ty: BlockType, experts: usize) -> Self {
+        match (Self::of_one(ty), ty) {
+            (format, _) if experts == 1 || !format.is_other() => format,
+            (_, BlockType::IQ4_XS | BlockType::IQ3_S) => Self::Q8_0,
+            _ => Self::F16,
+        }
+    }
+
+    /// Whether `FOR_OTHER_FORMATS` of `kernels/tiles.cuh` has it.
+    pub(crate) const fn is_other(self) -> bool {
+        self as usize > Self::F16 as usize
+    }
+
+    const fn of_one(ty: BlockType) -> Self {
         match ty {
-            BlockType::Q4_K | BlockType::TQ1_0 | BlockType::TQ2_0 => Self::Q4_K,
+            BlockType::Q4_K => Self::Q4_K,
             BlockType::Q5_K => Self::Q5_K,
             BlockType::Q6_K | BlockType::IQ1_S | BlockType::IQ1_M => Self::Q6_K,
             BlockType::Q8_0
@@ -70,6 +84,8 @@ impl TileFormat {
             | BlockType::Q5_0
             | BlockType::IQ2_XXS
             | BlockType::IQ4_NL
+            | BlockType::TQ1_0
+            | BlockType::TQ2_0
             | BlockType::INT8 => Self::Q8_0,
             BlockType::FP8 => Self::FP8,
             BlockType::FP4 | BlockType::NVFP4 | BlockType::MXFP4 => Self::FP4,
@@ -128,7 +144,7 @@ pub(crate) const fn packed_bytes(
 /// Packs the row tiles from number `first` on, counted through all experts, into `out`, which is
 /// whole row tiles. On all processors.
 pub(crate) fn pack(m: &Matrix<'_>, first: usize, out: &mut [u8]) {
-    let bytes = row_tile_bytes(TileFormat::of(m.ty), m.cols);
+    let bytes = row_tile_bytes(TileFormat::of(m.ty, m.experts), m.cols);
     let count = out.len() / bytes;
     let tiles = m.experts * m.rows.div_ceil(TILE_ROWS);
     assert!(
@@ -154,7 +170,7 @@ pub(crate) fn pack(m: &Matrix<'_>, first: usize, out: &mut [u8]) {
 
 /// Packs 16 rows.
 fn pack_row_tile(m: &Matrix<'_>, index: usize, out: &mut [u8]) {
-    let format = TileFormat::of(m.ty);
+    let format = TileFormat::of(m.ty, m.experts);
     let tiles = m.rows.div_ceil(TILE_ROWS);
     let (expert, first) = (index / tiles, index % tiles * TILE_ROWS);
     let row_bytes = m.ty.bytes_for(m.cols).expect("rows of whole blocks");
@@ -168,7 +184,7 @@ fn pack_row_tile(m: &Matrix<'_>, index: usize, out: &mut [u8]) {
             false => &[],
         });
         match format {
-            TileFormat::Q4_K => pack_q4_k(m.ty, &rows, out),
+            TileFormat::Q4_K => pack_q4_k(&rows, out),
             TileFormat::Q5_K => pack_q5_k(&rows, out),
             TileFormat::Q6_K => pack_q6_k(m.ty, &rows, out),
             TileFormat::Q8_0 => pack_q8_0(m.ty, &rows, out),
@@ -192,31 +208,10 @@ fn block<B: bytemuck::Pod>(row: &[u8]) -> Option<&B> {
     bytemuck::cast_slice(row).first()
 }
 
-fn pack_q4_k(ty: BlockType, rows: &[&[u8]; TILE_ROWS], out: &mut [u8]) {
-    if ty != BlockType::Q4_K {
-        return pack_ternary(ty, rows, out);
-    }
+fn pack_q4_k(rows: &[&[u8]; TILE_ROWS], out: &mut [u8]) {
     let quants = rows.map(|row| block::<Q4_K>(row).map_or([0; 256], Q4_K::quants));
     pack_nibbles(&quants, out);
     pack_headers(rows, &mut out[2048..2304]);
-}
-
-/// -1, 0 and 1 as `Q4_K`: 0, 1 and 2 less 1, every scale and minimum 1.
-fn pack_ternary(ty: BlockType, rows: &[&[u8]; TILE_ROWS], out: &mut [u8]) {
-    let mut quants = [[0; TILE_COLS]; TILE_ROWS];
-    let ones = blocks::k::pack_scales(&[1; 8], &[1; 8]);
-    for (r, row) in rows.iter().enumerate() {
-        let found = match ty {
-            BlockType::TQ1_0 => block::<TQ1_0>(row).map(|b| (b.quants(), b.d)),
-            _ => block::<TQ2_0>(row).map(|b| (b.quants(), b.d)),
-        };
-        let (q, Half(d)) = found.unwrap_or(([-1; 256], Half([0; 2])));
-        quants[r] = q.map(|q| (q + 1) as u8);
-        let header = &mut out[2048 + r * 16..][..16];
-        header[..4].copy_from_slice(&[d, d].concat());
-        header[4..].copy_from_slice(&ones);
-    }
-    pack_nibbles(&quants, out);
 }
 
 fn pack_q5_k(rows: &[&[u8]; TILE_ROWS], out: &mut [u8]) {
@@ -289,12 +284,29 @@ fn pack_q8_0(ty: BlockType, rows: &[&[u8]; TILE_ROWS], out: &mut [u8]) {
             out[4096 + r * 16 + i * 2..][..2].copy_from_slice(&d.0);
         };
         let half = |d: f32| Half::new(d.clamp(-65504.0, 65504.0));
+        let mut groups = |d: Half, scales: [i8; 8], q: [i8; 256]| {
+            for i in 0..8 {
+                group(i, &q[i * 32..][..32], half(d.get() * f32::from(scales[i])));
+            }
+        };
         match ty {
             BlockType::Q8_0 => blocks_of::<Q8_0>(row).for_each(|(i, b)| group(i, &b.qs, b.d)),
             BlockType::Q4_0 => blocks_of::<Q4_0>(row).for_each(|(i, b)| group(i, &b.quants(), b.d)),
             BlockType::Q5_0 => blocks_of::<Q5_0>(row).for_each(|(i, b)| group(i, &b.quants(), b.d)),
             BlockType::IQ4_NL => {
                 blocks_of::<IQ4_NL>(row).for_each(|(i, b)| group(i, &b.quants(), b.d))
+            }
+            BlockType::IQ3_S => {
+                blocks_of::<IQ3_S>(row).for_each(|(_, b)| groups(b.d, b.scales(), b.quants()))
+            }
+            BlockType::IQ4_XS => {
+                blocks_of::<IQ4_XS>(row).for_each(|(_, b)| groups(b.d, b.scales(), b.quants()))
+            }
+            BlockType::TQ1_0 => {
+                blocks_of::<TQ1_0>(row).for_each(|(_, b)| groups(b.d, [1; 8], b.quants()))
+            }
+            BlockType::TQ2_0 => {
+                blocks_of::<TQ2_0>(row).for_each(|(_, b)| groups(b.d, [1; 8], b.quants()))
             }
             BlockType::IQ2_XXS => blocks_of::<IQ2_XXS>(row).for_each(|(_, b)| {
                 let quants = b.quants();

@@ -129,6 +129,11 @@ impl Group {
         self.matrices.iter().all(|&(_, format)| format == first).then_some(first)
     }
 
+    /// Whether a matrix has a format that only kernels of up to 16 rows read.
+    fn has_others(&self) -> bool {
+        self.matrices.iter().any(|(_, format)| format.is_other())
+    }
+
     /// The first row tile of a share. Tiles of one format are dealt out evenly, the first shares
     /// have the larger numbers: so `kernels/matmul.cuh` works it out.
     fn first_tile(&self, share: usize, shares: usize) -> usize {
@@ -196,12 +201,11 @@ impl Cuts {
         let bytes: &[u8] = bytemuck::cast_slice(blocks.as_flattened());
         let memory = run.driver.allocate_as_is(bytes.len(), "how products are cut")?;
         run.driver.upload(memory.address(), bytes)?;
-        let hopper = hopper::Hopper::of(run, group, &g)?;
-        let launch_rows = match hopper::is_here(run) {
-            // What its kernel is not for is faster without phases, too.
-            true => g.launch_rows.min(FULL_ROWS),
-            false => g.launch_rows,
-        };
+        let has_others = group.has_others();
+        let hopper = if has_others { None } else { hopper::Hopper::of(run, group, &g)? };
+        // What Hopper's kernel is not for is faster without phases, too.
+        let is_narrow = has_others || hopper::is_here(run);
+        let launch_rows = g.launch_rows.min(if is_narrow { FULL_ROWS } else { usize::MAX });
         let most_parked = most_parked(&g, &blocks);
         let cut = Arc::new(Cut { geometry: g, memory, most_parked, hopper, launch_rows });
         self.0.borrow_mut().insert(group.clone(), cut.clone());
@@ -381,7 +385,11 @@ fn launch_group(run: &Run<'_>, products: &[Product]) -> Result<(), Error> {
         args.workspace = if room.workspace { scratch.address() } else { 0 };
         args.parked += partial as u64;
         args.most_parked = cut.most_parked as i32;
-        let kernel = kernel(count, group.format());
+        let kernel = match group.has_others() {
+            true if count <= 8 => kernel::MATMUL_8_OTHERS,
+            true => kernel::MATMUL_16_OTHERS,
+            false => kernel(count, group.format()),
+        };
         let (block, shared) = (32 * g.warps as u32, room.shared as u32);
         let shape = Shape { grid, block, shared, cluster };
         run.launch(kernel, shape, &args)?;

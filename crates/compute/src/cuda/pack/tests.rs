@@ -120,9 +120,8 @@ fn grouped_weight(format: TileFormat, tile: &[u8], row: usize, col: usize) -> f3
 
 #[test]
 fn tiles_hold_the_weights_of_the_file() {
-    for ty in BlockType::ALL {
-        let format = TileFormat::of(ty);
-        let (experts, rows) = (3, 21);
+    for (ty, experts) in BlockType::ALL.into_iter().flat_map(|ty| [(ty, 1), (ty, 3)]) {
+        let (format, rows) = (TileFormat::of(ty, experts), 21);
         let cols = 352usize.next_multiple_of(ty.block_len());
         let bytes = random_blocks(&mut Random(7), ty, experts * rows * cols);
         let m = Matrix { ty, experts, rows, cols, bytes: &bytes };
@@ -131,9 +130,9 @@ fn tiles_hold_the_weights_of_the_file() {
 
         let mut out = vec![0xaau8; packed_bytes(format, experts, rows, cols)];
         let row_tile = row_tile_bytes(format, cols);
-        let (start, rest) = out.split_at_mut(4 * row_tile);
+        let (start, rest) = out.split_at_mut((2 * experts - 1) * row_tile);
         pack(&m, 0, start);
-        pack(&m, 4, rest);
+        pack(&m, 2 * experts - 1, rest);
 
         // Where the scale is rounded, or the product is, f16 has 11 bits.
         let rounded = match ty {
