@@ -447,9 +447,18 @@ static_assert(sizeof(TextShared<1>) <= 36480, "as launched");
 static_assert(sizeof(TextShared<4>) <= 70784, "as launched");
 static_assert(sizeof(TextShared<8>) <= 83200, "as launched");
 
-#define TEXTS_KERNEL(NAME, REGISTERS, ROWS) \
-  KERNEL(NAME, REGISTERS, DecodeArgs, FOLD_THREADS, 2) { deltanet_texts<ROWS>(a); }
+// Blocks of a multiprocessor at least. Compilers for consumer Blackwell want some registers more at
+// eight rows than two blocks leave.
+#if __CUDA_ARCH__ >= 1200
+#define TEXTS_BLOCKS(ROWS) ((ROWS) > 4 ? 1 : 2)
+#else
+#define TEXTS_BLOCKS(ROWS) 2
+#endif
+#define TEXTS_KERNEL(NAME, REGISTERS, ROWS)                                 \
+  KERNEL(NAME, REGISTERS, DecodeArgs, FOLD_THREADS, TEXTS_BLOCKS(ROWS)) {   \
+    deltanet_texts<ROWS>(a);                                                \
+  }
 
 TEXTS_KERNEL(deltanet_texts_1, 128, 1)
 TEXTS_KERNEL(deltanet_texts_4, 128, 4)
-TEXTS_KERNEL(deltanet_texts_8, 128, 8)
+TEXTS_KERNEL(deltanet_texts_8, 168, 8)
