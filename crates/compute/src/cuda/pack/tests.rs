@@ -141,6 +141,7 @@ fn tiles_hold_the_weights_of_the_file() {
             | BlockType::IQ1_M
             | BlockType::INT8
             | BlockType::F32 => 1.0 / 2048.0,
+            BlockType::IQ3_S | BlockType::IQ4_XS if format == TileFormat::Q8_0 => 1.0 / 2048.0,
             _ if format == TileFormat::F16 => 1.0 / 2048.0,
             _ => 1e-6,
         };
