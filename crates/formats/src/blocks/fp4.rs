@@ -14,7 +14,7 @@ pub const FP4_DOUBLED: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -
 pub struct MXFP4 {
     /// The scale's exponent plus 127.
     pub e: u8,
-    /// [16] bytes of two nibbles: elements `0..16` low, `16..32` high.
+    /// `[16]` bytes of two nibbles: elements `0..16` low, `16..32` high.
     pub qs: [u8; 16],
 }
 
@@ -22,7 +22,7 @@ pub struct MXFP4 {
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
 pub struct NVFP4 {
-    /// [4] scales, e4m3 without a sign.
+    /// `[4]` scales, e4m3 without a sign.
     pub d: [u8; 4],
     /// [4 sub-blocks, 8] bytes of two nibbles: elements `0..8` of a sub-block low, `8..16` high.
     pub qs: [[u8; 8]; 4],
@@ -35,9 +35,9 @@ pub struct NVFP4 {
 pub struct FP4 {
     /// The tensor's scale.
     pub scale: Single,
-    /// [8] scales, e4m3.
+    /// `[8]` scales, e4m3.
     pub d: [u8; 8],
-    /// [64] bytes of two nibbles: element `2 i` low, `2 i + 1` high.
+    /// `[64]` bytes of two nibbles: element `2 i` low, `2 i + 1` high.
     pub qs: [u8; 64],
 }
 

@@ -11,7 +11,7 @@ use bytemuck::{Pod, Zeroable};
 pub struct INT4 {
     /// Scale and zero.
     pub head: Scale,
-    /// [64] bytes of two nibbles: element `2 i` low, `2 i + 1` high.
+    /// `[64]` bytes of two nibbles: element `2 i` low, `2 i + 1` high.
     pub qs: [u8; 64],
 }
 
@@ -21,7 +21,7 @@ pub struct INT4 {
 pub struct INT4_32 {
     /// Scale and zero.
     pub head: Scale,
-    /// [16] bytes of two nibbles: element `2 i` low, `2 i + 1` high.
+    /// `[16]` bytes of two nibbles: element `2 i` low, `2 i + 1` high.
     pub qs: [u8; 16],
 }
 

@@ -25,7 +25,7 @@ pub struct IQ2_XXS {
 pub struct IQ2_XS {
     /// Scale of the scales.
     pub d: Half,
-    /// [32] of every eight elements: nine bits of index, seven signs.
+    /// `[32]` of every eight elements: nine bits of index, seven signs.
     pub qs: [[u8; 2]; 32],
     /// Scale `i` is nibble `i % 2` of byte `i / 2`.
     pub scales: [u8; 8],

@@ -68,7 +68,7 @@ pub struct IQ3_XXS {
     pub d: Half,
     /// Every four elements' index into the codebook.
     pub qs: [u8; 64],
-    /// [8] words of a sub-block: seven signs of every eight elements, then the scale's four bits.
+    /// `[8]` words of a sub-block: seven signs of every eight elements, then the scale's four bits.
     pub words: [[u8; 4]; 8],
 }
 

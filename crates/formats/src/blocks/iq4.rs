@@ -15,7 +15,7 @@ pub const IQ4_VALUES: [i8; 16] =
 pub struct IQ4_NL {
     /// Scale.
     pub d: Half,
-    /// [16] bytes of two nibbles: elements `0..16` low, `16..32` high.
+    /// `[16]` bytes of two nibbles: elements `0..16` low, `16..32` high.
     pub qs: [u8; 16],
 }
 

@@ -18,7 +18,7 @@ use bytemuck::{Pod, Zeroable};
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
 pub struct Q2_K {
-    /// [16] sub-blocks: scale in the low nibble, min in the high one.
+    /// `[16]` sub-blocks: scale in the low nibble, min in the high one.
     pub scales: [u8; 16],
     /// [2 halves, 32]: element `128 h + 32 j + l` is bits `2 j ..= 2 j + 1` of byte `32 h + l`.
     pub qs: [u8; 64],
@@ -32,11 +32,11 @@ pub struct Q2_K {
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
 pub struct Q3_K {
-    /// [32]: the third bit of element `32 j + l` is bit `j` of byte `l`; a clear bit subtracts 4.
+    /// `[32]`: the third bit of element `32 j + l` is bit `j` of byte `l`; a clear bit subtracts 4.
     pub hmask: [u8; 32],
     /// [2 halves, 32]: the low two bits, in `Q2_K`'s order.
     pub qs: [u8; 64],
-    /// [16] scales of 6 bits plus 32; see `scales`.
+    /// `[16]` scales of 6 bits plus 32; see `scales`.
     pub packed_scales: [u8; 12],
     /// Scale of the scales.
     pub d: Half,
@@ -50,7 +50,7 @@ pub struct Q4_K {
     pub d: Half,
     /// Scale of the mins.
     pub dmin: Half,
-    /// [8] scales and [8] mins of 6 bits; see `unpack_scales`.
+    /// `[8]` scales and `[8]` mins of 6 bits; see `unpack_scales`.
     pub packed_scales: [u8; 12],
     /// [4 pairs of sub-blocks, 32]: the first of the pair in the low nibbles, the second in the
     /// high ones.
@@ -65,9 +65,9 @@ pub struct Q5_K {
     pub d: Half,
     /// Scale of the mins.
     pub dmin: Half,
-    /// [8] scales and [8] mins of 6 bits; see `unpack_scales`.
+    /// `[8]` scales and `[8]` mins of 6 bits; see `unpack_scales`.
     pub packed_scales: [u8; 12],
-    /// [32]: the fifth bit of element `32 j + l` is bit `j` of byte `l`.
+    /// `[32]`: the fifth bit of element `32 j + l` is bit `j` of byte `l`.
     pub qh: [u8; 32],
     /// [4 pairs of sub-blocks, 32]: the low four bits, in `Q4_K`'s order.
     pub qs: [u8; 128],
@@ -82,7 +82,7 @@ pub struct Q6_K {
     pub ql: [u8; 128],
     /// [2 halves, 32]: the high two bits, in `Q2_K`'s order.
     pub qh: [u8; 64],
-    /// [16] sub-blocks.
+    /// `[16]` sub-blocks.
     pub scales: [i8; 16],
     /// Scale of the scales.
     pub d: Half,

@@ -19,7 +19,7 @@ use bytemuck::{Pod, Zeroable};
 pub struct Q4_0 {
     /// Scale.
     pub d: Half,
-    /// [16] bytes of two nibbles.
+    /// `[16]` bytes of two nibbles.
     pub qs: [u8; 16],
 }
 
@@ -31,7 +31,7 @@ pub struct Q4_1 {
     pub d: Half,
     /// Offset, added.
     pub m: Half,
-    /// [16] bytes of two nibbles.
+    /// `[16]` bytes of two nibbles.
     pub qs: [u8; 16],
 }
 
@@ -41,9 +41,9 @@ pub struct Q4_1 {
 pub struct Q5_0 {
     /// Scale.
     pub d: Half,
-    /// [32] fifth bits.
+    /// `[32]` fifth bits.
     pub qh: [u8; 4],
-    /// [16] bytes of two nibbles.
+    /// `[16]` bytes of two nibbles.
     pub qs: [u8; 16],
 }
 
@@ -55,9 +55,9 @@ pub struct Q5_1 {
     pub d: Half,
     /// Offset, added.
     pub m: Half,
-    /// [32] fifth bits.
+    /// `[32]` fifth bits.
     pub qh: [u8; 4],
-    /// [16] bytes of two nibbles.
+    /// `[16]` bytes of two nibbles.
     pub qs: [u8; 16],
 }
 
@@ -67,7 +67,7 @@ pub struct Q5_1 {
 pub struct Q8_0 {
     /// Scale.
     pub d: Half,
-    /// [32] quants.
+    /// `[32]` quants.
     pub qs: [i8; 32],
 }
 
