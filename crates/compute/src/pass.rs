@@ -129,16 +129,16 @@ pub const CONV_REACH: usize = 3;
 /// Everything a backend needs to know about the rows of one pass.
 #[derive(Clone, Debug, Default)]
 pub struct Pass<'a> {
-    /// [rows].
+    /// `[rows]`.
     pub tokens: Vec<u32>,
-    /// [rows].
+    /// `[rows]`.
     pub positions: Vec<u32>,
-    /// [rows]: index into `sequences`.
+    /// `[rows]`: index into `sequences`.
     pub sequence_of: Vec<u32>,
     /// [rows]: where a row's path lies in `runs`.
     paths: Vec<(u32, u32)>,
     runs: Vec<Run>,
-    /// [rows]: the three rows before, oldest first.
+    /// `[rows]`: the three rows before, oldest first.
     pub taps: Vec<[Tap; CONV_REACH]>,
     /// [rows]: where the rows from a row's anchor up to it lie in `recent`.
     since_anchor: Vec<(u32, u32)>,
@@ -147,11 +147,11 @@ pub struct Pass<'a> {
     pub chosen: Vec<u32>,
     /// Groups of rows by anchor; those of a sequence are consecutive and in order of position.
     pub steps: Vec<AnchorStep>,
-    /// [sequences]: where a sequence's steps lie.
+    /// `[sequences]`: where a sequence's steps lie.
     pub steps_of: Vec<(usize, usize)>,
     /// Scratch states a sequence needs at once.
     pub slots: usize,
-    /// [sequences].
+    /// `[sequences]`.
     pub sequences: Vec<SequenceView<'a>>,
     /// What it is for.
     pub role: Role,

@@ -70,14 +70,14 @@ impl RecurrentLayout {
             + position % TAPE_TOKENS * self.value_heads * self.dim
     }
 
-    /// Where the log decay of `position` begins: [value_heads].
+    /// Where the log decay of `position` begins: `[value_heads]`.
     pub const fn gate(&self, layer: usize, position: usize) -> usize {
         layer * self.layer_len()
             + TAPE_TOKENS * (self.key_heads + self.value_heads) * self.dim
             + position % TAPE_TOKENS * self.value_heads
     }
 
-    /// Where the convolution's input at `position` begins: [channels].
+    /// Where the convolution's input at `position` begins: `[channels]`.
     pub const fn input(&self, layer: usize, position: usize) -> usize {
         layer * self.layer_len()
             + TAPE_TOKENS * ((self.key_heads + self.value_heads) * self.dim + self.value_heads)

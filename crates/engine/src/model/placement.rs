@@ -30,7 +30,7 @@ pub fn on_device(_: &NamedWeight) -> Place {
 pub struct NamedWeight {
     /// Its canonical name.
     pub name: String,
-    /// Its shape in the file, row-major: [rows, cols], [experts, rows, cols] or [cols].
+    /// Its shape in the file, row-major: [rows, cols], [experts, rows, cols] or `[cols]`.
     pub shape: Vec<usize>,
     /// What becomes of it.
     pub form: Form,
