@@ -27,8 +27,8 @@ pub struct IQ1_M {
     /// Nibble `i % 2` of byte `i / 2`: the three high bits of index `i`, and a bit that is set for
     /// down.
     pub qh: [u8; 16],
-    /// `[4]` words of four scales of three bits; above them four bits of the scale of the scales, the
-    /// lowest first.
+    /// `[4]` words of four scales of three bits; above them four bits of the scale of the scales,
+    /// the lowest first.
     pub scales: [[u8; 2]; 4],
 }
 
