@@ -145,8 +145,8 @@ struct MeasureArgs {
     /// A file with the key that the server asks for
     #[arg(long, value_name = "FILE", requires = "server", conflicts_with_all = NO_SERVER)]
     api_key_file: Option<PathBuf>,
-    /// Count rounds as if they ran elsewhere, at what stages took in a run of `docs/runs`:
-    /// h200-27b, h200-35b-a3b or cpu; texts and acceptance are the model's
+    /// Count rounds as if they ran elsewhere: h200-27b or h200-35b-a3b, at what stages took in that
+    /// run, or cpu, in part an estimate; texts and acceptance are the model's
     #[arg(long, value_name = "WHERE", conflicts_with_all = ["server", "synthetic", "sweep"])]
     prices: Option<String>,
     /// What memory can deliver, in GB/s, for the floor; measured unless given
