@@ -94,8 +94,10 @@ pub(crate) fn closing_line(running: &mut Running, prompt: &[u32], given: &Answer
     let length: usize = given.rounds.iter().map(Round::accept_length).sum();
     let length = length as f64 / given.rounds.len() as f64;
     line += &format!("; {accepted} of {drafted} drafts stood, {length:.1} tokens a round");
-    if let Some(seconds) = plain_seconds(running, prompt, given) {
-        let times = rate(given) * seconds;
+    let times = plain_seconds(running, prompt, given).map(|seconds| rate(given) * seconds);
+    // A round takes no less than a plain pass: where more comes out than its tokens, the machine was
+    // busy while the pass was measured, and nothing is said.
+    if let Some(times) = times.filter(|times| *times <= length) {
         line += &format!("; about {times:.1} times plain decoding, by the time of its pass");
     }
     line
