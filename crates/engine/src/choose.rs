@@ -13,9 +13,9 @@ const PATIENCE: f64 = 100.0;
 const WORTH_TRYING: f64 = 1.1;
 /// Tokens that what other texts taught counts for in a new one: its own first rounds say more.
 const FROM_OTHER_TEXTS: f64 = 12.0;
-/// A drafter whose rounds take no more plain ones than this is tried at the beginning of every
-/// text.
-const SHORT_ROUND: f64 = 4.0;
+/// Plain rounds that a drafter is taken to have been idle for where a text begins, so that one
+/// whose probe loses less than four of them is tried at once.
+const BEFORE_A_TEXT: f64 = 4.0 * PATIENCE;
 
 /// What is known of a proposer: tokens and seconds of late, over how many rounds.
 #[derive(Clone, Debug)]
@@ -57,33 +57,16 @@ impl Choice {
         Self((0..drafters).map(Some).chain([None]).map(record).collect())
     }
 
-    /// A choice between so many ways of asking one drafter.
-    pub(crate) fn of_ways(ways: usize) -> Self {
-        let mut choice = Self::new(ways);
-        choice.0.retain(|record| record.who.is_some());
-        choice
-    }
-
     /// What is known at the beginning of a new text, which may be easier or harder to draft than
     /// those before it.
     pub(crate) fn for_new_text(&self) -> Self {
         let mut choice = self.clone();
-        let plain = self.plain_round();
+        let idle = BEFORE_A_TEXT * self.plain_round().unwrap_or(0.0);
         for record in choice.0.iter_mut().filter(|r| r.who.is_some()) {
             record.keep((FROM_OTHER_TEXTS / record.tokens.max(1e-12)).min(1.0));
-            if let (Some(plain), Some(round)) = (plain, record.round())
-                && round <= SHORT_ROUND * plain
-            {
-                record.idle = f64::INFINITY;
-            }
+            record.idle = idle.max(record.idle);
         }
         choice
-    }
-
-    /// The most tokens per second that anybody tried gives, none of them more than `bound`.
-    pub(crate) fn best_rate(&self, bound: impl Fn(Proposer) -> f64) -> f64 {
-        let rate = |r: &Record| r.who.map_or(r.rate(), |_| r.rate().min(bound(r.who)));
-        self.0.iter().filter(|r| r.rounds > 0.0).map(rate).fold(0.0, f64::max)
     }
 
     /// Seconds of a round without a draft, where there was one.
@@ -91,19 +74,21 @@ impl Choice {
         self.0.iter().find(|r| r.who.is_none()).and_then(Record::round)
     }
 
-    /// Who proposes in the next round. `bound` is the most tokens per second a proposer could give
-    /// in it; one that cannot win is not tried.
-    pub(crate) fn next(&self, bound: impl Fn(Proposer) -> f64) -> Proposer {
-        let rate = |r: &Record| r.who.map_or(r.rate(), |_| r.rate().min(bound(r.who)));
-        let tried = self.0.iter().filter(|r| r.rounds > 0.0);
-        let Some(best) = tried.max_by(|a, b| rate(a).total_cmp(&rate(b))) else {
-            return self.0.first().and_then(|r| r.who);
+    /// Who proposes in the next round, and the tokens per second to expect: what the best gave of
+    /// late, or what somebody who is probed could give. `bound` is the most tokens per second a
+    /// proposer could give in it; one that cannot win is not tried.
+    pub(crate) fn next(&self, bound: impl Fn(Proposer) -> f64) -> (Proposer, f64) {
+        let all: Vec<(&Record, f64)> = self.0.iter().map(|r| (r, bound(r.who))).collect();
+        let tried = all.iter().filter(|(r, _)| r.rounds > 0.0);
+        let rates = tried.map(|(r, most)| (r.who, r.rate().min(*most)));
+        let Some((best, rate)) = rates.max_by(|a, b| a.1.total_cmp(&b.1)) else {
+            return (self.0.first().and_then(|r| r.who), f64::INFINITY);
         };
-        let due = |r: &&Record| {
-            let loss = r.round().unwrap_or(0.0) * (1.0 - r.rate() / best.rate());
-            r.idle >= PATIENCE * loss && bound(r.who) > WORTH_TRYING * rate(best)
+        let is_due = |(r, most): &&(&Record, f64)| {
+            let loss = r.round().unwrap_or(0.0) * (1.0 - r.rate() / rate);
+            r.who != best && r.idle >= PATIENCE * loss && *most > WORTH_TRYING * rate
         };
-        self.0.iter().filter(|r| r.who != best.who).find(due).unwrap_or(best).who
+        all.iter().find(is_due).map_or((best, rate), |(r, most)| (r.who, *most))
     }
 
     /// A round: its tokens, and its seconds by the drift.
@@ -148,7 +133,7 @@ mod tests {
     fn spend(choice: &mut Choice, rounds: usize, rate: impl Fn(Proposer) -> f64) -> [f64; 3] {
         let mut spent = [0.0; 3];
         for _ in 0..rounds {
-            let arm = choice.next(|_| f64::INFINITY);
+            let arm = choice.next(|_| f64::INFINITY).0;
             let seconds = 10.0 / rate(arm);
             choice.add(arm, 10, seconds);
             spent[index(arm)] += seconds;
@@ -179,14 +164,14 @@ mod tests {
         let mut costs = Costs::default();
         [(1, 0.3), (4, 0.53), (16, 2.0)]
             .iter()
-            .for_each(|(rows, seconds)| costs.table.set(*rows, *seconds));
+            .for_each(|(rows, seconds)| costs.table.add(*rows, *seconds, 1.0));
         let mut choice = Choice::new(2);
         let mut spent = [0.0; 3];
         for _ in 0..200 {
             let mut position = 0;
             while position < 96 {
                 let slower = 1.0 + position as f64 / 160.0;
-                let arm = choice.next(|_| f64::INFINITY);
+                let arm = choice.next(|_| f64::INFINITY).0;
                 let (rest, rows, tokens) = arms[index(arm)];
                 let verify =
                     [(1, 0.3), (4, 0.53), (16, 2.0)].iter().find(|v| v.0 == rows).expect("known").1;
@@ -213,7 +198,7 @@ mod tests {
             let mut choice = known.for_new_text();
             let mut spent = [0.0; 3];
             for _ in 0..rounds {
-                let arm = choice.next(|_| f64::INFINITY);
+                let arm = choice.next(|_| f64::INFINITY).0;
                 let (tokens, seconds) = of(arm);
                 choice.add(arm, tokens, seconds);
                 known.add(arm, tokens, seconds);
@@ -236,26 +221,14 @@ mod tests {
         choice.leave_out(0);
         spend(&mut choice, 200, |arm| if arm == OFF { 1.0 } else { 0.8 });
         choice.add(OFF, 10, 10_000.0);
-        assert_eq!(choice.next(|_| 0.0), OFF);
-    }
-
-    #[test]
-    fn of_two_ways_of_asking_the_faster_is_found() {
-        let mut ways = Choice::of_ways(2);
-        let by_way = |trained: f64, wide: f64| {
-            move |way: Proposer| if way == Some(1) { wide } else { trained }
-        };
-        let [trained, wide, nobody] = spend(&mut ways, 500, by_way(1.0, 1.6));
-        assert!(nobody == 0.0 && wide > 0.9 * (trained + wide), "{trained} {wide}");
-        let [trained, wide, _] = spend(&mut ways, 500, by_way(1.0, 0.7));
-        assert!(trained > 0.85 * (trained + wide), "{trained} {wide}");
+        assert_eq!(choice.next(|_| 0.0).0, OFF);
     }
 
     #[test]
     fn an_arm_that_cannot_win_is_not_tried() {
         let mut choice = Choice::new(2);
         choice.add(DFLASH, 10, 1.0);
-        assert_eq!(choice.next(|_| 9.0), DFLASH);
-        assert_eq!(choice.next(|_| 12.0), MTP);
+        assert_eq!(choice.next(|_| 9.0), (DFLASH, 9.0));
+        assert_eq!(choice.next(|_| 12.0), (MTP, 12.0));
     }
 }

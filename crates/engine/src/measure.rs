@@ -31,7 +31,9 @@ impl Engine {
         let all: Vec<u32> = (0..rows.len() as u32).collect();
         let block = if let Spec::Auto { block, .. } = self.spec { block } else { 1 };
         let mut found: Vec<(usize, f64)> = Vec::new();
-        for n in [1, block, 2, 4, 8, 16, 32, rows.len()] {
+        // Matrix instructions take rows by sixteens, so some sizes cost much more than the one
+        // before.
+        for n in [1, block, 2, 4, 8, 16, 17, 32, 33, rows.len()] {
             let slow = found.iter().any(|(_, seconds)| *seconds > SLOW_PASS);
             if (slow && n != block) || found.iter().any(|(known, _)| *known == n) {
                 continue;
@@ -51,7 +53,7 @@ impl Engine {
                 *seconds = seconds.min(self.time_pass(&rows[..*n], &all[..*n], sequence)?);
             }
         }
-        found.iter().for_each(|(n, seconds)| self.costs.table.set(*n, *seconds));
+        found.iter().for_each(|(n, seconds)| self.costs.table.add(*n, *seconds, 1.0));
         Ok(())
     }
 

@@ -3,7 +3,7 @@
 
 use crate::Error;
 use crate::choose::{Choice, Proposer};
-use crate::draft::{Ask, Draft, Drafter, Lattice, Reads, Shape};
+use crate::draft::{Ask, Draft, Drafter, Lattice, Reads};
 use crate::prices::Prices;
 use crate::size::{Calibration, DraftCosts, best_sizes, is_worth_another};
 use crate::{Engine, Generation};
@@ -73,32 +73,23 @@ impl Slot {
 pub(crate) struct Learned {
     calibrations: Vec<Calibration>,
     pub(crate) choice: Choice,
-    /// Between blocks as they were trained and blocks as wide as is asked for.
-    widths: Choice,
 }
-
-/// Of the two widths, the one a drafter was trained with.
-const TRAINED: usize = 0;
 
 impl Learned {
     pub(crate) fn new(drafters: usize) -> Self {
         let calibrations = vec![Calibration::default(); drafters];
-        Self { calibrations, choice: Choice::new(drafters), widths: Choice::of_ways(2) }
+        Self { calibrations, choice: Choice::new(drafters) }
     }
 
     /// What a new text starts from.
     pub(crate) fn for_new_text(&self) -> Self {
-        let (choice, widths) = (self.choice.for_new_text(), self.widths.for_new_text());
-        Self { choice, widths, ..self.clone() }
+        Self { choice: self.choice.for_new_text(), ..self.clone() }
     }
 
     /// A round of a proposer, of whose draft `path` was accepted.
     pub(crate) fn add(&mut self, proposal: &Proposal, path: &[u32], seconds: f64) {
         if let Some(drafter) = proposal.who {
             self.calibrations[drafter].add(&proposal.draft, path);
-        }
-        if proposal.width.is_some() {
-            self.widths.add(proposal.width, path.len(), seconds);
         }
         self.choice.add(proposal.who, path.len(), seconds);
     }
@@ -109,8 +100,6 @@ impl Learned {
 pub(crate) struct Proposal {
     /// Who was asked.
     pub(crate) who: Proposer,
-    /// How wide its block was, where that is to be learned.
-    width: Option<usize>,
     pub(crate) draft: Draft,
     /// Its part of what drafting took, and of them the seconds of catching up with what others or
     /// nobody had drafted.
@@ -133,8 +122,7 @@ impl Engine {
             let who = self.pick(text, *room, company, looked_up);
             let caught_up = who.map_or(Ok(0.0), |drafter| self.catch_up(drafter, text))?;
             let draft = Draft::default();
-            let (width, seconds) = (None, caught_up);
-            proposals.push(Proposal { who, width, draft, seconds, caught_up });
+            proposals.push(Proposal { who, draft, seconds: caught_up, caught_up });
         }
         for drafter in 0..self.drafters.len() {
             let drafted = self.ask(drafter, texts, &mut proposals);
@@ -190,17 +178,12 @@ impl Engine {
     /// it is taken wherever it promises the most, and not tried.
     fn pick(&self, text: &Generation, room: usize, company: usize, looked_up: &Draft) -> Proposer {
         let is_asked = |slot: &Slot| slot.drafter.shape(self.spec).is_some();
-        let bound = |who| self.bound(who, room, company);
-        let choice = &text.learned.choice;
-        let who = match (self.is_auto(), self.lookup()) {
-            (true, Some(lookup))
-                if self.promise(lookup, looked_up, text, company)
-                    > WORTH_LOOKING * choice.best_rate(bound) =>
-            {
-                Some(lookup)
-            }
-            (true, _) => choice.next(bound),
-            (false, _) => self.drafters.iter().position(is_asked),
+        let who = if self.is_auto() {
+            let (who, rate) = text.learned.choice.next(|who| self.bound(who, room, company));
+            let promise = |lookup: &usize| self.promise(*lookup, looked_up, text, company);
+            self.lookup().filter(|lookup| promise(lookup) > WORTH_LOOKING * rate).or(who)
+        } else {
+            self.drafters.iter().position(is_asked)
         };
         who.filter(|i| !text.failed.contains(i) && text.sequence.draft(*i).is_some())
     }
@@ -254,17 +237,14 @@ impl Engine {
         let mut asked: Vec<_> = who_asks(drafter, texts, proposals).collect();
         let slot = &mut self.drafters[drafter];
         slot.asked = asked.len();
-        let Some(widest) = slot.drafter.shape(self.spec).filter(|_| !asked.is_empty()) else {
+        let Some(shape) = slot.drafter.shape(self.spec).filter(|_| !asked.is_empty()) else {
             return Ok(());
         };
-        let trained = as_trained(&*slot.drafter, self.spec);
         let (costs, draft_costs, askers) = (&self.costs, &slot.costs, asked.len());
         let seconds =
             |count| draft_costs.each(askers, count) + costs.verify_each(count + 1, company);
         let mut asks = Vec::with_capacity(askers);
-        for (text, room, proposal) in &mut asked {
-            proposal.width = trained.and_then(|_| text.learned.widths.next(|_| f64::INFINITY));
-            let shape = trained.filter(|_| proposal.width == Some(TRAINED)).unwrap_or(widest);
+        for (text, room, _) in &mut asked {
             let Generation { sequence, tip, learned, ends, .. } = &mut **text;
             let room = if is_auto { fair.min(room.saturating_sub(1).max(1)) } else { fair };
             let (calibration, most) = (&learned.calibrations[drafter], shape.depth.min(room));
@@ -292,7 +272,7 @@ impl Engine {
         for ((text, _, proposal), lattice) in asked.into_iter().zip(found.lattices) {
             proposal.seconds += (first + rest) / askers as f64;
             match lattice {
-                Some(lattice) => proposal.draft = lattice.best_first(widest.budget),
+                Some(lattice) => proposal.draft = lattice.best_first(shape.budget),
                 None => {
                     text.fail(drafter, title, Failure::NotNumbers);
                     proposal.who = None;
@@ -366,8 +346,9 @@ impl Engine {
             Some((slot, shape)) => {
                 let texts = (slot.asked + 1).min(company);
                 let most = (shape.depth + 1).min(room).min(self.fair_nodes(company) + 1);
-                let rates = (2..=most).map(|rows| rate(slot.costs.each(texts, rows - 1), rows));
-                rates.fold(0.0, f64::max)
+                let halves = std::iter::successors(Some(most), |rows| Some(rows / 2));
+                let rate = |rows| rate(slot.costs.each(texts, rows - 1), rows);
+                halves.take_while(|rows| *rows >= 2).map(rate).fold(0.0, f64::max)
             }
         }
     }
@@ -375,17 +356,6 @@ impl Engine {
     /// Nodes for each of so many texts, where a pass has room for everybody.
     fn fair_nodes(&self, texts: usize) -> usize {
         (self.decode_rows() / texts.max(1)).saturating_sub(1)
-    }
-}
-
-/// What a drafter is asked for with a block as it was trained, where `auto` is given a wider one
-/// and has to find out whether that pays.
-fn as_trained(drafter: &dyn Drafter, spec: Spec) -> Option<Shape> {
-    match (spec, drafter.block()) {
-        (Spec::Auto { block, budget }, Some(trained)) if block > trained => {
-            drafter.shape(Spec::Auto { block: trained, budget })
-        }
-        _ => None,
     }
 }
 

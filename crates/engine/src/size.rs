@@ -2,7 +2,6 @@
 //! from both how much of the drafts is worth judging.
 
 use crate::draft::Draft;
-use std::collections::BTreeMap;
 
 /// Weight of a new measurement in what follows it, and of one in the table of verifies, whose
 /// common part is for the drift to tell.
@@ -18,34 +17,37 @@ pub(crate) fn unless_stalled(usual: Option<f64>, seconds: f64) -> f64 {
 
 /// Seconds by a number of rows or texts, from 1 on: measured at some, interpolated between.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Curve(BTreeMap<usize, f64>);
+pub(crate) struct Curve(Vec<(usize, f64)>);
 
 impl Curve {
-    /// Makes a number known, or known anew.
-    pub(crate) fn set(&mut self, count: usize, seconds: f64) {
-        self.0.insert(count, seconds);
-    }
-
     /// Follows what is measured.
     pub(crate) fn add(&mut self, count: usize, seconds: f64, weight: f64) {
-        let known = self.0.entry(count).or_insert(seconds);
-        *known += weight * (unless_stalled(Some(*known), seconds) - *known);
+        match self.0.binary_search_by_key(&count, |(n, _)| *n) {
+            Ok(i) => {
+                let known = &mut self.0[i].1;
+                *known += weight * (unless_stalled(Some(*known), seconds) - *known);
+            }
+            Err(i) => self.0.insert(i, (count, seconds)),
+        }
     }
 
     /// Nothing where no number is known. Beyond what was measured, more is taken to cost what the
     /// last that was measured did.
     pub(crate) fn get(&self, count: usize) -> Option<f64> {
-        let mut below = self.0.range(..=count).rev().map(|(n, s)| (*n as f64, *s));
-        let above = self.0.range(count..).next().map(|(n, s)| (*n as f64, *s));
-        let n = count as f64;
-        match (below.next(), above) {
-            (Some((a, x)), Some((b, y))) if b > a => Some(x + (y - x) * (n - a) / (b - a)),
-            (Some((a, x)), None) => {
-                let slope = below.next().map_or(0.0, |(b, y)| ((x - y) / (a - b)).max(0.0));
-                Some(x + slope * (n - a))
-            }
-            (at, above) => at.or(above).map(|(_, seconds)| seconds),
+        let (below, above) = self.0.split_at(self.0.partition_point(|(n, _)| *n <= count));
+        let slope = |(a, x): (usize, f64), (b, y): (usize, f64)| (y - x) / (b - a) as f64;
+        let further = |n: usize| (count - n) as f64;
+        match (below, above) {
+            ([.., a], [b, ..]) => Some(a.1 + slope(*a, *b) * further(a.0)),
+            ([.., a, b], []) => Some(b.1 + slope(*a, *b).max(0.0) * further(b.0)),
+            ([known], []) | ([], [known, ..]) => Some(known.1),
+            ([], []) => None,
         }
+    }
+
+    /// What was measured.
+    pub(crate) fn points(&self) -> &[(usize, f64)] {
+        &self.0
     }
 }
 
@@ -81,7 +83,7 @@ impl Costs {
             let further = (seconds - self.verify(rows, 1)).max(0.0) / (texts - 1) as f64;
             self.further_text += NEW * (further - self.further_text);
         } else {
-            if let Some(known) = self.table.0.get(&rows) {
+            if let Some((_, known)) = self.table.0.iter().find(|(n, _)| *n == rows) {
                 let seconds = unless_stalled(Some(known * self.drift), seconds);
                 self.drift += NEW * (seconds / known - self.drift);
             }
@@ -231,7 +233,7 @@ mod tests {
 
     fn costs(points: &[(usize, f64)]) -> Costs {
         let mut costs = Costs::default();
-        points.iter().for_each(|(rows, seconds)| costs.table.set(*rows, *seconds));
+        points.iter().for_each(|(rows, seconds)| costs.table.add(*rows, *seconds, 1.0));
         costs
     }
 

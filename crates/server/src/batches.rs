@@ -13,7 +13,7 @@ const TURN: f64 = 0.025;
 const MOST_TURNS: usize = 8;
 
 /// The other size of a batch has one turn in so many: trials cost less than one part in so many.
-const PROBE_EVERY: f64 = 100.0;
+const PROBE_EVERY: usize = 100;
 
 /// What was measured earlier counts for about so many turns, or rounds where they are longer.
 const MEMORY: f64 = 4.0;
@@ -35,16 +35,24 @@ pub(crate) struct Batches<T> {
     writing: f64,
     reading: f64,
     rounds_since_chunk: usize,
-    /// Seconds of rounds since the other size was tried.
-    since_probe: f64,
+    turns_since_probe: usize,
 }
 
 impl<T> Batches<T> {
     pub(crate) fn new() -> Self {
         let (batch, waiting, rates) = (Vec::new(), VecDeque::new(), [(0.0, 0.0); SIZES]);
-        let (writing, reading, since_probe) = (0.0, 0.0, 0.0);
-        let (groups, rounds_since_chunk) = (1, 0);
-        Self { batch, waiting, rates, groups, writing, reading, rounds_since_chunk, since_probe }
+        let (groups, rounds_since_chunk, turns_since_probe) = (1, 0, 0);
+        let (writing, reading) = (0.0, 0.0);
+        Self {
+            batch,
+            waiting,
+            rates,
+            groups,
+            writing,
+            reading,
+            rounds_since_chunk,
+            turns_since_probe,
+        }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -103,10 +111,10 @@ impl<T> Batches<T> {
             tokens / seconds.max(1e-12)
         };
         let (best, other) = if rate(few) > rate(all) { (few, all) } else { (all, few) };
-        let is_due = self.since_probe >= PROBE_EVERY * self.writing.max(TURN);
-        let is_probe = other != best && rate(best) > 0.0 && (is_due || rate(other) == 0.0);
+        let is_due = self.turns_since_probe >= PROBE_EVERY || rate(other) == 0.0;
+        let is_probe = other != best && rate(best) > 0.0 && is_due;
         let answers = if is_probe { other } else { best };
-        self.since_probe = if is_probe { 0.0 } else { self.since_probe };
+        self.turns_since_probe = if is_probe { 0 } else { self.turns_since_probe + 1 };
         self.batch.extend(self.waiting.drain(..answers));
         self.groups = all.div_ceil(answers.max(1));
         (self.writing, self.reading) = (0.0, 0.0);
@@ -116,7 +124,6 @@ impl<T> Batches<T> {
     pub(crate) fn add_round(&mut self, answers: usize, tokens: usize, seconds: f64) {
         self.rounds_since_chunk += 1;
         self.writing += seconds;
-        self.since_probe += seconds;
         let keep = 1.0 - (seconds / TURN).min(1.0) / MEMORY;
         let rate = &mut self.rates[size_of(answers)];
         *rate = (keep * rate.0 + tokens as f64, keep * rate.1 + seconds);
