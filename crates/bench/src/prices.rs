@@ -12,8 +12,8 @@ use std::path::Path;
 pub(crate) struct Stages {
     /// Verifies by rows.
     verify_s: Vec<(usize, f64)>,
-    /// Drafters' first and further positions, by name.
-    drafts_s: Vec<(String, f64, f64)>,
+    /// Passes of drafters, by name.
+    drafts_s: Vec<(String, f64)>,
     commit_s: f64,
 }
 
@@ -24,18 +24,18 @@ impl From<Prices> for Stages {
     }
 }
 
-/// A machine and a model, in milliseconds: verifies by rows, drafters, a commit.
-type Machine = (&'static [(usize, f64)], &'static [(&'static str, f64, f64)], f64);
+/// A machine and a model, in milliseconds: verifies by rows, passes of drafters, a commit.
+type Machine = (&'static [(usize, f64)], &'static [(&'static str, f64)], f64);
 
 const H200_27B: Machine = (
     &[(1, 6.07), (4, 6.30), (8, 6.33), (16, 7.51), (24, 10.5), (32, 12.1), (64, 20.0)],
     // The next-token block as in the runs of several texts.
-    &[("dflash", 1.16, 0.0), ("mtp", 0.42, 0.43)],
+    &[("dflash", 1.16), ("mtp", 0.43)],
     0.05,
 );
 const H200_35B_A3B: Machine = (
     &[(1, 2.19), (4, 2.76), (8, 3.30), (16, 4.65), (24, 6.34), (32, 7.26), (64, 11.1)],
-    &[("dflash", 0.65, 0.0), ("mtp", 0.24, 0.22)],
+    &[("dflash", 0.65), ("mtp", 0.23)],
     0.06,
 );
 
@@ -47,12 +47,9 @@ pub(crate) fn prices(name: &str) -> Result<Prices> {
         file => return of_run(Path::new(file)),
     };
     let seconds = |ms: f64| ms / 1e3;
-    let draft = |(name, first, next): &(&str, f64, f64)| {
-        ((*name).to_owned(), seconds(*first), seconds(*next))
-    };
     Ok(Prices {
         verify: verify.iter().map(|(rows, ms)| (*rows, seconds(*ms))).collect(),
-        drafts: drafts.iter().map(draft).collect(),
+        drafts: drafts.iter().map(|(name, ms)| ((*name).to_owned(), seconds(*ms))).collect(),
         commit: seconds(commit),
     })
 }

@@ -11,13 +11,15 @@ pub(crate) type Proposer = Option<usize>;
 const PATIENCE: f64 = 100.0;
 /// Who could at best be this much faster is not worth a probe.
 const WORTH_TRYING: f64 = 1.1;
-/// Tokens that what other texts taught counts for in a new one: its own first rounds say more.
-const FROM_OTHER_TEXTS: f64 = 12.0;
+/// Rounds that are averaged over, and those that what other texts taught counts for in a new one,
+/// as what was known before a probe does after it.
+const MEMORY: f64 = 16.0;
+const FROM_OTHER_TEXTS: f64 = 1.0;
 /// Plain rounds that a drafter is taken to have been idle for where a text begins, so that one
 /// whose probe loses less than four of them is tried at once.
 const BEFORE_A_TEXT: f64 = 4.0 * PATIENCE;
 
-/// What is known of a proposer: tokens and seconds of late, over how many rounds.
+/// What is known of a proposer: tokens and seconds of a round, an average over so many.
 #[derive(Clone, Debug)]
 struct Record {
     who: Proposer,
@@ -31,18 +33,6 @@ struct Record {
 impl Record {
     fn rate(&self) -> f64 {
         self.tokens / self.seconds.max(1e-12)
-    }
-
-    /// Seconds of a round; none before the first.
-    fn round(&self) -> Option<f64> {
-        (self.rounds > 0.0).then(|| self.seconds / self.rounds)
-    }
-
-    /// What is kept of what was measured.
-    fn keep(&mut self, part: f64) {
-        self.tokens *= part;
-        self.seconds *= part;
-        self.rounds *= part;
     }
 }
 
@@ -61,17 +51,17 @@ impl Choice {
     /// those before it.
     pub(crate) fn for_new_text(&self) -> Self {
         let mut choice = self.clone();
-        let idle = BEFORE_A_TEXT * self.plain_round().unwrap_or(0.0);
+        let idle = BEFORE_A_TEXT * self.plain_round();
         for record in choice.0.iter_mut().filter(|r| r.who.is_some()) {
-            record.keep((FROM_OTHER_TEXTS / record.tokens.max(1e-12)).min(1.0));
-            record.idle = idle.max(record.idle);
+            record.rounds = record.rounds.min(FROM_OTHER_TEXTS);
+            record.idle = record.idle.max(idle);
         }
         choice
     }
 
-    /// Seconds of a round without a draft, where there was one.
-    pub(crate) fn plain_round(&self) -> Option<f64> {
-        self.0.iter().find(|r| r.who.is_none()).and_then(Record::round)
+    /// Seconds of a round without a draft; none before the first.
+    pub(crate) fn plain_round(&self) -> f64 {
+        self.0.iter().find(|r| r.who.is_none()).map_or(0.0, |r| r.seconds)
     }
 
     /// Who proposes in the next round, and the tokens per second to expect: what the best gave of
@@ -85,7 +75,7 @@ impl Choice {
             return (self.0.first().and_then(|r| r.who), f64::INFINITY);
         };
         let is_due = |(r, most): &&(&Record, f64)| {
-            let loss = r.round().unwrap_or(0.0) * (1.0 - r.rate() / rate);
+            let loss = r.seconds * (1.0 - r.rate() / rate);
             r.who != best && r.idle >= PATIENCE * loss && *most > WORTH_TRYING * rate
         };
         all.iter().find(is_due).map_or((best, rate), |(r, most)| (r.who, *most))
@@ -98,13 +88,12 @@ impl Choice {
                 record.idle += seconds;
                 continue;
             }
-            let counted = unless_stalled(record.round(), seconds);
-            // Some 60 tokens are remembered; a probe says more than what was known before it.
             let is_probe = record.idle > 0.0;
-            record.keep(if is_probe { 0.5 } else { 1.0 - (tokens as f64 / 64.0).min(0.1) });
-            record.tokens += tokens as f64;
-            record.seconds += counted;
-            record.rounds += 1.0;
+            let most = if is_probe { FROM_OTHER_TEXTS } else { MEMORY - 1.0 };
+            record.rounds = record.rounds.min(most) + 1.0;
+            let seconds = unless_stalled(record.seconds, seconds);
+            record.tokens += (tokens as f64 - record.tokens) / record.rounds;
+            record.seconds += (seconds - record.seconds) / record.rounds;
             record.idle = 0.0;
         }
     }

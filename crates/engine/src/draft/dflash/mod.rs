@@ -18,7 +18,7 @@ mod plans;
 #[cfg(test)]
 mod tests;
 
-use super::{Ask, Drafted, Drafter, Lattice, Reads, Shape, ranks_needed};
+use super::{Ask, Drafter, Lattice, Reads, Shape, ranks_needed};
 use crate::model::{Model, WeightSource, append};
 use crate::propose::Spec;
 use crate::state::{DraftState, commit_pages};
@@ -32,7 +32,6 @@ use compute::{
 use parts::Parts;
 use plans::{Block, Caches};
 use std::borrow::Cow;
-use std::time::Instant;
 
 /// Rows of features taken in by one pass.
 const CONTEXT_ROWS: usize = 256;
@@ -360,27 +359,14 @@ impl Drafter for Dflash {
         &mut self,
         backend: &mut dyn Backend,
         asks: &mut [Ask<'_>],
-    ) -> Result<Drafted, Error> {
-        let start = Instant::now();
+    ) -> Result<Vec<Option<Lattice>>, Error> {
+        let Some(Shape { depth, ranks, .. }) = asks.first().map(|ask| ask.shape) else {
+            return Ok(Vec::new());
+        };
         let mut states: Vec<&mut DraftState> = asks.iter_mut().map(|ask| &mut *ask.state).collect();
         self.absorb(backend, &mut states)?;
-        let mut lattices = vec![None; asks.len()];
-        let mut shapes: Vec<Shape> = asks.iter().map(|ask| ask.shape).collect();
-        shapes.sort_by_key(|shape| (shape.depth, shape.ranks));
-        shapes.dedup_by_key(|shape| (shape.depth, shape.ranks));
-        for Shape { depth, ranks, .. } in shapes {
-            let like = |ask: &Ask<'_>| (ask.shape.depth, ask.shape.ranks) == (depth, ranks);
-            let (places, texts): (Vec<usize>, Vec<_>) = asks
-                .iter()
-                .enumerate()
-                .filter(|(_, ask)| like(ask))
-                .map(|(i, ask)| (i, (&*ask.state, ask.tip)))
-                .unzip();
-            let rows = depth + 1 - self.positions(1);
-            let found = self.fill_in(backend, &texts, rows, ranks)?;
-            places.into_iter().zip(found).for_each(|(i, found)| lattices[i] = found);
-        }
-        Ok(Drafted { lattices, first_s: start.elapsed().as_secs_f64() })
+        let texts: Vec<_> = asks.iter().map(|ask| (&*ask.state, ask.tip)).collect();
+        self.fill_in(backend, &texts, depth + 1 - self.positions(1), ranks)
     }
 
     fn logits(&self, i: usize) -> Result<Cow<'_, [f32]>, Error> {
