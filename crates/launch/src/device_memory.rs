@@ -52,13 +52,14 @@ impl Plan {
 
     /// One line for people.
     pub fn line(&self) -> String {
-        let gb = |bytes: usize| format!("{:.1}", bytes as f64 / 1e9);
+        let (unit, size) = if self.total() < 1 << 30 { ("MB", 1e6) } else { ("GB", 1e9) };
+        let gb = |bytes: usize| format!("{:.1}", bytes as f64 / size);
         let elsewhere = match self.host_weights {
             0 => String::new(),
-            bytes => format!(", and weights of {} GB in the host's memory", gb(bytes)),
+            bytes => format!(", and weights of {} {unit} in the host's memory", gb(bytes)),
         };
         format!(
-            "{} GB at {} tokens: weights {}, a sequence {}, buffers {}, scratch {}, the device's \
+            "{} {unit} at {} tokens: weights {}, a sequence {}, buffers {}, scratch {}, the device's \
              own {}{elsewhere}",
             gb(self.total()),
             self.context,
@@ -126,7 +127,7 @@ impl Need {
     ) -> Result<usize> {
         let longest = self.longest(free, limit.max(asked.unwrap_or(0)));
         match (asked, longest) {
-            (Some(asked), Some(longest)) if asked <= longest => Ok(asked),
+            (Some(asked), _) if self.at(asked).total() <= free => Ok(asked),
             (None, Some(longest)) => Ok(longest.min(limit)),
             (_, longest) => {
                 let plan = self.at(asked.unwrap_or(Self::LEAST.min(limit)));

@@ -1,0 +1,77 @@
+//! Models bigger than the memory they may use: weights lie elsewhere, and the text is the same. The
+//! processor plans within `--device-memory` as a GPU does, so this is the placement that a GPU has.
+
+#[allow(dead_code)]
+#[path = "support/program.rs"]
+mod program;
+
+use program::{forerun, misunderstood, refused};
+use serde_json::Value;
+
+const MOE: [&str; 4] = [
+    "--model",
+    "tests/fixtures/moe/target-Q4_K_M.gguf",
+    "--draft",
+    "tests/fixtures/moe/draft-Q8_0.gguf",
+];
+
+/// An answer of the mixture on the processor: its ids, and what was said beside it.
+const ROOMS: [&str; 3] = ["84MiB", "80MiB", "78MiB"];
+
+fn answer(args: &[&str]) -> (Value, String) {
+    let fixed =
+        ["run", "--json", "Write Python quicksort", "--device", "cpu", "--max-tokens", "24"];
+    let output = forerun(&[&fixed, &MOE[..], args].concat());
+    let told = String::from_utf8(output.stderr).expect("text");
+    assert!(output.status.success(), "{args:?}: {told}");
+    let answer: Value = serde_json::from_slice(&output.stdout).expect("one JSON object");
+    (answer["ids"].clone(), told)
+}
+
+/// The megabytes of weights that a plan leaves in the host's memory.
+fn elsewhere(told: &str) -> Option<f64> {
+    let (_, rest) = told.split_once("and weights of ")?;
+    rest.split_once(" MB in the host's memory")?.0.parse().ok()
+}
+
+#[test]
+fn less_memory_changes_no_token() {
+    for mode in ["off", "chain", "tree"] {
+        let asked = ["--spec", mode, "--ctx", "512", "--temp", "0.8", "--seed", "3"];
+        let (whole, told) = answer(&asked);
+        assert_eq!(elsewhere(&told), None, "{told}");
+        let mut before = 0.0;
+        for memory in ROOMS {
+            let (ids, told) = answer(&[&asked[..], &["--device-memory", memory]].concat());
+            assert_eq!(ids, whole, "{mode} within {memory}");
+            let gone = elsewhere(&told).unwrap_or(0.0);
+            assert!(gone >= before, "{memory}: {gone} MB after {before}");
+            before = gone;
+        }
+        assert!(before > 0.0, "nothing had to leave");
+    }
+}
+
+#[test]
+fn what_lies_where_can_be_said() {
+    let asked = ["--spec", "chain", "--ctx", "512", "--temp", "0"];
+    let (whole, _) = answer(&asked);
+    for place in ["experts=host", "layers=0-1", "experts=host,layers=0-2"] {
+        assert_eq!(answer(&[&asked[..], &["--place", place]].concat()).0, whole, "{place}");
+    }
+}
+
+#[test]
+fn what_cannot_be_is_refused() {
+    let run = |args: &[&str]| [&["run", "x", "--device", "cpu"], args].concat();
+    let too_little = refused(&run(&[&MOE[..], &["--device-memory", "1MiB"]].concat()));
+    assert!(too_little.contains("the model does not fit on the device"), "{too_little}");
+    let dense = refused(&run(&["--place", "experts=host"]));
+    assert!(dense.contains("`--place experts=host`: the model has no experts"), "{dense}");
+    let beyond = refused(&run(&[&MOE[..], &["--place", "layers=0-99"]].concat()));
+    assert!(beyond.contains("`--place layers=0-99`: the model has the layers 0 to"), "{beyond}");
+    for (flag, value) in [("--place", "kv=disk"), ("--device-memory", "12")] {
+        let told = misunderstood(&run(&[flag, value]));
+        assert!(told.contains("expected"), "{told}");
+    }
+}
