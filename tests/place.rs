@@ -16,8 +16,6 @@ const MOE: [&str; 4] = [
 ];
 
 /// An answer of the mixture on the processor: its ids, and what was said beside it.
-const ROOMS: [&str; 3] = ["84MiB", "80MiB", "78MiB"];
-
 fn answer(args: &[&str]) -> (Value, String) {
     let fixed =
         ["run", "--json", "Write Python quicksort", "--device", "cpu", "--max-tokens", "24"];
@@ -28,6 +26,14 @@ fn answer(args: &[&str]) -> (Value, String) {
     (answer["ids"].clone(), told)
 }
 
+/// The megabytes that the mixture takes where all of it lies on the device.
+fn whole_megabytes() -> f64 {
+    let fixed = ["run", "x", "--device", "cpu", "--ctx", "512", "--device-memory", "1MiB"];
+    let told = refused(&[&fixed, &MOE[..]].concat());
+    let (_, needs) = told.split_once("it needs ").expect("what it needs");
+    needs.split_once(" MB").expect("megabytes").0.parse().expect("a number")
+}
+
 /// The megabytes of weights that a plan leaves in the host's memory.
 fn elsewhere(told: &str) -> Option<f64> {
     let (_, rest) = told.split_once("and weights of ")?;
@@ -36,12 +42,14 @@ fn elsewhere(told: &str) -> Option<f64> {
 
 #[test]
 fn less_memory_changes_no_token() {
+    let all = whole_megabytes();
+    let rooms = [2.0, 5.0, 8.0].map(|less| format!("{:.1}MB", all - less));
     for mode in ["off", "chain", "tree"] {
         let asked = ["--spec", mode, "--ctx", "512", "--temp", "0.8", "--seed", "3"];
         let (whole, told) = answer(&asked);
         assert_eq!(elsewhere(&told), None, "{told}");
         let mut before = 0.0;
-        for memory in ROOMS {
+        for memory in &rooms {
             let (ids, told) = answer(&[&asked[..], &["--device-memory", memory]].concat());
             assert_eq!(ids, whole, "{mode} within {memory}");
             let gone = elsewhere(&told).unwrap_or(0.0);
@@ -63,7 +71,9 @@ fn what_lies_where_can_be_said() {
 
 #[test]
 fn what_cannot_be_is_refused() {
-    let run = |args: &[&str]| [&["run", "x", "--device", "cpu"], args].concat();
+    fn run<'a>(args: &[&'a str]) -> Vec<&'a str> {
+        [&["run", "x", "--device", "cpu"], args].concat()
+    }
     let too_little = refused(&run(&[&MOE[..], &["--device-memory", "1MiB"]].concat()));
     assert!(too_little.contains("the model does not fit on the device"), "{too_little}");
     let dense = refused(&run(&["--place", "experts=host"]));
