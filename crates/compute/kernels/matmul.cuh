@@ -309,6 +309,7 @@ __device__ __forceinline__ void matmul(const MatmulArgs& a) {
   }
 
   // Weights are on their way; activations come from the kernel before this one.
+  fill_book<FORMAT>();
   wait_for_inputs();
   const int g = lane >> 2, t = lane & 3;
   // Superblocks of the slice whose activations are here.
@@ -334,7 +335,7 @@ __device__ __forceinline__ void matmul(const MatmulArgs& a) {
       }
     }
     copies_done();
-    __syncthreads();  // and barriers are initialised
+    __syncthreads();  // and barriers are initialised, and a codebook is there
 #if __CUDA_ARCH__ >= 900
     // Every block runs: its shared memory may be written.
     if (slices.clustered && from == 0) cluster_wait();
