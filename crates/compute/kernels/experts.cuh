@@ -157,8 +157,8 @@ __device__ __forceinline__ void multiply(const u8* tile, int stride, const Opera
   used(4);
 }
 
-// The same for a format that is known at run time. With all formats in one switch the usual ones are
-// a fifth slower, so OTHERS says whether it has those of FOR_OTHER_FORMATS.
+// The same for a format that is known at run time. With all formats in one switch the usual ones
+// are slower, so OTHERS says whether it has those of FOR_OTHER_FORMATS.
 template <int TILES, bool BY_16, bool OTHERS = false, class Used = Nothing>
 __device__ __forceinline__ void multiply(int format, const u8* tile, int stride, const Operand& b,
                                          float (&out)[TILES][4], int lane,

@@ -325,8 +325,8 @@ template <bool OTHERS> __device__ __forceinline__ void multiply_up(const Experts
   u64* barriers = (u64*)(memory + UP_PARTS + sizeof(Visits));
   u64 *full = barriers + MAX_STAGES, *empty = full + BUFFERS;
   UpBlock<OTHERS> block{
-      a, warp, lane, columns, min(columns, UP_WARPS), stages, (float*)memory, visits, barriers, full,
-      empty, (u32*)(empty + BUFFERS),
+      a, warp, lane, columns, min(columns, UP_WARPS), stages, (float*)memory, visits, barriers,
+      full, empty, (u32*)(empty + BUFFERS),
       {0, 0, 0, Divisor(a.shared_gate.rows / 16), Divisor(a.gate.rows / 16)}};
   block.make_barriers();
   Share& share = block.share;

@@ -373,7 +373,8 @@ __device__ __forceinline__ void matmul(const MatmulArgs& a) {
         const u8* weights =
             p.weight +
             ((size_t)(tile - p.first_tile) * superblocks + b.first_k + now) * bytes_of(p.format);
-        multiply_tiles_of<FORMAT, N8>(p.format, weights, ring, count, rows, acc, ahead, advance, policy);
+        multiply_tiles_of<FORMAT, N8>(p.format, weights, ring, count, rows, acc, ahead, advance,
+                                      policy);
       }
       if (PHASES && to < depth) {
 #pragma unroll
