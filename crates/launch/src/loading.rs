@@ -135,7 +135,7 @@ fn real_tokens(tokenizer: &Tokenizer) -> usize {
     (0..tokenizer.len()).rev().find(is_token).map_or(tokenizer.len(), |last| last + 1)
 }
 
-const NO_PAIR: &str = "this build has no embedded model: give `--model FILE`";
+pub(crate) const NO_PAIR: &str = "this build has no embedded model: give `--model FILE`";
 
 fn embedded_target() -> Result<Loaded> {
     let (bytes, _) = embedded::PAIR.context(NO_PAIR)?;
@@ -165,8 +165,8 @@ fn target_at(path: &Path) -> Result<Loaded> {
     Ok(Loaded { name, format, target, drafter: None, text: text.context(shown)? })
 }
 
-/// `tokenizer.*` and `general.sampling.*` of a GGUF.
-fn text_of_gguf(gguf: &Gguf) -> Result<TextSide> {
+/// `tokenizer.ggml.*` of a GGUF.
+pub(crate) fn vocabulary_of(gguf: &Gguf) -> Result<Vocabulary> {
     let strings = |key: &str| -> Result<Vec<String>> {
         let strings =
             gguf.strings(key)?.ok_or_else(|| anyhow!("the file has no tokenizer (`{key}`)"))?;
@@ -181,7 +181,7 @@ fn text_of_gguf(gguf: &Gguf) -> Result<TextSide> {
         ends.extend(id(key)?);
     }
     let types = gguf.integers("tokenizer.ggml.token_type")?.unwrap_or_default();
-    let vocabulary = Vocabulary {
+    Ok(Vocabulary {
         model: named("tokenizer.ggml.model")?,
         pre: named("tokenizer.ggml.pre")?,
         tokens: strings("tokenizer.ggml.tokens")?,
@@ -192,7 +192,12 @@ fn text_of_gguf(gguf: &Gguf) -> Result<TextSide> {
         pad: id("tokenizer.ggml.padding_token_id")?,
         add_bos: gguf.bool("tokenizer.ggml.add_bos_token")?.unwrap_or(false),
         ends,
-    };
+    })
+}
+
+/// `tokenizer.*` and `general.sampling.*` of a GGUF.
+pub(crate) fn text_of_gguf(gguf: &Gguf) -> Result<TextSide> {
+    let vocabulary = vocabulary_of(gguf)?;
     let defaults = Sampling::default();
     let float =
         |key: &str, default: f32| Ok::<_, anyhow::Error>(gguf.float(key)?.unwrap_or(default));
