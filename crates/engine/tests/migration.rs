@@ -61,8 +61,8 @@ fn write(
 #[test]
 fn an_answer_goes_on_with_the_same_tokens_wherever_it_broke_off() {
     let dense = pair("dense");
-    let mut one = dense.engine(KvType::F16, Activations::default(), CHAIN);
-    let mut other = dense.engine(KvType::F16, Activations::default(), CHAIN);
+    let mut one = dense.engine(KvType::F16, Activations::Int8, CHAIN);
+    let mut other = dense.engine(KvType::F16, Activations::Int8, CHAIN);
     let prompt = &dense.prompts("code", 1)[0];
     let drawn = Sampling { temperature: 0.9, seed: 7, ..Sampling::default() };
     let penalised = Sampling {

@@ -34,8 +34,8 @@ impl Curves {
         let run: Value = serde_json::from_str(&text).with_context(shown)?;
         let table = &run["tables"]["rounds"];
         let column = |name: &str| {
-            let columns = table["columns"].as_array().into_iter().flatten();
-            let at = columns.into_iter().position(|column| column == name);
+            let mut columns = table["columns"].as_array().into_iter().flatten();
+            let at = columns.position(|column| column == name);
             at.with_context(|| format!("{}: its `rounds` have no column `{name}`", shown()))
         };
         let (ms, rate) = (column("ms")?, column("tok/s")?);

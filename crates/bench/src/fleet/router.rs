@@ -79,8 +79,8 @@ impl Router {
         let chosen = match self.policy {
             Policy::RoundRobin => {
                 let from = self.next;
-                let next = (0..views.len()).map(|i| (from + i) % views.len());
-                next.into_iter().find(|i| views[*i].is_open)?
+                let mut next = (0..views.len()).map(|i| (from + i) % views.len());
+                next.find(|i| views[*i].is_open)?
             }
             Policy::Affinity => {
                 let idlest = open().min_by_key(|i| views[*i].load)?;
