@@ -4,8 +4,8 @@
 /// The target in Q4_K_M and its DFlash 2 drafter in Q8_0, where the build has them.
 #[cfg(feature = "embedded")]
 pub(crate) const PAIR: Option<(&[u8], &[u8])> = Some((
-    include_bytes!("../../../models/dense/target-Q4_K_M.gguf"),
-    include_bytes!("../../../models/dense/draft2-Q8_0.gguf"),
+    include_bytes!("../pair/target-Q4_K_M.gguf"),
+    include_bytes!("../pair/draft2-Q8_0.gguf"),
 ));
 
 /// A build without the feature takes `--model`.
