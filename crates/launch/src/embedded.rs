@@ -8,6 +8,9 @@ pub(crate) const PAIR: Option<(&[u8], &[u8])> = Some((
     include_bytes!("../pair/draft2-Q8_0.gguf"),
 ));
 
+/// Rows of the longest blocks that the drafter learned; its file says how many it has usually.
+pub(crate) const LONGEST_BLOCK: usize = 16;
+
 /// A build without the feature takes `--model`.
 #[cfg(not(feature = "embedded"))]
 pub(crate) const PAIR: Option<(&[u8], &[u8])> = None;
