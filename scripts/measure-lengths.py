@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Measures acceptance lengths of the tiny dense target with every drafter it has: by suite at three temperatures, and
-by the length of what was said before. Writes OUT/tiny-lengths.json, a run that `forerun bench tables` takes.
+"""Measures acceptance lengths of the tiny dense target with every drafter it has: by suite at three
+temperatures, and by the length of what was said before. Writes OUT/tiny-lengths.json, a run that
+`forerun bench tables` takes.
 
     scripts/measure-lengths.py target/release/forerun out --jobs 14 --contexts-on cuda
 """
@@ -21,14 +22,14 @@ LENGTHS = [1, 2, 4, 8, 16, 31]  # thousands of tokens
 PROMPTS = 3  # of each kind and length
 # Drafters: flags, and the modes to ask of each with what their columns are called.
 DRAFTERS = {
-    "first": (["--draft", MODELS / "draft-Q8_0.gguf"], {"chain": "DFlash", "tree": "its tree"}),
+    "first": (["--draft", MODELS / "draft-Q8_0.gguf"], {"chain": "DFlash", "tree": "DFlash tree"}),
     "plain": (
         ["--draft", MODELS / "draft2-Q8_0.gguf", "--draft-selector", "false"],
         {"chain": "DFlash 2 without selector"},
     ),
     "second": (
         ["--draft", MODELS / "draft2-Q8_0.gguf"],
-        {"chain": "DFlash 2", "tree": "its tree ", "mtp": "MTP", "lookup": "lookup"},
+        {"chain": "DFlash 2", "tree": "DFlash 2 tree", "mtp": "MTP", "lookup": "lookup"},
     ),
 }
 # Characters of a token, about, by kind of text.
@@ -36,13 +37,16 @@ DENSITY = {"files": 2.9, "chats": 3.72, "logs": 4.13}
 
 
 def parse_arguments():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    form = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=form)
     parser.add_argument("program", type=Path, help="the forerun to measure with")
     parser.add_argument("out", type=Path, help="folder to write into")
-    parser.add_argument("--jobs", type=int, default=1, help="measurements at a time, a core each (%(default)s)")
+    jobs_help = "measurements at a time, a core each (%(default)s)"
+    parser.add_argument("--jobs", type=int, default=1, help=jobs_help)
     contexts_help = "device for the long texts, which are slow on a processor (%(default)s)"
     parser.add_argument("--contexts-on", default="cpu", choices=["cpu", "cuda"], help=contexts_help)
-    parser.add_argument("--per-suite", type=int, default=20, help="prompts of each suite (%(default)s)")
+    suite_help = "prompts of each suite (%(default)s)"
+    parser.add_argument("--per-suite", type=int, default=20, help=suite_help)
     longest_help = "thousands of tokens of the longest text (%(default)s)"
     parser.add_argument("--longest", type=int, default=LENGTHS[-1], help=longest_help)
     return parser.parse_args()
@@ -63,7 +67,8 @@ def generated(rng, make):
 
 
 def text_of(kind, rng, tokens):
-    """About so many tokens, to be continued: a file that breaks off, or a question that waits for its answer."""
+    """About so many tokens, to be continued: a file that breaks off, or a question that waits for
+    its answer."""
     from chat_format import ASSISTANT, thinking_start
     from chats import chat
     from tool_chats import tool_chat
@@ -89,8 +94,10 @@ def write_prompts(folder, longest):
     for kind in DENSITY:
         for length in (length for length in LENGTHS if length <= longest):
             file = folder / f"{kind}-{length}k.jsonl"
-            texts = [text_of(kind, random.Random(f"{kind} {length} {i}"), 1000 * length) for i in range(PROMPTS)]
-            file.write_text("".join(json.dumps({"prompt": t, "raw": True}) + "\n" for t in texts), encoding="utf-8")
+            seeds = [random.Random(f"{kind} {length} {i}") for i in range(PROMPTS)]
+            texts = [text_of(kind, seed, 1000 * length) for seed in seeds]
+            lines = [json.dumps({"prompt": text, "raw": True}) + "\n" for text in texts]
+            file.write_text("".join(lines), encoding="utf-8")
             files[kind, length] = file
     return files
 
@@ -98,17 +105,18 @@ def write_prompts(folder, longest):
 def bench(arguments, drafter, flags):
     """Cells of `forerun bench`, {(suite, mode): cell}, and what it says of the machine."""
     draft, modes = DRAFTERS[drafter]
-    command = [arguments.program, "bench", "--json", "--model", MODELS / "target-Q4_K_M.gguf", *draft]
-    command += ["--modes", ",".join(modes), "--repeats", "1", "--seed", "1", *flags]
-    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, check=False)
+    command = [arguments.program, "bench", "--json", "--model", MODELS / "target-Q4_K_M.gguf"]
+    command += [*draft, "--modes", ",".join(modes), "--repeats", "1", "--seed", "1", *flags]
+    command = [str(part) for part in command]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise SystemExit(f"{' '.join(map(str, command))}: {done.stderr[-500:]}")
+        raise SystemExit(f"{' '.join(command)}: {done.stderr[-500:]}")
     found = json.loads(done.stdout)
     return {(cell["suite"], cell["mode"]): cell for cell in found["cells"]}, found["machine"]
 
 
 def table(first, names, cells_of):
-    """Acceptance lengths: a row for each name; `cells_of(drafter, name)` has the cells of its modes."""
+    """Acceptance lengths, a row for each name; `cells_of(drafter, name)` has cells by mode."""
     columns, rows = [first], []
     for _, modes in DRAFTERS.values():
         columns += modes.values()
@@ -132,7 +140,8 @@ def main():
         flags = ["--device", arguments.contexts_on, *threads, "--ctx", "32768", "--prompts", file]
         work |= {(drafter, kind, length): (drafter, flags) for drafter in DRAFTERS}
     for temperature in TEMPERATURES:
-        flags = ["--device", "cpu", "--threads", "1", "--suite", SUITES, "--per-suite", str(arguments.per_suite)]
+        flags = ["--device", "cpu", "--threads", "1", "--suite", SUITES]
+        flags += ["--per-suite", str(arguments.per_suite)]
         for drafter in reversed(DRAFTERS):
             work[drafter, temperature] = drafter, [*flags, "--temp", temperature]
     with ThreadPoolExecutor(arguments.jobs) as pool:
@@ -161,15 +170,19 @@ def main():
                 (drafter, kind, lengths[name]), f"{kind}-{lengths[name]}k"
             ),
         )
+    asked = f"--jobs {arguments.jobs} --contexts-on {arguments.contexts_on}"
+    where = f"long texts on {arguments.contexts_on}"
+    of_each = f"{arguments.per_suite} prompts of each suite, {PROMPTS} of each length"
     run = {
-        "machine": f"{machine['processor']}, {machine['level']}; long texts on {arguments.contexts_on}",
+        "machine": f"{machine['processor']}, {machine['level']}; {where}",
         "build": f"{machine['version']} {machine['profile']}, program {machine['program']}",
         "date": machine["time"],
-        "command": f"scripts/measure-lengths.py {' '.join(sys.argv[1:])}",
-        "shapes": f"the tiny dense target, f16 cache, {arguments.per_suite} prompts of each suite, up to 96 tokens",
+        "command": f"scripts/measure-lengths.py target/release/forerun OUT {asked}",
+        "shapes": f"the tiny dense target, f16 cache, {of_each}, up to 96 tokens",
         "tables": tables,
     }
-    (arguments.out / "tiny-lengths.json").write_text(json.dumps(run, indent=1) + "\n", encoding="utf-8")
+    text = json.dumps(run, indent=1) + "\n"
+    (arguments.out / "tiny-lengths.json").write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":
