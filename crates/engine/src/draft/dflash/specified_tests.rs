@@ -157,10 +157,10 @@ fn eighth_the_selector_accepts_no_less_than_logits_alone() {
     let chain = Spec::Chain { block: 8, budget: 7 };
     let [with, without] = [&file.config, &without].map(|config| {
         let cpu = Box::new(Cpu::new(CpuLevel::detect(), 2, Activations::F32));
-        let (weights, drafter) = ((&target.config, &target.weights as _), (config, &file.weights));
-        let drafter = Some((drafter.0, drafter.1 as &dyn WeightSource));
+        let weights = (&target.config, &target.weights as &dyn WeightSource);
+        let drafter = (config, &file.weights as &dyn WeightSource);
         let mut engine =
-            Engine::load(cpu, weights, drafter, KvType::F16, chain).expect("the pair loads");
+            Engine::load(cpu, weights, Some(drafter), KvType::F16, chain).expect("it loads");
         let (mut tokens, mut rounds) = (0, 0);
         for golden in testing::prompts(&testing::goldens(), "dense-q4") {
             let prompt = testing::ids(&golden["prompt_ids"]);
