@@ -43,9 +43,8 @@ pub trait Drafter: Send {
         states: &mut [&mut DraftState],
     ) -> Result<(), Error>;
 
-    /// Takes pending rows in and proposes what may follow, for several texts together, all asked for
-    /// the same shape. A text's proposal is what it would be alone; nothing where a logit is not a
-    /// number.
+    /// Takes pending rows in and proposes what may follow, for several texts together. A text's
+    /// proposal is what it would be alone; nothing where a logit is not a number.
     fn propose(
         &mut self,
         backend: &mut dyn Backend,

@@ -16,10 +16,12 @@ mod golden_tests;
 mod parts;
 mod plans;
 #[cfg(test)]
+mod specified_tests;
+#[cfg(test)]
 mod tests;
 
 use super::{Ask, Drafter, Lattice, Reads, Shape, ranks_needed};
-use crate::model::{Model, WeightSource, append};
+use crate::model::{Model, Placement, WeightSource, append};
 use crate::propose::Spec;
 use crate::state::{DraftState, commit_pages};
 use crate::{Error, Row};
@@ -70,7 +72,7 @@ impl Dflash {
         check(config, target.config().vocab)?;
         let mut weights = target.weights().clone();
         let parts = Parts::new(&mut weights, source, config)?;
-        weights.place(target.options().placement, source, backend)?;
+        weights.place(Placement::ON_DEVICE, source, backend)?;
         Self::record(backend, config, parts, weights.links().clone(), target)
     }
 
@@ -360,13 +362,25 @@ impl Drafter for Dflash {
         backend: &mut dyn Backend,
         asks: &mut [Ask<'_>],
     ) -> Result<Vec<Option<Lattice>>, Error> {
-        let Some(Shape { depth, ranks, .. }) = asks.first().map(|ask| ask.shape) else {
-            return Ok(Vec::new());
-        };
         let mut states: Vec<&mut DraftState> = asks.iter_mut().map(|ask| &mut *ask.state).collect();
         self.absorb(backend, &mut states)?;
-        let texts: Vec<_> = asks.iter().map(|ask| (&*ask.state, ask.tip)).collect();
-        self.fill_in(backend, &texts, depth + 1 - self.positions(1), ranks)
+        let mut lattices = vec![None; asks.len()];
+        let mut shapes: Vec<Shape> = asks.iter().map(|ask| ask.shape).collect();
+        shapes.sort_by_key(|shape| (shape.depth, shape.ranks));
+        shapes.dedup_by_key(|shape| (shape.depth, shape.ranks));
+        for Shape { depth, ranks, .. } in shapes {
+            let like = |ask: &Ask<'_>| (ask.shape.depth, ask.shape.ranks) == (depth, ranks);
+            let (places, texts): (Vec<usize>, Vec<_>) = asks
+                .iter()
+                .enumerate()
+                .filter(|(_, ask)| like(ask))
+                .map(|(i, ask)| (i, (&*ask.state, ask.tip)))
+                .unzip();
+            let rows = depth + 1 - self.positions(1);
+            let found = self.fill_in(backend, &texts, rows, ranks)?;
+            places.into_iter().zip(found).for_each(|(i, found)| lattices[i] = found);
+        }
+        Ok(lattices)
     }
 
     fn logits(&self, i: usize) -> Result<Cow<'_, [f32]>, Error> {
