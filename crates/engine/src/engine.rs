@@ -1,6 +1,7 @@
 //! A target, its drafters and the backend they run on: how they are loaded, how a prompt is read
 //! and a text begun, and how state is committed.
 
+use crate::archive::Archive;
 use crate::choose::Proposer;
 use crate::draft::{Drafter, Reads, dflash::Dflash, lookup::Lookup, mtp::Mtp};
 use crate::generation::Generation;
@@ -34,6 +35,8 @@ pub struct Engine {
     pub(crate) learned: Learned,
     /// Blocks of sequences that have copies in the host's memory.
     pub(crate) copies: Copies,
+    /// Blocks of sequences that lie in files.
+    pub(crate) archive: Archive,
     /// Bytes of earlier texts that may be kept to look into.
     pub(crate) memory: usize,
     /// What stages count as, where that is imposed.
@@ -78,6 +81,7 @@ impl Engine {
             commit_costs: Curve::default(),
             learned,
             copies: Copies::default(),
+            archive: Archive::default(),
             memory: 0,
             prices: None,
         };

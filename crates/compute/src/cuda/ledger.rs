@@ -75,6 +75,10 @@ impl Backend for Ledger {
         &self.budget
     }
 
+    fn arithmetic(&self) -> String {
+        "none".to_owned()
+    }
+
     fn matrix(&mut self, m: Matrix<'_>) -> Result<MatrixId, Error> {
         Ok(self.add_matrix(m.ty, m.experts, m.rows, m.cols))
     }

@@ -278,6 +278,18 @@ impl Backend for Cuda {
         Ok(Memory::from(memory).holding(share))
     }
 
+    /// How products are cut follows from the device; kernels that are no cubins of this program are
+    /// made by the driver, or by a compiler of this machine's.
+    fn arithmetic(&self) -> String {
+        let DeviceInfo { name, major, minor, multiprocessors, shared, .. } = self.driver.info();
+        let (kernels, driver) = (self.limits.major, driver_version());
+        format!(
+            "CUDA, {name}, {major}.{minor} as {kernels}, {multiprocessors} multiprocessors, \
+             {shared} bytes shared, driver {driver:?}, {}",
+            self.kernels.origin()
+        )
+    }
+
     fn decode_rows(&self) -> usize {
         DECODE_ROWS
     }
