@@ -172,6 +172,17 @@ impl Engine {
         Ok(sequence)
     }
 
+    /// Says what its states belong to: a hash of everything that their bits depend on. Without one
+    /// they are not kept beyond the process.
+    pub fn identify(&mut self, identity: [u8; 32]) {
+        self.identity = Some(identity);
+    }
+
+    /// What its states belong to, where that was said.
+    pub fn identity(&self) -> Option<[u8; 32]> {
+        self.identity
+    }
+
     /// Names of the drafters whose state a sequence has, in their order.
     pub fn drafters_asked(&self) -> Vec<&'static str> {
         let asked = self.drafters.iter().filter(|slot| slot.drafter.shape(self.spec).is_some());

@@ -37,6 +37,8 @@ pub struct Engine {
     pub(crate) copies: Copies,
     /// Blocks of sequences that lie in files.
     pub(crate) archive: Archive,
+    /// What its states belong to, where somebody has worked that out.
+    pub(crate) identity: Option<[u8; 32]>,
     /// Bytes of earlier texts that may be kept to look into.
     pub(crate) memory: usize,
     /// What stages count as, where that is imposed.
@@ -82,6 +84,7 @@ impl Engine {
             learned,
             copies: Copies::default(),
             archive: Archive::default(),
+            identity: None,
             memory: 0,
             prices: None,
         };

@@ -5,7 +5,7 @@ use crate::device_memory::{Need, Plan};
 use crate::draft_flags::DraftFlags;
 use crate::loading::{self, Loaded, TextSide, WeightSummary};
 use crate::watched::{self, Watched};
-use crate::{about, locate};
+use crate::{about, identity, locate};
 use anyhow::{Result, bail};
 use checkpoint::{Drafter, DrafterConfig, TargetConfig};
 use clap::ValueEnum;
@@ -54,6 +54,9 @@ pub struct ModelFlags {
     /// Quantise a drafter of floats to this type while it is loaded: q8_0, q6_k, q5_k, q4_k or q4_0
     #[arg(long, value_name = "TYPE", value_parser = quantised, help_heading = "Drafter overrides")]
     draft_type: Option<BlockType>,
+    /// Whether the engine is to know what its states belong to, which takes reading all weights.
+    #[arg(skip)]
+    pub identified: bool,
 }
 
 /// What runs, whichever model it is.
@@ -299,7 +302,11 @@ impl ModelFlags {
             None => (Box::new(self.device.cpu()?), self.ctx.unwrap_or(limit)),
         };
         let bar = watched::bar(loaded.bytes());
-        let engine = self.take_in(&loaded, wrap(backend), kv, spec, &bar)?;
+        let mut engine = self.take_in(&loaded, wrap(backend), kv, spec, &bar)?;
+        if self.identified {
+            let settings = format!("{:?}", self.draft_type);
+            engine.identify(identity::identify(&loaded, &mut engine, &settings)?.0.0);
+        }
         bar.finish_and_clear();
         let weights = loaded.weights();
         let Loaded { name, text, .. } = loaded;

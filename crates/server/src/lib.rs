@@ -25,6 +25,7 @@ mod chat;
 mod completions;
 mod connections;
 mod constraint;
+mod disk;
 mod error;
 mod failure;
 mod fields;
@@ -71,6 +72,7 @@ mod tokens;
 mod totals;
 
 pub use axum::http::HeaderValue;
+pub use disk::DiskShare;
 pub use error::ApiError;
 pub use keys::{KeyError, Keys};
 pub use log::log_panics;
@@ -129,6 +131,8 @@ pub struct Options {
     pub cache_bytes: usize,
     /// Bytes of the host's memory for states that are used less; none unless given.
     pub host_cache_bytes: usize,
+    /// Where states outlive the process, of an engine that is identified; nowhere unless given.
+    pub disk_cache: Option<DiskShare>,
     /// Bytes of responses kept for requests that go on from them; none unless given.
     pub store_bytes: usize,
     /// The longest a request may take.
@@ -151,6 +155,7 @@ impl Default for Options {
             keys: None,
             cache_bytes: 1 << 30,
             host_cache_bytes: 0,
+            disk_cache: None,
             store_bytes: 0,
             timeout: None,
             drain: Duration::from_secs(30),

@@ -1,6 +1,7 @@
 //! From what is served and how to what serves it: the engine's thread, and what every request works
 //! with.
 
+use crate::disk::Disk;
 use crate::handle::Handle;
 use crate::metrics::{CacheConfig, Metrics};
 use crate::models::{Abilities, About};
@@ -59,6 +60,7 @@ pub(crate) fn start(
         Arc::downgrade(&health),
     );
     let scheduler = Scheduler {
+        disk: options.disk_cache.as_ref().and_then(|share| Disk::start(share, &engine)),
         prefill_budget: prefill_budget(&mut engine),
         engine,
         tokenizer: Arc::clone(&tokenizer),

@@ -149,7 +149,10 @@ mod tests {
             assert!(Manifest::parse(&damaged).is_err(), "byte {at}");
             assert!(Manifest::parse(&sound[..at]).is_err(), "cut at {at}");
         }
-        assert_eq!(Manifest::parse(&[&sound[..], b" "].concat()).err(), Some(ManifestError::Checksum));
+        assert_eq!(
+            Manifest::parse(&[&sound[..], b" "].concat()).err(),
+            Some(ManifestError::Checksum)
+        );
     }
 
     #[test]

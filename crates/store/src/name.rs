@@ -1,6 +1,7 @@
 //! Names that say what they name: hashes of bytes, and of tokens under an identity.
 
 use std::fmt;
+use std::sync::OnceLock;
 
 /// A hash, written as 64 small hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -65,9 +66,17 @@ impl Identifier {
     /// The program that runs: whatever is compiled into it, kernels included, may change numbers,
     /// and any change of it is another program.
     pub fn add_program(&mut self) -> std::io::Result<()> {
-        let mut program = blake3::Hasher::new();
-        program.update_reader(std::fs::File::open(std::env::current_exe()?)?)?;
-        self.add("program", program.finalize().as_bytes());
+        // Once: its file may be replaced while it runs.
+        static PROGRAM: OnceLock<[u8; 32]> = OnceLock::new();
+        let program = match PROGRAM.get() {
+            Some(program) => program,
+            None => {
+                let mut program = blake3::Hasher::new();
+                program.update_reader(std::fs::File::open(std::env::current_exe()?)?)?;
+                PROGRAM.get_or_init(|| *program.finalize().as_bytes())
+            }
+        };
+        self.add("program", program);
         Ok(())
     }
 
@@ -128,7 +137,10 @@ mod tests {
             assert_eq!(prefixes.name(len), alone, "{len}");
         }
         let other = Identity(Name::of(b"another"));
-        assert_ne!(Prefixes::new(other, &tokens).name(64), Prefixes::new(identity, &tokens).name(64));
+        assert_ne!(
+            Prefixes::new(other, &tokens).name(64),
+            Prefixes::new(identity, &tokens).name(64)
+        );
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The thread that reads states for those who wait for them.
 
-use crate::folder::{Folder, Found, Revival};
+use crate::folder::{Folder, Revival};
 use crate::manifest::Manifest;
 use engine::Sequence;
 use std::io;
@@ -11,6 +11,9 @@ use std::time::{Duration, Instant};
 /// What others wrote is looked for this often at most.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
+/// States that are tried for a prompt, where files are not what they should be.
+const TRIES: usize = 4;
+
 /// Reads states on a thread of its own.
 #[derive(Debug)]
 pub struct Reader {
@@ -20,7 +23,7 @@ pub struct Reader {
 }
 
 enum Ask {
-    Read { found: Found, prompt: Vec<u32>, to: Sender<Option<Revival>> },
+    Read { prompt: Vec<u32>, least: usize, to: Sender<Option<Revival>> },
     Refresh,
 }
 
@@ -55,14 +58,16 @@ impl Reader {
         let (asks, asked) = mpsc::channel();
         let shelf = Arc::clone(&folder);
         std::thread::Builder::new().name("states read".to_owned()).spawn(move || {
-            let fits = |manifest: &Manifest| {
-                manifest.outline.blocks(&blank, &manifest.tokens, vocab)
-            };
+            let fits =
+                |manifest: &Manifest| manifest.outline.blocks(&blank, &manifest.tokens, vocab);
             for ask in asked {
                 match ask {
-                    Ask::Read { found, prompt, to } => {
+                    Ask::Read { prompt, least, to } => {
+                        // Where a file is none, the next shorter state may do.
+                        let longest = || folder.longest(&prompt).filter(|f| f.len >= least);
+                        let read = |_| folder.read(longest()?, &prompt, fits);
                         // Whoever has left does not hear it.
-                        let _ = to.send(folder.read(found, &prompt, fits));
+                        let _ = to.send((0..TRIES).find_map(read));
                     }
                     Ask::Refresh => {
                         let _ = folder.refresh();
@@ -82,7 +87,8 @@ impl Reader {
         }
         let found = self.folder.longest(prompt).filter(|found| found.len >= least)?;
         let (to, awaited) = mpsc::channel();
-        self.asks.send(Ask::Read { found, prompt: prompt[..found.len].to_vec(), to }).ok()?;
+        let prompt = prompt[..=found.len].to_vec();
+        self.asks.send(Ask::Read { prompt, least, to }).ok()?;
         Some((found.len, Awaited(awaited)))
     }
 }
