@@ -305,7 +305,8 @@ impl ModelFlags {
         let mut engine = self.take_in(&loaded, wrap(backend), kv, spec, &bar)?;
         if self.identified {
             let settings = format!("{:?}", self.draft_type);
-            engine.identify(identity::identify(&loaded, &mut engine, &settings)?.0.0);
+            let identity = identity::identify(&loaded, &mut engine, &settings)?;
+            engine.identify(identity.0.0);
         }
         bar.finish_and_clear();
         let weights = loaded.weights();

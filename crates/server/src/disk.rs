@@ -3,6 +3,7 @@
 //! engine's thread takes states apart and puts them together, and never waits for a disk.
 
 use crate::prefix::{Hit, Origin};
+use crate::reading::KEEP_EVERY;
 use crate::scheduler::{Scheduler, Waiting, Work};
 use engine::{Engine, Sequence};
 use std::collections::VecDeque;
@@ -121,9 +122,11 @@ impl Fetching {
 }
 
 impl Scheduler {
-    /// Keeps a state for prompts to come, in memory and on disk.
+    /// Keeps a state for prompts to come, in memory and, where it is one at a message's boundary,
+    /// on disk.
     pub(crate) fn keep_state(&mut self, tokens: &[u32], state: Sequence) {
-        if let Some(disk) = &mut self.disk {
+        let is_between = tokens.len().is_multiple_of(KEEP_EVERY);
+        if let Some(disk) = self.disk.as_mut().filter(|_| !is_between) {
             disk.note(tokens, &state);
         }
         self.cache.insert(&mut self.engine, tokens, state);

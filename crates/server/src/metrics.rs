@@ -55,7 +55,7 @@ pub(crate) struct CacheConfig {
 
 /// Where a prompt's beginning was known.
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct From {
+struct FoundIn {
     from: &'static str,
 }
 
@@ -120,7 +120,7 @@ pub(crate) struct Metrics {
     pub(crate) generation_tokens: Counter,
     pub(crate) cached_queries: Counter,
     cached_hits: Counter,
-    hits_from: Family<From, Counter>,
+    hits_from: Family<FoundIn, Counter>,
     pub(crate) disk: DiskMetrics,
     pub(crate) cache_bytes: Gauge,
     pub(crate) state_bytes: Gauge,
@@ -263,7 +263,7 @@ impl Metrics {
             metrics.ended.get_or_create(&Ended { finished_reason }).inc_by(0);
         }
         for origin in [Origin::Memory, Origin::Host, Origin::Disk] {
-            metrics.hits_from.get_or_create(&From { from: origin.name() }).inc_by(0);
+            metrics.hits_from.get_or_create(&FoundIn { from: origin.name() }).inc_by(0);
         }
         metrics.disk.set(&Tally::default());
         metrics.accepted_at.get_or_create(&Position { position: 0 }).inc_by(0);
@@ -299,7 +299,7 @@ impl Metrics {
     pub(crate) fn add_hit(&self, tokens: usize, from: Option<Origin>) {
         self.cached_hits.inc_by(tokens as u64);
         if let Some(from) = from {
-            self.hits_from.get_or_create(&From { from: from.name() }).inc_by(tokens as u64);
+            self.hits_from.get_or_create(&FoundIn { from: from.name() }).inc_by(tokens as u64);
         }
     }
 

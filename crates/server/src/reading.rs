@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 /// A state is kept each time so many tokens of a prompt have been read.
-const KEEP_EVERY: usize = 4096;
+pub(crate) const KEEP_EVERY: usize = 4096;
 
 /// A prompt being read.
 pub(crate) struct Reading {

@@ -11,7 +11,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
-use std::time::SystemTime;
+use std::time::{Duration, Instant, SystemTime};
 
 /// Pieces of states that were looked at before, by file: a state's file never changes.
 pub(crate) type Seen = HashMap<PathBuf, Arc<[Piece]>>;
@@ -19,6 +19,9 @@ pub(crate) type Seen = HashMap<PathBuf, Arc<[Piece]>>;
 /// Room is made for this part of the share more than is needed, so that it is not made for every
 /// state.
 const AT_ONCE: u64 = 16;
+
+/// What others write into a folder is counted this often at least.
+const COUNT_EVERY: Duration = Duration::from_secs(60);
 
 /// A state's file.
 struct Kept {
@@ -49,10 +52,16 @@ impl Folder {
         self.collect_to(self.limit, count)
     }
 
-    /// Makes room for a state of so many bytes.
+    /// Makes room for a state of so many bytes where there is none. Others may have written since
+    /// it was counted what there is, so that is done anew now and then.
     pub(crate) fn make_room(&self, needed: u64) -> io::Result<()> {
-        let target = self.limit.saturating_sub(needed.saturating_add(self.limit / AT_ONCE));
-        self.collect_to(target, usize::MAX)
+        let is_short = self.counters.bytes.load(Ordering::Relaxed) + needed > self.limit;
+        let counted = *self.counted.lock().unwrap_or_else(PoisonError::into_inner);
+        if !is_short && counted.is_some_and(|at| at.elapsed() < COUNT_EVERY) {
+            return Ok(());
+        }
+        let more = if is_short { self.limit / AT_ONCE } else { 0 };
+        self.collect_to(self.limit.saturating_sub(needed.saturating_add(more)), usize::MAX)
     }
 
     fn collect_to(&self, target: u64, count: usize) -> io::Result<()> {
@@ -68,6 +77,7 @@ impl Folder {
                 self.counters.evicted.fetch_add(1, Ordering::Relaxed);
             }
             self.counters.bytes.store(survey.bytes, Ordering::Relaxed);
+            *self.counted.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
             let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
             seen.clear();
             seen.extend(survey.states.into_iter().map(|state| (state.path, state.pieces)));
@@ -153,21 +163,22 @@ impl Survey {
         }
         self.bytes -= state.bytes;
         for piece in &*state.pieces {
-            if let Some((_, _, uses)) = self.pieces.get_mut(&piece.name) {
+            if let Some((path, len, uses)) = self.pieces.get_mut(&piece.name) {
                 *uses -= 1;
+                if *uses == 0 && remove_file(path) {
+                    self.bytes -= *len;
+                    self.pieces.remove(&piece.name);
+                }
             }
         }
-        self.remove_unused();
     }
 
     fn remove_unused(&mut self) {
         let bytes = &mut self.bytes;
         self.pieces.retain(|_, (path, len, uses)| {
-            let stays = *uses > 0;
-            if !stays && remove_file(path) {
-                *bytes -= *len;
-            }
-            stays
+            let goes = *uses == 0 && remove_file(path);
+            *bytes -= if goes { *len } else { 0 };
+            !goes
         });
     }
 }

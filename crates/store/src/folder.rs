@@ -5,15 +5,15 @@ use crate::files::{Faults, Files, entries, make_folder};
 use crate::manifest::{MAX_BYTES, Manifest, Piece};
 use crate::name::{Identity, Name, Prefixes};
 use compute::Memory;
-use engine::{Archived, BlockName, Outline};
+use engine::{Archived, ArchivedBlock, BlockName, Outline};
 use rayon::prelude::*;
 use std::collections::{BTreeMap, HashSet};
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::SystemTime;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Instant, SystemTime};
 use thiserror::Error;
 
 /// Why a folder cannot be used.
@@ -97,6 +97,8 @@ pub struct Folder {
     index: Mutex<BTreeMap<usize, HashSet<Name>>>,
     /// What is known of files that do not change.
     pub(crate) seen: Mutex<Seen>,
+    /// When it was last counted what there is.
+    pub(crate) counted: Mutex<Option<Instant>>,
     pub(crate) counters: Counters,
 }
 
@@ -130,6 +132,7 @@ impl Folder {
             lock,
             index: Mutex::default(),
             seen: Mutex::default(),
+            counted: Mutex::default(),
             counters: Counters::default(),
         };
         folder.refresh().map_err(about(root))?;
@@ -239,8 +242,8 @@ impl Folder {
 
     fn write_state(&self, tokens: &[u32], archived: &Archived) -> Result<Vec<Piece>, WriteError> {
         let memories: Vec<_> = archived.blocks.iter().map(|block| block.memory()).collect();
-        let piece = |(block, memory): (&std::sync::Arc<engine::ArchivedBlock>, &Option<_>)| {
-            let hashed = |memory: &std::sync::Arc<Memory>| Name::of(memory.slice());
+        let piece = |(block, memory): (&Arc<ArchivedBlock>, &Option<Arc<Memory>>)| {
+            let hashed = |memory: &Arc<Memory>| Name::of(memory.slice());
             let name = block.name().map(Name).or_else(|| memory.as_ref().map(hashed));
             Ok(Piece { name: name.ok_or(WriteError::Gone)?, bytes: block.len() as u64 })
         };
@@ -257,9 +260,7 @@ impl Folder {
         if needed > self.limit {
             return Err(WriteError::TooLarge { bytes: needed, limit: self.limit });
         }
-        if self.counters.bytes.load(Ordering::Relaxed) + needed > self.limit {
-            self.make_room(needed)?;
-        }
+        self.make_room(needed)?;
         let found = Found { len: tokens.len(), name: self.name(tokens) };
         // Nobody makes room while the lock is shared: what is there stays until the state is.
         let placed = self.locked(false, || {
@@ -353,7 +354,7 @@ impl Folder {
         let manifest = Manifest::parse(&bytes).map_err(|why| damaged(why.to_string()))?;
         let named = manifest.check_name(self.identity, found.name);
         named.map_err(|why| damaged(why.to_string()))?;
-        if !prompt.starts_with(&manifest.tokens) {
+        if manifest.tokens.len() != found.len || !prompt.starts_with(&manifest.tokens) {
             return Err(damaged("its tokens are others than its name says".to_owned()));
         }
         let expected = fits(&manifest).map_err(|why| damaged(why.to_string()))?;

@@ -11,9 +11,18 @@ use std::thread::JoinHandle;
 /// Writes states on a thread of its own.
 #[derive(Debug)]
 pub struct Writer {
-    states: Option<Sender<(Vec<u32>, Archived)>>,
+    states: Option<Sender<State>>,
     thread: Option<JoinHandle<()>>,
     backlog: Arc<AtomicUsize>,
+}
+
+/// A state to be written.
+#[derive(Debug)]
+struct State {
+    tokens: Vec<u32>,
+    archived: Archived,
+    /// What it adds to the backlog. Blocks that it shares with one before it are written by then.
+    counted: usize,
 }
 
 /// Bytes of a state that are still to be written.
@@ -24,7 +33,7 @@ fn unwritten(archived: &Archived) -> usize {
 impl Writer {
     /// Starts the thread. It begins by tidying the folder up, which may take a while.
     pub fn start(folder: Arc<Folder>) -> io::Result<Self> {
-        let (states, written) = mpsc::channel::<(Vec<u32>, Archived)>();
+        let (states, written) = mpsc::channel::<State>();
         let backlog = Arc::new(AtomicUsize::new(0));
         let waiting = Arc::clone(&backlog);
         let thread = std::thread::Builder::new().name("states".to_owned()).spawn(move || {
@@ -32,8 +41,7 @@ impl Writer {
                 tracing::warn!(folder = %folder.root.display(), %cause, "kept states cannot be counted");
             }
             let mut failed = false;
-            for (tokens, archived) in written {
-                let bytes = unwritten(&archived);
+            for State { tokens, archived, counted } in written {
                 match folder.write(&tokens, &archived) {
                     Ok(()) => failed = false,
                     // A full disk stays full for a while; once is enough to say so.
@@ -44,7 +52,7 @@ impl Writer {
                     Err(_) => {}
                 }
                 drop(archived);
-                waiting.fetch_sub(bytes + 1, Ordering::Relaxed);
+                waiting.fetch_sub(counted, Ordering::Relaxed);
             }
         })?;
         Ok(Self { states: Some(states), thread: Some(thread), backlog })
@@ -52,10 +60,11 @@ impl Writer {
 
     /// Writes a state when those before it are written.
     pub fn send(&self, tokens: Vec<u32>, archived: Archived) {
-        self.backlog.fetch_add(unwritten(&archived) + 1, Ordering::Relaxed);
+        let counted = unwritten(&archived) + 1;
+        self.backlog.fetch_add(counted, Ordering::Relaxed);
         if let Some(states) = &self.states {
             // A thread that is gone wrote what it could.
-            let _ = states.send((tokens, archived));
+            let _ = states.send(State { tokens, archived, counted });
         }
     }
 
