@@ -4,7 +4,7 @@
 use crate::files::entries;
 use crate::folder::{Folder, Found};
 use crate::manifest::{MAX_BYTES, Manifest, Piece};
-use crate::name::Name;
+use crate::name::{Identity, Name};
 use std::collections::HashMap;
 use std::fs::{self, DirEntry};
 use std::io;
@@ -112,7 +112,7 @@ impl Folder {
                 let _ = fs::remove_dir(folder.path());
             }
             for file in files {
-                match self.look_at(&file) {
+                match self.look_at(&folder, &file) {
                     Some(state) => survey.add(state),
                     None => remove_stray(&file),
                 }
@@ -121,17 +121,22 @@ impl Folder {
         Ok(survey)
     }
 
-    /// A state's file, where it is one.
-    fn look_at(&self, file: &DirEntry) -> Option<Kept> {
+    /// A state's file in a folder of its identity, where it is one.
+    fn look_at(&self, folder: &DirEntry, file: &DirEntry) -> Option<Kept> {
         let (path, data) = (file.path(), file.metadata().ok()?);
-        Found::parse(file.file_name().to_str()?)?;
+        let identity = Identity(Name::parse(folder.file_name().to_str()?)?);
+        let found = Found::parse(file.file_name().to_str()?)?;
         if !data.is_file() || data.len() > MAX_BYTES {
             return None;
         }
         let known = self.seen.lock().unwrap_or_else(PoisonError::into_inner).get(&path).cloned();
         let pieces = match known {
             Some(pieces) => pieces,
-            None => Manifest::parse(&fs::read(&path).ok()?).ok()?.pieces.into(),
+            None => {
+                let manifest = Manifest::parse(&fs::read(&path).ok()?).ok()?;
+                manifest.check_name(identity, found).ok()?;
+                manifest.pieces.into()
+            }
         };
         Some(Kept { path, used: data.modified().ok()?, bytes: data.len(), pieces })
     }

@@ -46,7 +46,7 @@ pub enum WriteError {
 pub struct Found {
     /// Tokens that led to it.
     pub len: usize,
-    name: Name,
+    pub(crate) name: Name,
 }
 
 /// A state as it was written: what [`engine::Engine::revive`] takes.
@@ -352,9 +352,9 @@ impl Folder {
         let mut bytes = Vec::new();
         file.take(MAX_BYTES + 1).read_to_end(&mut bytes).map_err(Unread::of)?;
         let manifest = Manifest::parse(&bytes).map_err(|why| damaged(why.to_string()))?;
-        let named = manifest.check_name(self.identity, found.name);
+        let named = manifest.check_name(self.identity, found);
         named.map_err(|why| damaged(why.to_string()))?;
-        if manifest.tokens.len() != found.len || !prompt.starts_with(&manifest.tokens) {
+        if !prompt.starts_with(&manifest.tokens) {
             return Err(damaged("its tokens are others than its name says".to_owned()));
         }
         let expected = fits(&manifest).map_err(|why| damaged(why.to_string()))?;

@@ -1,6 +1,7 @@
 //! The file of a state: which tokens led to it, how it is put together, and the pieces it is made
 //! of. A line with a checksum, then JSON. Whatever it says is checked before it is used.
 
+use crate::folder::Found;
 use crate::name::{Identity, Name, Prefixes};
 use engine::Outline;
 use serde::{Deserialize, Serialize};
@@ -109,11 +110,11 @@ impl Manifest {
     }
 
     /// That it is the state of that name.
-    pub(crate) fn check_name(&self, identity: Identity, name: Name) -> Result<(), ManifestError> {
-        match Prefixes::new(identity, &self.tokens).name(self.tokens.len()) == name {
-            true => Ok(()),
-            false => Err(ManifestError::Name),
-        }
+    pub(crate) fn check_name(&self, identity: Identity, found: Found) -> Result<(), ManifestError> {
+        let len = self.tokens.len();
+        let name = Prefixes::new(identity, &self.tokens).name(len);
+        let is_it = found == Found { len, name };
+        if is_it { Ok(()) } else { Err(ManifestError::Name) }
     }
 }
 
