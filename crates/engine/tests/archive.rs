@@ -27,8 +27,8 @@ fn text(engine: &mut Engine, sequence: Sequence, prompt: &[u32]) -> Vec<u32> {
     let mut text =
         engine.begin(sequence, unread, prompt, greedy, Vec::new(), |_| ()).expect("it begins");
     let mut tokens = vec![text.tip()];
-    while tokens.len() < 40 {
-        tokens.extend(engine.step(&mut text, 40 - tokens.len()).expect("a round").emitted);
+    while tokens.len() < 24 {
+        tokens.extend(engine.step(&mut text, 24 - tokens.len()).expect("a round").emitted);
     }
     tokens
 }
@@ -69,11 +69,11 @@ impl Shelf {
 
 #[test]
 fn a_state_goes_on_in_another_process_as_it_would_have_here() {
-    let prompt: Vec<u32> = (0..230).map(|i| 40 + i * 7 % 900).collect();
+    let prompt: Vec<u32> = (0..150).map(|i| 40 + i * 7 % 900).collect();
     for spec in SPECS {
         let (mut here, mut there) = (engine(spec), engine(spec));
         // Before and behind an anchor, with one anchor and with two, and at the end of a page.
-        for read in [1, 31, 32, 50, 68, 128, 140, 207] {
+        for read in [31, 50, 128, 140] {
             let mut sequence = here.sequence();
             here.read(&mut sequence, &prompt[..read]).expect("a prompt is read");
             if read == 140 {
