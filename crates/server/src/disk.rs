@@ -2,7 +2,7 @@
 //! behind the engine's thread, and what a prompt begins with is read before it has a slot; the
 //! engine's thread takes states apart and puts them together, and never waits for a disk.
 
-use crate::prefix::{Hit, Origin};
+use crate::prefix::{Hit, Source};
 use crate::reading::KEEP_EVERY;
 use crate::scheduler::{Scheduler, Waiting, Work};
 use engine::{Engine, Sequence};
@@ -203,7 +203,7 @@ impl Scheduler {
         match self.engine.revive(&outline, &tokens, blocks) {
             Ok(state) => {
                 self.cache.insert(&mut self.engine, &tokens, state.clone());
-                Some(Hit { len: tokens.len(), state, from: Origin::Disk })
+                Some(Hit { len: tokens.len(), state, from: Source::Disk })
             }
             Err(error) => {
                 tracing::warn!(cause = %error, "a kept state could not be brought back");

@@ -2,7 +2,7 @@
 //! where they mean the same; the others begin with `forerun`. Nothing here tells what was said.
 
 use crate::job::{Finish, Outcome, Ticket};
-use crate::prefix::Origin;
+use crate::prefix::Source;
 use engine::Round;
 use prometheus_client::encoding::{EncodeLabelSet, text::encode};
 use prometheus_client::metrics::counter::Counter;
@@ -262,7 +262,7 @@ impl Metrics {
         for finished_reason in ["stop", "length", "abort"] {
             metrics.ended.get_or_create(&Ended { finished_reason }).inc_by(0);
         }
-        for origin in [Origin::Memory, Origin::Host, Origin::Disk] {
+        for origin in [Source::Memory, Source::Host, Source::Disk] {
             metrics.hits_from.get_or_create(&FoundIn { from: origin.name() }).inc_by(0);
         }
         metrics.disk.set(&Tally::default());
@@ -296,7 +296,7 @@ impl Metrics {
     }
 
     /// So many tokens of a prompt were known, there.
-    pub(crate) fn add_hit(&self, tokens: usize, from: Option<Origin>) {
+    pub(crate) fn add_hit(&self, tokens: usize, from: Option<Source>) {
         self.cached_hits.inc_by(tokens as u64);
         if let Some(from) = from {
             self.hits_from.get_or_create(&FoundIn { from: from.name() }).inc_by(tokens as u64);

@@ -41,7 +41,7 @@ impl Keeper for Engine {
 
 /// Where a state was found.
 #[derive(Clone, Copy, Debug, Hash, PartialEq, Eq)]
-pub(crate) enum Origin {
+pub(crate) enum Source {
     /// Where passes read.
     Memory,
     /// The host's memory.
@@ -50,7 +50,7 @@ pub(crate) enum Origin {
     Disk,
 }
 
-impl Origin {
+impl Source {
     /// For clients and metrics.
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -67,7 +67,7 @@ pub(crate) struct Hit<S> {
     /// Tokens that led to it.
     pub(crate) len: usize,
     pub(crate) state: S,
-    pub(crate) from: Origin,
+    pub(crate) from: Source,
 }
 
 /// Bytes of the blocks that states refer to; a block that several share counts once.
@@ -174,7 +174,7 @@ impl<K: Keeper> PrefixCache<K> {
         let entry = &mut self.entries[best];
         entry.used = self.clock;
         let len = entry.tokens.len();
-        let from = if entry.is_near() { Origin::Memory } else { Origin::Host };
+        let from = if entry.is_near() { Source::Memory } else { Source::Host };
         let state = match &entry.state {
             Place::Near(state) => state.clone(),
             Place::Far(stowed) => keeper.fetch(stowed)?,
@@ -301,7 +301,7 @@ mod tests {
     }
 
     /// A cache with its keeper, with room for so many blocks near and far.
-    struct Case(PrefixCache<Lists>, Lists, Option<Origin>);
+    struct Case(PrefixCache<Lists>, Lists, Option<Source>);
 
     impl Case {
         fn new(near: usize, far: usize) -> Self {
@@ -389,11 +389,11 @@ mod tests {
         assert_eq!((case.1.stowed, case.1.fetched), (2, 0));
         // 1 comes back, 3 makes room for it.
         assert_eq!(case.find(&[1, 0]), Some((1, vec![1])));
-        assert_eq!(case.2, Some(Origin::Host));
+        assert_eq!(case.2, Some(Source::Host));
         assert_eq!((case.1.stowed, case.1.fetched, case.0.bytes()), (3, 1, (20, 20)));
         // Now 1 is near: finding it again copies nothing.
         assert_eq!(case.find(&[1, 0]), Some((1, vec![1])));
-        assert_eq!((case.1.stowed, case.1.fetched, case.2), (3, 1, Some(Origin::Memory)));
+        assert_eq!((case.1.stowed, case.1.fetched, case.2), (3, 1, Some(Source::Memory)));
         // 5 pushes 4 out of the near memory and 2, the oldest, out of the far one.
         case.insert(&[5], &[5]);
         assert_eq!((case.0.len(), case.0.bytes()), (4, (20, 20)));

@@ -4,7 +4,7 @@
 use crate::answer::{Answer, Begun};
 use crate::failure::{Failure, guarded};
 use crate::job::{Delta, Event, EventKind, Progress, Ticket};
-use crate::prefix::Origin;
+use crate::prefix::Source;
 use crate::room;
 use crate::scheduler::{Scheduler, Waiting, Work, fail};
 use engine::sampling::{Constraint, Likelihood};
@@ -24,7 +24,7 @@ pub(crate) struct Reading {
     pub(crate) sequence: Sequence,
     pub(crate) cached: usize,
     /// Where these tokens were known.
-    pub(crate) cached_from: Option<Origin>,
+    pub(crate) cached_from: Option<Source>,
     /// How likely the tokens read so far were, where that is wanted.
     pub(crate) scores: Vec<Likelihood>,
     /// Numbers of tokens after which the state is worth keeping, ascending.
@@ -39,7 +39,7 @@ impl Reading {
         choice: usize,
         sequence: Sequence,
         cached: usize,
-        cached_from: Option<Origin>,
+        cached_from: Option<Source>,
         openings: [Option<u32>; 2],
     ) -> Self {
         let job = &ticket.job;

@@ -10,7 +10,7 @@ use crate::failure::{Failure, guarded};
 use crate::job::{Event, EventKind, Ticket};
 use crate::metrics::Metrics;
 use crate::prefill::PrefillBudget;
-use crate::prefix::{Hit, Origin, PrefixCache};
+use crate::prefix::{Hit, PrefixCache, Source};
 use crate::reading::{Reading, admit_siblings};
 use crate::rebuild::{Health, Reload};
 use crate::room::{self, Away};
@@ -219,7 +219,7 @@ impl Scheduler {
             let prompt = &ticket.job.prompt;
             let sibling = start.is_some();
             let (sequence, from) = match (start, hit) {
-                (Some(sequence), _) => (sequence, Some(Origin::Memory)),
+                (Some(sequence), _) => (sequence, Some(Source::Memory)),
                 (None, Some(Hit { state, from, .. })) => (state, Some(from)),
                 (None, None) => (self.engine.sequence(), None),
             };
