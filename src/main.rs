@@ -9,6 +9,8 @@ mod convert;
 mod doctor;
 mod explain;
 mod facts;
+#[cfg(feature = "gateway")]
+mod gateways;
 mod inspect;
 mod logging;
 mod manual;
@@ -20,6 +22,7 @@ mod serve;
 mod session;
 mod sessions;
 mod telling;
+mod tokenizer;
 mod welcome;
 
 use clap::{CommandFactory, Parser, Subcommand};
@@ -65,6 +68,8 @@ enum Verb {
     Models(models::Args),
     /// List conversations that were kept under a name (`chat --session NAME`), or remove some
     Sessions(sessions::Args),
+    /// Write what gateways need of a GGUF to tokenise: tokenizer, chat template, configuration
+    Tokenizer(tokenizer::Args),
     /// Print what a shell needs to complete commands
     Completions(manual::CompletionArgs),
     /// Print a manual page, or write one for every verb
@@ -100,6 +105,7 @@ fn run_verb(verb: Option<&Verb>) -> anyhow::Result<()> {
         Verb::Pull(args) => pull::run(args),
         Verb::Models(args) => models::run(args),
         Verb::Sessions(args) => sessions::run(args),
+        Verb::Tokenizer(args) => tokenizer::run(args),
         Verb::Completions(args) => manual::completions(args, Cli::command()),
         Verb::Man(args) => manual::man(args, Cli::command()),
     }

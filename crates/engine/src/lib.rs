@@ -108,7 +108,7 @@ pub use error::Error;
 pub use generation::Generation;
 pub use model::{
     Accepted, Form, Model, NamedWeight, Options, Place, Placement, Random, Requantised, Tensor,
-    WeightSource, on_device,
+    WeightSource,
 };
 pub use outline::Outline;
 pub use prices::Prices;

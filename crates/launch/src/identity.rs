@@ -22,8 +22,8 @@ pub(crate) fn identify(loaded: &Loaded, engine: &mut Engine, settings: &str) -> 
         identifier.add("drafter", format!("{:?}", drafter.config).as_bytes());
         add_weights(&mut identifier, &drafter.weights);
     }
-    identifier.add("options", format!("{:?}", engine.model().options().kv).as_bytes());
-    identifier.add("taps", format!("{:?}", engine.model().options().taps).as_bytes());
+    // The type of the cache, and which weights another processor multiplies with.
+    identifier.add("options", format!("{:?}", engine.model().options()).as_bytes());
     identifier.add("asked", engine.drafters_asked().join(",").as_bytes());
     Ok(identifier.finish())
 }

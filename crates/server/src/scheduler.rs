@@ -4,6 +4,7 @@
 
 use crate::answer::Answer;
 use crate::batches::Batches;
+use crate::beside::Change;
 use crate::disk::{Disk, Fetching};
 use crate::error::ApiError;
 use crate::failure::{Failure, guarded};
@@ -21,6 +22,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::time::{Duration, Instant};
 use text::Tokenizer;
+use tokio::sync::mpsc::UnboundedSender;
 
 /// Sequences that a pass can hold, each with at least its tip's row.
 pub const MAX_SLOTS: usize = 64;
@@ -55,6 +57,8 @@ pub(crate) struct Scheduler {
     pub(crate) cache_bytes: usize,
     pub(crate) host_cache_bytes: usize,
     pub(crate) health: Arc<Health>,
+    /// Who hears what the cache keeps.
+    pub(crate) listener: Option<UnboundedSender<Change>>,
     /// Why the device is lost, where it is.
     pub(crate) lost: Option<String>,
 }

@@ -59,12 +59,14 @@ pub(crate) fn start(
         Arc::clone(&metrics),
         Arc::downgrade(&health),
     );
+    let listener = options.beside.as_mut().and_then(|beside| beside.listener.take());
     let scheduler = Scheduler {
         disk: options.disk_cache.as_ref().and_then(|share| Disk::start(share, &engine)),
         prefill_budget: prefill_budget(&mut engine),
         engine,
         tokenizer: Arc::clone(&tokenizer),
-        cache: PrefixCache::new(cache_bytes, host_cache_bytes),
+        cache: PrefixCache::new(cache_bytes, host_cache_bytes).heard_by(listener.clone()),
+        listener,
         metrics: Arc::clone(&metrics),
         abandon,
         slots,
