@@ -24,6 +24,7 @@ constexpr int PAGE_TOKENS = 64;    // tokens in a key/value page
 constexpr int ANCHOR_TOKENS = 32;  // Gated DeltaNet anchors stand at multiples of this
 constexpr int TAPE_TOKENS = 64;    // positions the tape remembers, in a ring
 constexpr int DECODE_ROWS = 64;    // rows of the largest pass that is not a prompt
+constexpr int TEXT_ROWS = 64;      // and those that one sequence has of them
 constexpr int MAX_CACHES = 2;
 constexpr int ARRANGED_BYTES = 4352;  // eight rows of a superblock in Activation::arranged
 
@@ -63,7 +64,7 @@ struct Pass {
   const int* chosen;       // [chosen]: rows with logits
   // [rows][3], oldest first: r >= 0 a row, -1 nothing, -2 - p the committed position p.
   const int* taps;
-  // [rows][DECODE_ROWS]: the row at position committed + j on a row's path. Not in prompts.
+  // [rows][TEXT_ROWS]: the row at position committed + j on a row's path. Not in prompts.
   const u8* path;
   // [rows][TAPE_TOKENS]: rows from a row's anchor up to the one before it, as taps.
   const int* recent;
@@ -137,6 +138,7 @@ struct AttentionArgs {
   KvLayout layout;
   int cache, layer, heads, head_dim, query_stride, gated, causal, window;  // window 0: none
   int parts, slots;  // how a decode pass is cut, see attention.cu
+  int chunks, tails;  // whether a launch works on these
   float scale;
 };
 struct ConvolveArgs {
