@@ -9,15 +9,15 @@ use text::Specials;
 
 /// Every suite with its file.
 const SUITES: [(&str, &str); 9] = [
-    ("code", include_str!("../../../suites/code.jsonl")),
-    ("math", include_str!("../../../suites/math.jsonl")),
-    ("plan", include_str!("../../../suites/plan.jsonl")),
-    ("tools", include_str!("../../../suites/tools.jsonl")),
-    ("complete", include_str!("../../../suites/complete.jsonl")),
-    ("prose", include_str!("../../../suites/prose.jsonl")),
-    ("repeat", include_str!("../../../suites/repeat.jsonl")),
-    ("long", include_str!("../../../suites/long.jsonl")),
-    ("edits", include_str!("../../../suites/edits.jsonl")),
+    ("code", include_str!("../suites/code.jsonl")),
+    ("math", include_str!("../suites/math.jsonl")),
+    ("plan", include_str!("../suites/plan.jsonl")),
+    ("tools", include_str!("../suites/tools.jsonl")),
+    ("complete", include_str!("../suites/complete.jsonl")),
+    ("prose", include_str!("../suites/prose.jsonl")),
+    ("repeat", include_str!("../suites/repeat.jsonl")),
+    ("long", include_str!("../suites/long.jsonl")),
+    ("edits", include_str!("../suites/edits.jsonl")),
 ];
 
 /// Prompts under one name.

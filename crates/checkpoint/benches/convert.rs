@@ -1,7 +1,7 @@
 //! `convert` on a drafter of the Qwen3.6-27B shape, 3.46 GB of random bf16: source megabytes a
 //! second and peak memory.
 //!
-//! `cargo bench -p checkpoint --bench convert [-- MIX... --run NAME]`, with 6 GB of disk free in
+//! `cargo bench -p forerun-checkpoint --bench convert [-- MIX... --run NAME]`, with 6 GB of disk free in
 //! the temporary folder.
 
 #[path = "../tests/support/mod.rs"]
@@ -21,7 +21,7 @@ use support::Size;
 const TIMES: usize = 3;
 
 fn main() -> runs::Result<()> {
-    let bench = Bench::new("cargo bench -p checkpoint --bench convert")?;
+    let bench = Bench::new("cargo bench -p forerun-checkpoint --bench convert")?;
     let size = Size {
         hidden: 5120,
         layers: 5,

@@ -1,5 +1,5 @@
 //! Checks against the full-precision tiny models, which are too large for the repository;
-//! `training/` makes them. `FORERUN_FULL_MODELS=DIR cargo test -p checkpoint --test full_models --
+//! `training/` makes them. `FORERUN_FULL_MODELS=DIR cargo test -p forerun-checkpoint --test full_models --
 //! --nocapture`, where DIR has `dense/` and `moe/`. Without it each test says that it was skipped.
 
 use checkpoint::convert::{Mix, Progress, convert, tokenizer_of};

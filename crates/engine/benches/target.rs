@@ -1,4 +1,4 @@
-//! Speed of the target on this machine: `cargo bench -p engine --bench target -- [THREADS]
+//! Speed of the target on this machine: `cargo bench -p forerun-engine --bench target -- [THREADS]
 //! [NAME...] [--run NAME]`. Figures are medians; ratios come from the same run.
 
 use compute::{Activations, Cpu, CpuLevel, KvType};
@@ -13,7 +13,7 @@ use std::{
 const FOLDER: &str = "FORERUN_FULL_MODELS";
 
 fn main() -> runs::Result<()> {
-    let mut bench = Bench::new("cargo bench -p engine --bench target")?;
+    let mut bench = Bench::new("cargo bench -p forerun-engine --bench target")?;
     if std::env::var_os(FOLDER).is_some() {
         bench.run.command.insert_str(0, &format!("{FOLDER}=DIR "));
     }

@@ -1,5 +1,5 @@
 //! Decoding and encoding of every block type on one core, in bytes of `f32` a second:
-//! `cargo bench -p formats --bench blocks [-- --run NAME]`.
+//! `cargo bench -p forerun-formats --bench blocks [-- --run NAME]`.
 
 use formats::blocks::{self, BlockType};
 use formats::quantize;
@@ -10,7 +10,7 @@ use std::hint::black_box;
 const ELEMENTS: usize = 1 << 16;
 
 fn main() -> runs::Result<()> {
-    let bench = Bench::new("cargo bench -p formats --bench blocks")?;
+    let bench = Bench::new("cargo bench -p forerun-formats --bench blocks")?;
     let rate = |seconds: f64| (size_of::<f32>() * ELEMENTS) as f64 / seconds / 1e9;
     let row = |ty: BlockType| {
         let encode = quantize::supports(ty).then(|| rate(encode(ty)));

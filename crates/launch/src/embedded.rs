@@ -3,10 +3,8 @@
 
 /// The target in Q4_K_M and its drafter in Q8_0, where the build has them.
 #[cfg(feature = "embedded")]
-pub(crate) const PAIR: Option<(&[u8], &[u8])> = Some((
-    include_bytes!("../../../models/dense/target-Q4_K_M.gguf"),
-    include_bytes!("../../../models/dense/draft-Q8_0.gguf"),
-));
+pub(crate) const PAIR: Option<(&[u8], &[u8])> =
+    Some((include_bytes!("../pair/target-Q4_K_M.gguf"), include_bytes!("../pair/draft-Q8_0.gguf")));
 
 /// A build without the feature takes `--model`.
 #[cfg(not(feature = "embedded"))]

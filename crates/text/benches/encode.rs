@@ -1,5 +1,5 @@
 //! Encoding and decoding speed on one thread, beside the `tokenizers` crate's:
-//! `cargo bench -p text --bench encode [-- --run NAME]`.
+//! `cargo bench -p forerun-text --bench encode [-- --run NAME]`.
 
 use runs::{Bench, Figure, Table, seconds};
 use std::hint::black_box;
@@ -8,7 +8,7 @@ use text::{Controls, Specials, Tokenizer};
 const FILE: &str = "tests/fixtures/tokenizer.json";
 
 fn main() -> runs::Result<()> {
-    let bench = Bench::new("cargo bench -p text --bench encode")?;
+    let bench = Bench::new("cargo bench -p forerun-text --bench encode")?;
     let text = megabyte();
     let tokenizer = Tokenizer::from_json(FILE).expect("the fixture loads");
     let reference = tokenizers::Tokenizer::from_file(FILE).expect("the fixture loads");
