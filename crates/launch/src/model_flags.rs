@@ -7,7 +7,7 @@ use crate::loading::{self, Loaded, TextSide, WeightSummary};
 use crate::watched::{self, Watched};
 use crate::{about, locate};
 use anyhow::{Result, bail};
-use checkpoint::{Drafter, DrafterConfig, TargetConfig};
+use checkpoint::{Drafter, TargetConfig};
 use clap::ValueEnum;
 use compute::cuda::{Cuda, Images};
 use compute::{Activations, Backend, Cpu, CpuLevel, Faults, Faulty, KvType};
@@ -33,12 +33,12 @@ pub struct ModelFlags {
     /// How tokens are proposed; auto unless given
     #[arg(long, value_enum)]
     spec: Option<Mode>,
-    /// Drafted tokens judged in a round, 1 to 63; for MTP its depth, up to 7
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=63))]
-    budget: Option<u8>,
+    /// Drafted tokens judged in a round, as many as a pass has rows for; for MTP its depth, up to 7
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    budget: Option<u16>,
     /// Rows of a drafter's block, the newest token included; as trained unless given
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(2..=64))]
-    block: Option<u8>,
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(2..))]
+    block: Option<u16>,
     /// Tokens of prompt and answer together; unless given, the model's own limit, on a GPU as much
     /// of it as fits
     #[arg(long, value_name = "N")]
@@ -286,7 +286,6 @@ impl ModelFlags {
         let cuda = self.device.open()?;
         let loaded = self.open()?;
         let limit = loaded.target.config.context_length;
-        let (mode, spec) = self.spec_for(&loaded)?;
         let (backend, context): (Box<dyn Backend>, usize) = match cuda {
             Some(cuda) => {
                 let need = self.need(&loaded, kv, cuda.prompt_rows())?;
@@ -298,6 +297,7 @@ impl ModelFlags {
             }
             None => (Box::new(self.device.cpu()?), self.ctx.unwrap_or(limit)),
         };
+        let (mode, spec) = self.spec_for(&loaded, backend.decode_rows())?;
         let bar = watched::bar(loaded.bytes());
         let engine = self.take_in(&loaded, wrap(backend), kv, spec, &bar)?;
         bar.finish_and_clear();
@@ -356,13 +356,10 @@ impl ModelFlags {
         Ok(self.need(&loaded, self.device.kv(), prompt_rows)?.at(context))
     }
 
-    fn spec_for(&self, loaded: &Loaded) -> Result<(Mode, Spec)> {
+    /// How to propose with what was opened, where a pass that decodes has so many rows.
+    fn spec_for(&self, loaded: &Loaded, rows: usize) -> Result<(Mode, Spec)> {
         let drafter = loaded.drafter.as_ref().map(|drafter| &drafter.config);
-        self.spec(drafter, loaded.target.config.mtp.is_some())
-    }
-
-    /// How to propose, with a drafter and a next-token block where there are some.
-    fn spec(&self, drafter: Option<&DrafterConfig>, mtp: bool) -> Result<(Mode, Spec)> {
+        let mtp = loaded.target.config.mtp.is_some();
         let trained = drafter.map(|config| config.block);
         let mode = self.spec.unwrap_or(Mode::Auto);
         let block = match (self.block.map(usize::from), trained) {
@@ -385,6 +382,14 @@ impl ModelFlags {
             Mode::Mtp if budget(3) > 7 => {
                 bail!("`--budget {}`: MTP goes 1 to 7 tokens deep", budget(3))
             }
+            Mode::Tree | Mode::Lookup | Mode::Auto if budget(1) >= rows => {
+                bail!(
+                    "`--budget {}`: a pass has {rows} rows here, for the newest token and at most \
+                     {} others",
+                    budget(1),
+                    rows - 1
+                )
+            }
             Mode::Chain if budget(1) > longest => {
                 bail!(
                     "`--budget {}`: a chain over a block of {block} rows has at most {longest} \
@@ -397,7 +402,7 @@ impl ModelFlags {
             Mode::Tree => Spec::Tree { block, budget: budget(22) },
             Mode::Mtp => Spec::Mtp { depth: budget(3) },
             Mode::Lookup => Spec::Lookup { budget: budget(15) },
-            Mode::Auto => Spec::Auto { block, budget: budget(63) },
+            Mode::Auto => Spec::Auto { block, budget: budget(Spec::AUTO_BUDGET) },
         };
         Ok((mode, spec))
     }
