@@ -1,4 +1,4 @@
-// Attention of decode passes: up to DECODE_ROWS rows in chains and trees of several sequences.
+// Attention of decode passes: up to TEXT_ROWS rows in chains and trees of several sequences.
 //
 // A row at position p reads the keys below b(p) in chunks and the rest, its tail of 64 to 127 keys,
 // on its own: all keys below b(p) are committed in any company, since a text has at most
@@ -28,6 +28,8 @@
 //         src/cuda/ops/attention.rs.
 #include "attention.cuh"
 
+typedef Directory<TEXT_ROWS> Blocks;  // more rows are attention_texts.cu's
+
 // Lists the keys of a tail in order: committed ones by position, then those of the pass, by
 // position along the row's path or, not causal, in order of rows.
 struct Tail {
@@ -35,7 +37,7 @@ struct Tail {
   short source[TAIL_KEYS];
   int sources;
 };
-__device__ __forceinline__ void list_tail(Tail& t, const Directory& d, const AttentionArgs& a,
+__device__ __forceinline__ void list_tail(Tail& t, const Blocks& d, const AttentionArgs& a,
                                           int row, int committed) {
   const int p = d.position[row], b = bound(p), start = max(lowest(p, a.window), b);
   if (a.causal) {
@@ -100,7 +102,7 @@ __device__ __forceinline__ void load_page(__half* tile, const u8* from, int head
 // group of 16 that has any. What comes from L2 comes for several at once.
 template <int DIM>
 __device__ __forceinline__ void load_queries(__half* queries, const AttentionArgs& a,
-                                             const Directory& d, const Item& item) {
+                                             const Blocks& d, const Item& item) {
   constexpr int GROUPS = DIM / 8, AHEAD = 4;
   const int used = item.count * d.group, end = (used + 15) / 16 * 16, step = blockDim.x / GROUPS;
   const int group = threadIdx.x % GROUPS;
@@ -179,14 +181,14 @@ __device__ __forceinline__ void sweep_ring(Rows<DIM>& rows, int slots, const __h
 }
 
 template <int DIM> __device__ __forceinline__ void attend(const AttentionArgs& a, __half* queries) {
-  __shared__ Directory d;
+  __shared__ Blocks d;
   __shared__ Tail tail;
   __shared__ Item item;
   __half* const ring = queries + blockDim.x / 2 * DIM;
   const int kv_heads = a.layout.heads, row_bytes = a.layout.row_bytes;
   // The pass was there before the first kernel began.
   survey(d, a, blockDim.x / 2);
-  const int items = d.chunk_items + (a.tails ? a.pass.rows * kv_heads : 0);
+  const int items = d.chunk_items + a.pass.rows * kv_heads;
 
   bool waited = false;
   for (int number = blockIdx.x; number < items; number += gridDim.x) {

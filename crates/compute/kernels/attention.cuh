@@ -24,25 +24,26 @@ __device__ __forceinline__ int chunk_tiles(int p, const AttentionArgs& a) {
 // Rows of a sequence whose chunks have one length: stream 2 s has those of sequence s whose chunks
 // are short, 2 s + 1 those whose chunks are a tile longer.
 struct Stream {
-  short first, rows;          // in Directory::order
+  u8 first, rows;             // in Directory::order
+  u8 parts, rows_of_part;     // items that its rows are dealt to
   short first_chunk, chunks;  // the first that any of its rows sees, and how many
-  short parts;                // items that its rows are dealt to
-  short rows_of_part;
 };
 
-// The pass, sorted: what the blocks find their items by.
-struct Directory {
-  int position[DECODE_ROWS];
-  short tiles[DECODE_ROWS];  // of a chunk
-  u8 sequence[DECODE_ROWS];
-  u8 order[DECODE_ROWS];     // rows by stream
-  Stream streams[2 * DECODE_ROWS];
-  int items[2 * DECODE_ROWS + 1];  // of all streams before
+// A pass of up to ROWS rows, sorted: what the blocks find their items by.
+template <int ROWS> struct Directory {
+  int position[ROWS];
+  short tiles[ROWS];  // of a chunk
+  u8 sequence[ROWS];
+  u8 order[ROWS];     // rows by stream
+  Stream streams[2 * ROWS];
+  int items[2 * ROWS + 1];  // of all streams before
   int group, chunk_items;
 };
+static_assert(TEXT_ROWS < 256 && DECODE_ROWS <= 256, "rows are bytes");
 
 // By all threads of a block. An item takes up to `queries` pairs of a row and a query head.
-__device__ __forceinline__ void survey(Directory& d, const AttentionArgs& a, int queries) {
+template <int ROWS>
+__device__ __forceinline__ void survey(Directory<ROWS>& d, const AttentionArgs& a, int queries) {
   const int rows = a.pass.rows, streams = 2 * a.pass.sequence_count, kv_heads = a.layout.heads;
   const int group = a.heads / kv_heads, rows_per_item = queries / group;
   if (threadIdx.x == 0) d.group = group;
@@ -83,9 +84,9 @@ __device__ __forceinline__ void survey(Directory& d, const AttentionArgs& a, int
     const int length = tiles * KEYS, parts = (count + rows_per_item - 1) / rows_per_item;
     const int first_chunk = from < to ? from / length : 0,
               chunks = from < to ? (to - 1) / length + 1 - first_chunk : 0;
-    d.streams[stream] = {(short)(before + first), (short)count,
-                         (short)first_chunk,      (short)chunks,
-                         (short)parts,            (short)(count ? (count + parts - 1) / parts : 0)};
+    d.streams[stream] = {(u8)(before + first), (u8)count, (u8)parts,
+                         (u8)(count ? (count + parts - 1) / parts : 0),
+                         (short)first_chunk, (short)chunks};
     d.items[stream + 1] = chunks * kv_heads * parts;
   }
   __syncthreads();
@@ -112,7 +113,8 @@ struct Found {
   int list, count, head, chunk;
 };
 // Item `number` of the chunks, by all lanes of a warp.
-__device__ __forceinline__ Found find_chunk(const Directory& d, const AttentionArgs& a,
+template <int ROWS>
+__device__ __forceinline__ Found find_chunk(const Directory<ROWS>& d, const AttentionArgs& a,
                                             int number) {
   const int lane = threadIdx.x & 31, streams = 2 * a.pass.sequence_count,
             kv_heads = a.layout.heads;

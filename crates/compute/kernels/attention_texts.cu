@@ -8,12 +8,18 @@
 // work. Keys and values come 16 at a time into a small ring of the warp's own; scores of 64 keys
 // become weights together, as there.
 //
+// Keys and values of a row come by one copy, which from sm_90 on is an instruction: with copies of
+// 16 bytes asking for them took as long as all the rest.
+//
 // Floor: every committed key and value once for every 16 pairs of a text, mostly from L2 after the
-// first time. What limits: the latency of an item, about a microsecond for every 16 keys.
+// first time. What limits: the latency of an item.
 //
 // Launch: attention_texts_DIM: grid multiprocessors * BLOCKS, block 128, dynamic shared
-// 4 * (SLOTS + 1) * 32 * DIM. f16 caches only. a.chunks: not tails alone.
+// 4 * (SLOTS + 1) * 16 * (2 DIM + 16). Up to 16 query heads a key head.
 #include "attention.cuh"
+#include "ring.cuh"
+
+#if __CUDA_ARCH__ >= 900
 
 constexpr int PART = 16;   // keys that come together, and queries of an item
 constexpr int PARTS = KEYS / PART;
@@ -22,16 +28,19 @@ constexpr int WARPS = 4;   // of a block
 // Blocks of a multiprocessor, and parts that a ring holds.
 template <int DIM> struct Few;
 template <> struct Few<128> {
-  static constexpr int BLOCKS = 3, SLOTS = 3;
+  static constexpr int BLOCKS = 3, SLOTS = 2;
 };
 template <> struct Few<256> {
   static constexpr int BLOCKS = 2, SLOTS = 2;
 };
 
-// Where eight columns of a row lie in a part: as in a tile of kv.cuh, of 16 rows.
-__device__ __forceinline__ u32 in_part(int row, int group) {
-  return (u32)(group / 8 * (PART * 128) + row * 128 + (((group ^ row) & 7) << 4));
-}
+// A part is 16 rows of DIM halves, 16 bytes more from one to the next, so that eight rows read at
+// one column lie in different banks. What lies beyond head_dim is zero.
+template <int DIM> struct Layout {
+  static constexpr int ROW = 2 * DIM + 16, BYTES = PART * ROW;
+};
+
+typedef Directory<DECODE_ROWS> Warps;
 
 // What a warp works on.
 struct Work {
@@ -45,7 +54,7 @@ struct Work {
 
 // The list of a tail's keys, as attention.cu has it: committed ones by their distance from b(p),
 // rows of the pass as -1 - row. By a warp; returns how many.
-__device__ __forceinline__ int list_tail(short* source, const Directory& d, const AttentionArgs& a,
+__device__ __forceinline__ int list_tail(short* source, const Warps& d, const AttentionArgs& a,
                                          int row, int committed) {
   const int lane = threadIdx.x & 31, p = d.position[row], b = bound(p),
             start = max(lowest(p, a.window), b);
@@ -74,7 +83,7 @@ __device__ __forceinline__ int list_tail(short* source, const Directory& d, cons
 
 // The item's queries, scaled so that scores are in powers of two; those that do not exist are zero.
 template <int DIM>
-__device__ __forceinline__ void load_queries(u8* to, const AttentionArgs& a, const Directory& d,
+__device__ __forceinline__ void load_queries(u8* to, const AttentionArgs& a, const Warps& d,
                                              const Work& w) {
   constexpr int GROUPS = DIM / 8;
   const int lane = threadIdx.x & 31, used = w.count * d.group;
@@ -89,7 +98,7 @@ __device__ __forceinline__ void load_queries(u8* to, const AttentionArgs& a, con
           (const float4*)(a.q + ((size_t)row * a.heads + head) * a.query_stride + group * 8);
       v[0] = from[0], v[1] = from[1];
     }
-    *(uint4*)(to + in_part(x, group)) =
+    *(uint4*)(to + x * Layout<DIM>::ROW + group * 16) =
         make_uint4(pack(v[0].x * scale, v[0].y * scale), pack(v[0].z * scale, v[0].w * scale),
                    pack(v[1].x * scale, v[1].y * scale), pack(v[1].z * scale, v[1].w * scale));
   }
@@ -100,15 +109,15 @@ template <int DIM>
 __device__ __forceinline__ void score_part(float (&low)[4], float (&high)[4], u32 queries,
                                            u32 keys) {
   const int lane = threadIdx.x & 31, key = (lane & 7) + (lane >> 4) * 8;
-  const u32 q_row = queries + (lane & 15) * 128, k_row = keys + key * 128;
-  const int q_group = (lane >> 4) ^ (lane & 7), k_group = (lane >> 3 & 1) ^ (lane & 7);
+  const u32 q = queries + (lane & 15) * Layout<DIM>::ROW + (lane >> 4) * 16,
+            k_row = keys + key * Layout<DIM>::ROW + (lane >> 3 & 1) * 16;
 #pragma unroll
   for (int e = 0; e < 4; e++) low[e] = high[e] = 0.f;
 #pragma unroll
   for (int k = 0; k < DIM / 16; k++) {
     u32 a[4], b[4];
-    load_matrices(a, q_row + ((q_group ^ (2 * k & 7)) << 4) + k / 4 * (PART * 128));
-    load_matrices(b, k_row + ((k_group ^ (2 * k & 7)) << 4) + k / 4 * (PART * 128));
+    load_matrices(a, q + k * 32);
+    load_matrices(b, k_row + k * 32);
     multiply(low, a, b[0], b[1]);
     multiply(high, a, b[2], b[3]);
   }
@@ -117,12 +126,12 @@ __device__ __forceinline__ void score_part(float (&low)[4], float (&high)[4], u3
 // o += p values, of 16 keys.
 template <int DIM>
 __device__ __forceinline__ void weigh_part(Rows<DIM>& rows, const u32 (&p)[4], u32 values) {
-  const int lane = threadIdx.x & 31, group = (lane >> 4) ^ (lane & 7);
-  const u32 row = values + (lane & 15) * 128;
+  const int lane = threadIdx.x & 31;
+  const u32 row = values + (lane & 15) * Layout<DIM>::ROW + (lane >> 4) * 16;
 #pragma unroll
   for (int n = 0; n < DIM / 16; n++) {
     u32 b[4];
-    load_transposed(b, row + ((group ^ (2 * n & 7)) << 4) + n / 4 * (PART * 128));
+    load_transposed(b, row + n * 32);
     multiply(rows.o[2 * n], p, b[0], b[1]);
     multiply(rows.o[2 * n + 1], p, b[2], b[3]);
   }
@@ -133,19 +142,21 @@ template <int DIM> __device__ __forceinline__ u32 cleanse_part(u8* values) {
   u32 bad = 0;
 #pragma unroll 1
   for (int i = threadIdx.x & 31; i < PART * DIM / 8; i += 32) {
-    uint4 x = ((const uint4*)values)[i];
+    uint4& at = *(uint4*)(values + i / (DIM / 8) * Layout<DIM>::ROW + i % (DIM / 8) * 16);
+    uint4 x = at;
     const bool a = cleanse(x.x), b = cleanse(x.y), c = cleanse(x.z), d = cleanse(x.w);
     if (!(a || b || c || d)) continue;
-    ((uint4*)values)[i] = x;
-    bad |= 1u << (i / 8 % PART);
+    at = x;
+    bad |= 1u << (i / (DIM / 8));
   }
+  if (bad) stores_done();
   bad = __reduce_or_sync(~0u, bad);
   __syncwarp();
   return bad;
 }
 
 // Item `number`: tails come first, since they are longest.
-__device__ __forceinline__ bool work_of(Work& w, short* source, const Directory& d,
+__device__ __forceinline__ bool work_of(Work& w, short* source, const Warps& d,
                                         const AttentionArgs& a, int number) {
   const int kv_heads = a.layout.heads, tails = a.pass.rows * kv_heads;
   w.tail = number < tails;
@@ -191,19 +202,50 @@ __device__ __forceinline__ bool work_of(Work& w, short* source, const Directory&
   return true;
 }
 
+// Rows of other types than f16 are brought and decoded at once: lane i has row i of `count`. They are
+// a way to attend with more rows than a block takes, and nothing is asked for ahead.
+template <int DIM>
+__device__ __noinline__ void decode_rows(u8* to, const AttentionArgs& a, const u8* from, int count,
+                                         u64* full) {
+  const int lane = threadIdx.x & 31;
+  const int kind = a.layout.kind, bytes = kind == KV_Q8_0 ? 34 : 18;
+  u8* const part = (u8*)__shfl_sync(~0u, (u64)to, 0);
+#pragma unroll 1
+  for (int row = 0; row < PART; row++) {
+    const u8* const stored = (const u8*)__shfl_sync(~0u, (u64)from, row);
+    if (lane * 32 >= a.head_dim) continue;
+    uint4* const at = (uint4*)(part + row * Layout<DIM>::ROW + lane * 64);
+    if (row < count) decode_block(kind, stored + lane * bytes, [&](int g, uint4 y) { at[g] = y; });
+    else at[0] = at[1] = at[2] = at[3] = make_uint4(0, 0, 0, 0);
+  }
+  __syncwarp();
+  if (lane == 0) barrier_arrive(full);
+}
+
 template <int DIM>
 __device__ __forceinline__ void attend(const AttentionArgs& a, u8* memory) {
-  constexpr int SLOTS = Few<DIM>::SLOTS, BYTES = PART * DIM * 2, GROUPS = DIM / 8;
-  __shared__ Directory d;
+  constexpr int SLOTS = Few<DIM>::SLOTS, ROW = Layout<DIM>::ROW, BYTES = Layout<DIM>::BYTES;
+  __shared__ Warps d;
   __shared__ short sources_of[WARPS][TAIL_KEYS];
   __shared__ Work works[WARPS];
+  __shared__ u64 barriers[WARPS][SLOTS];
   survey(d, a, PART);  // the pass was there before the first kernel began
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, kv_heads = a.layout.heads,
             row_bytes = a.layout.row_bytes;
   u8* const queries = memory + warp * (SLOTS + 1) * BYTES;
   u8* const ring = queries + BYTES;
+  u64* const full = barriers[warp];
+  if (lane < SLOTS) barrier_init(full + lane, 1);
+  // Copies bring head_dim columns of a row.
+  for (int i = lane; a.head_dim < DIM && i < SLOTS * PART; i += 32)
+    for (int at = 2 * a.head_dim; at < 2 * DIM; at += 16)
+      *(uint4*)(ring + i * ROW + at) = make_uint4(0, 0, 0, 0);
+  barrier_init_fence();
+  stores_done();
+  __syncwarp();
+  u32 asked = 0, taken = 0;  // parts
   short* const source = sources_of[warp];
-  const int items = a.pass.rows * kv_heads + (a.chunks ? d.chunk_items : 0);
+  const int items = a.pass.rows * kv_heads + d.chunk_items;
   bool waited = false;
 #pragma unroll 1
   for (int number = blockIdx.x * WARPS + warp; number < items; number += gridDim.x * WARPS) {
@@ -221,38 +263,38 @@ __device__ __forceinline__ void attend(const AttentionArgs& a, u8* memory) {
     const u32 in_layer = (u32)(a.layer * 2 * kv_heads + w.head) * KEYS * row_bytes,
               to_values = (u32)kv_heads * KEYS * row_bytes;
     const int tiles = w.end_tile - w.first_tile;
-    // Sixteen keys (i / 4 even) or values of tile i / 8 into slot i % SLOTS.
+    // Sixteen keys (i / 4 even) or values of tile i / 8: a row a lane.
     auto load = [&](int i) {
       const int tile = i / (2 * PARTS), part = i % PARTS, of_values = i / PARTS & 1;
-      if (tile < tiles) {
-        const u32 to = shared_address(ring + i % SLOTS * BYTES);
-        const u32 in_page = in_layer + (of_values ? to_values : 0);
-        const int group = lane % GROUPS;
-        const bool inside = group * 8 < a.head_dim;
-        // Of whole pages the addresses are known a tile ahead.
-        if (!w.tail && tile > 0 && i % (2 * PARTS) == 0) {
-          page = next_page;
-          if (tile + 1 < tiles) next_page = w.pages[tile + 1];
-        }
-        const u8* const rows = a.kv + (size_t)(of_values * kv_heads + w.head) * row_bytes;
-#pragma unroll 4
-        for (int row = lane / GROUPS; row < PART; row += 32 / GROUPS) {
-          const int entry = part * PART + row;
-          const u8* from = page + in_page + (size_t)entry * row_bytes;
-          bool there = inside;
-          if (w.tail) {
-            const int key = tile * KEYS + entry;
-            there = inside && key < w.all_to;
-            if (there) {
-              const int s = source[key];
-              from = s < 0 ? rows + (size_t)(-1 - s) * 2 * kv_heads * row_bytes
-                           : (s < KEYS ? page : next_page) + in_page + (size_t)(s % KEYS) * row_bytes;
-            }
-          }
-          copy16(to + in_part(row, group), there ? from + group * 16 : a.kv, there ? 16 : 0);
+      if (tile >= tiles) return;
+      // Of whole pages the addresses are known a tile ahead.
+      if (!w.tail && tile > 0 && i % (2 * PARTS) == 0) {
+        page = next_page;
+        if (tile + 1 < tiles) next_page = w.pages[tile + 1];
+      }
+      const u32 slot = asked++ % SLOTS, in_page = in_layer + (of_values ? to_values : 0);
+      const int entry = part * PART + lane, key = tile * KEYS + entry;
+      u8* const to = ring + slot * BYTES + lane * ROW;
+      const u8* from = page + in_page + (size_t)entry * row_bytes;
+      int count = PART;
+      if (w.tail) {
+        count = min(max(w.all_to - (key - lane), 0), PART);
+        if (lane < count) {
+          const int s = source[key];
+          const u8* const rows = a.kv + (size_t)(of_values * kv_heads + w.head) * row_bytes;
+          from = s < 0 ? rows + (size_t)(-1 - s) * 2 * kv_heads * row_bytes
+                       : (s < KEYS ? page : next_page) + in_page + (size_t)(s % KEYS) * row_bytes;
         }
       }
-      copies_commit();
+      if (a.layout.kind != KV_F16) return decode_rows<DIM>(to, a, from, count, full + slot);
+      if (lane == 0) barrier_expect(full + slot, count * row_bytes);
+      __syncwarp();
+      if (lane < count) {
+        copy_bulk(to, from, row_bytes, full + slot);
+      } else if (lane < PART) {
+        for (int at = 0; at < row_bytes; at += 16) *(uint4*)(to + at) = make_uint4(0, 0, 0, 0);
+        stores_done();
+      }
     };
     if (!waited && w.tail) wait_for_inputs();  // some keys are from this pass
     for (int i = 0; i < SLOTS - 1; i++) load(i);
@@ -273,12 +315,13 @@ __device__ __forceinline__ void attend(const AttentionArgs& a, u8* memory) {
     }
     Rows<DIM> rows;
     rows.clear();
-    // Number i, which is there when all lanes have come here; number i - 1 is done with then.
+    // Part i, when it is there; what was there before it is done with then.
     auto next = [&](int i) {
-      copies_wait<SLOTS - 2>();
+      const u32 slot = taken % SLOTS;
+      barrier_wait(full + slot, taken++ / SLOTS & 1);
       __syncwarp();
       load(i + SLOTS - 1);
-      return ring + i % SLOTS * BYTES;
+      return ring + slot * BYTES;
     };
 #pragma unroll 1
     for (int tile = 0; tile < tiles; tile++) {
@@ -304,7 +347,6 @@ __device__ __forceinline__ void attend(const AttentionArgs& a, u8* memory) {
         weigh_part(rows, p[i], shared_address(values));
       }
     }
-    copies_wait<0>();
     rows.sum_totals();
 #pragma unroll
     for (int h = 0; h < 2; h++) {
@@ -337,3 +379,4 @@ KERNEL(attention_texts_256, 255, AttentionArgs, 128, Few<256>::BLOCKS) {
   launch_dependents();
   attend<256>(a, parts);
 }
+#endif

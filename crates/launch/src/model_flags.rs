@@ -297,7 +297,7 @@ impl ModelFlags {
             }
             None => (Box::new(self.device.cpu()?), self.ctx.unwrap_or(limit)),
         };
-        let (mode, spec) = self.spec_for(&loaded, backend.decode_rows())?;
+        let (mode, spec) = self.spec_for(&loaded, backend.text_rows())?;
         let bar = watched::bar(loaded.bytes());
         let engine = self.take_in(&loaded, wrap(backend), kv, spec, &bar)?;
         bar.finish_and_clear();
@@ -356,7 +356,7 @@ impl ModelFlags {
         Ok(self.need(&loaded, self.device.kv(), prompt_rows)?.at(context))
     }
 
-    /// How to propose with what was opened, where a pass that decodes has so many rows.
+    /// How to propose with what was opened, where a text has so many rows in a pass.
     fn spec_for(&self, loaded: &Loaded, rows: usize) -> Result<(Mode, Spec)> {
         let drafter = loaded.drafter.as_ref().map(|drafter| &drafter.config);
         let mtp = loaded.target.config.mtp.is_some();
@@ -384,7 +384,7 @@ impl ModelFlags {
             }
             Mode::Tree | Mode::Lookup | Mode::Auto if budget(1) >= rows => {
                 bail!(
-                    "`--budget {}`: a pass has {rows} rows here, for the newest token and at most \
+                    "`--budget {}`: a text has {rows} rows of a pass here, for the newest token and at most \
                      {} others",
                     budget(1),
                     rows - 1
