@@ -76,6 +76,21 @@ pub(crate) fn usual() -> Vec<Range> {
     ]
 }
 
+impl Range {
+    /// Refuses what passes of so many rows have no room for.
+    pub(crate) fn check(&self, rows: usize) -> Result<()> {
+        let most = match self.axis {
+            Axis::Budget => rows - 1,
+            Axis::Block | Axis::Rows | Axis::Slots => rows,
+            Axis::Context => MOST,
+        };
+        match self.values.iter().find(|value| **value > most) {
+            Some(value) => bail!("{} is {value}, {most} at most here", self.axis.name()),
+            None => Ok(()),
+        }
+    }
+}
+
 impl FromStr for Range {
     type Err = String;
 
