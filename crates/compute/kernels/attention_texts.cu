@@ -205,7 +205,7 @@ __device__ __forceinline__ bool work_of(Work& w, short* source, const Warps& d,
 // Rows of other types than f16 are brought and decoded at once: lane i has row i of `count`. They are
 // a way to attend with more rows than a block takes, and nothing is asked for ahead.
 template <int DIM>
-__device__ __noinline__ void decode_rows(u8* to, const AttentionArgs& a, const u8* from, int count,
+__device__ __forceinline__ void decode_rows(u8* to, const AttentionArgs& a, const u8* from, int count,
                                          u64* full) {
   const int lane = threadIdx.x & 31;
   const int kind = a.layout.kind, bytes = kind == KV_Q8_0 ? 34 : 18;

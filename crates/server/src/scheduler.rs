@@ -21,8 +21,8 @@ use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::Instant;
 use text::Tokenizer;
 
-/// Sequences that a pass can hold, each with at least its tip's row.
-pub const MAX_SLOTS: usize = 64;
+/// Sequences that a pass can hold, each with at least its tip's row; the backend may have fewer rows.
+pub const MAX_SLOTS: usize = 256;
 
 /// What the thread works with.
 pub(crate) struct Scheduler {

@@ -97,7 +97,7 @@ const FIRST_PAGES: usize = 512;
 /// What memory of sequences is called where there is no room for it.
 const STATE: &str = "the state of a sequence";
 /// Bytes of the inbox and the outbox.
-const BOX: usize = 1 << 20;
+const BOX: usize = 4 << 20;
 /// Graphs and shapes that came once an arena keeps; when there are more, the latter go, and all
 /// where most were graphs.
 const MAX_GRAPHS: usize = 256;
@@ -417,7 +417,7 @@ impl Cuda {
         plan: &Plan,
         pass: &Pass<'_>,
     ) -> Result<(), Error> {
-        let is_small = pass.rows() <= DECODE_ROWS && pass.role == Role::Decode;
+        let is_small = pass.rows() <= self.decode_rows() && pass.role == Role::Decode;
         let more = if is_small { &mut captured.wide } else { &mut captured.large };
         let buffer = match more {
             Some(more) if !is_small || pass.rows() > TEXT_ROWS => more,

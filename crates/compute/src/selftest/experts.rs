@@ -80,7 +80,11 @@ pub(super) fn run(both: &mut Both<'_>) -> Result<(), Error> {
         (16, 64, 8, 512, 256, 512),
         (33, 300, 10, 512, 256, 256),
         (64, 16, 4, 2304, 256, 256),
+        (130, 64, 8, 512, 256, 512),
     ] {
+        if rows > both.device.decode_rows() {
+            continue;
+        }
         block(both, rows, &Shape { experts, top_k, hidden, width, shared_width })?;
     }
     Ok(())

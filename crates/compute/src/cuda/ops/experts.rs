@@ -8,8 +8,8 @@ use crate::{
     Error,
     cuda::{
         args::{
-            ARRANGED_BYTES, Activation, Address, ExpertsDownArgs, ExpertsMatrix, ExpertsRouteArgs, ExpertsUpArgs,
-            TEXT_ROWS, kernel,
+            ARRANGED_BYTES, Activation, Address, ExpertsDownArgs, ExpertsMatrix, ExpertsRouteArgs,
+            ExpertsUpArgs, TEXT_ROWS, kernel,
         },
         driver::Shape,
         pack::TILE_COLS,
