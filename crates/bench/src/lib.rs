@@ -344,7 +344,7 @@ fn answers(args: &MeasureArgs, results: &mut Results) -> Result<()> {
 
 /// The model's cost by rows, without text.
 fn costs(args: &MeasureArgs, rows: &[usize], machine: &Machine) -> Result<Cost> {
-    let mut backend = args.model.device.backend()?;
+    let (mut backend, _) = args.model.device.backend()?;
     let (bandwidth, threads, kv) = (args.bandwidth, machine.threads, args.model.device.kv());
     let plan = Plan { bandwidth, rows, patience: PATIENCE, threads, kv };
     if let Some(shape) = &args.synthetic {

@@ -44,6 +44,8 @@ pub struct RandomMatrix {
     pub scale: f32,
     /// The same seed gives the same weights on the same backend.
     pub seed: u64,
+    /// Whether it stays in the host's memory.
+    pub on_host: bool,
 }
 
 /// Rows of a pass that become part of a sequence.

@@ -5,7 +5,7 @@ use crate::choose::Proposer;
 use crate::draft::{Drafter, Reads, dflash::Dflash, lookup::Lookup, mtp::Mtp};
 use crate::generation::Generation;
 use crate::judge::token_of;
-use crate::model::{Accepted, Model, Options, WeightSource};
+use crate::model::{Accepted, Model, Options, Placement, WeightSource};
 use crate::prices::Prices;
 use crate::propose::{Failure, Learned, Slot, Spec};
 use crate::sampling::{Constraint, History, Likelihood, Sampler, Sampling};
@@ -44,14 +44,25 @@ impl Engine {
     /// Loads a target and, where one is given, its drafter. `spec` must have the drafter it asks
     /// for.
     pub fn load(
-        mut backend: Box<dyn Backend>,
+        backend: Box<dyn Backend>,
         target: (&TargetConfig, &dyn WeightSource),
         drafter: Option<(&DrafterConfig, &dyn WeightSource)>,
         kv: KvType,
         spec: Spec,
     ) -> Result<Self, Error> {
+        Self::load_placed(backend, target, drafter, (kv, Placement::ON_DEVICE), spec)
+    }
+
+    /// The same with some of the target's weights in the host's memory.
+    pub fn load_placed(
+        mut backend: Box<dyn Backend>,
+        target: (&TargetConfig, &dyn WeightSource),
+        drafter: Option<(&DrafterConfig, &dyn WeightSource)>,
+        (kv, placement): (KvType, Placement),
+        spec: Spec,
+    ) -> Result<Self, Error> {
         let taps = drafter.map_or_else(Vec::new, |(config, _)| config.taps.clone());
-        let options = Options { kv, taps, ..Options::new(&*backend) };
+        let options = Options { kv, taps, placement, ..Options::new(&*backend) };
         let model = Model::load(&mut *backend, target.0, target.1, options)?;
         let mut drafters = Vec::new();
         if let Some((config, source)) = drafter {

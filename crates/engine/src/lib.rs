@@ -105,7 +105,7 @@ pub use error::Error;
 pub use generation::Generation;
 pub use model::{
     Accepted, Form, Model, NamedWeight, Options, Place, Placement, Random, Requantised, Tensor,
-    WeightSource, on_device,
+    WeightSource,
 };
 pub use prices::Prices;
 pub use propose::Spec;

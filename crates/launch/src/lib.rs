@@ -13,6 +13,7 @@ mod draft_flags;
 mod embedded;
 mod loading;
 mod model_flags;
+mod place;
 mod sampling_flags;
 mod watched;
 
@@ -21,6 +22,7 @@ pub use device_memory::{Need, Plan};
 pub use draft_flags::DraftFlags;
 pub use loading::{Loaded, TextSide, WeightSummary};
 pub use model_flags::{DeviceFlags, Mode, ModelFlags, Running};
+pub use place::{PlaceFlags, Room};
 pub use sampling_flags::SamplingFlags;
 
 use std::path::{Path, PathBuf};

@@ -21,7 +21,7 @@ use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::Instant;
 use text::Tokenizer;
 
-/// Sequences that a pass can hold, each with at least its tip's row; the backend may have fewer rows.
+/// Sequences that a pass can hold, each with at least its tip's row. Backends may have fewer rows.
 pub const MAX_SLOTS: usize = 256;
 
 /// What the thread works with.

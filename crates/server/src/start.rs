@@ -39,7 +39,7 @@ pub(crate) fn start(
     if options.slots > rows {
         let asked = options.slots;
         return Err(io::Error::other(format!(
-            "{asked} slots are asked for, and a pass has {rows} rows here, one of each answer at least"
+            "{asked} slots are asked for, and a pass has {rows} rows here, one for each of them"
         )));
     }
     let Options { slots, cache_bytes, host_cache_bytes, .. } = *options;

@@ -10,6 +10,7 @@ mod driver;
 mod graph;
 mod kernels;
 mod ledger;
+mod mapped;
 mod nvrtc;
 mod ops;
 mod pack;
@@ -26,7 +27,7 @@ use crate::{
     budget::Budget,
     memory::Memory,
     pass::{Pass, Role},
-    plan::{AttentionShape, Buf, MatrixId, Op, Plan, VectorId},
+    plan::{AttentionShape, Buf, MatrixId, Op, Plan, Product, VectorId},
     rank::Ranked,
     recurrent::RecurrentLayout,
 };
@@ -41,6 +42,7 @@ pub use ledger::{Bill, Ledger};
 use run::Run;
 use scratch::Scratch;
 use std::{
+    cell::Cell,
     collections::HashMap,
     sync::{Arc, atomic::Ordering},
     time::Instant,
@@ -68,13 +70,15 @@ pub struct Cuda {
 struct Needs {
     /// Bytes for partial sums of products.
     products: usize,
+    /// Bytes of weights that a prompt's products bring from the host's memory.
+    staged: usize,
     attention: Vec<AttentionShape>,
     recurrent: Option<RecurrentLayout>,
 }
 
 impl Needs {
     fn new(plan: &Arc<Plan>, weights: &Weights, limits: &DeviceInfo) -> Self {
-        let mut needs = Self { products: 0, attention: Vec::new(), recurrent: None };
+        let mut needs = Self { products: 0, staged: 0, attention: Vec::new(), recurrent: None };
         for op in &plan.expanded().ops {
             match op {
                 Op::Attention { shape, .. } if !needs.attention.contains(shape) => {
@@ -84,6 +88,8 @@ impl Needs {
                 Op::Matmul { products } => {
                     let bytes = ops::matmul::workspace_bytes(weights, limits, products);
                     needs.products = needs.products.max(bytes);
+                    let host = |p: &Product| weights.matrix(p.weight).host_bytes();
+                    needs.staged = needs.staged.max(ops::prompt_matmul::staged(products, host));
                 }
                 _ => {}
             }
@@ -140,6 +146,12 @@ impl Cuda {
         self.driver.info()
     }
 
+    /// Behaves as a card with no more than `bytes` of memory does: prompts are read in passes that
+    /// suit it. Who loads a model plans within them.
+    pub fn cap_memory(&mut self, bytes: usize) {
+        self.limits.memory = self.limits.memory.min(bytes);
+    }
+
     /// Free and total bytes of its memory.
     pub fn memory_info(&self) -> Result<(usize, usize), Error> {
         self.driver.memory()
@@ -190,6 +202,7 @@ impl Cuda {
             slots: pass.slots,
             most_rows: most_rows(pass),
             outbox: self.outbox.address(),
+            staged: Cell::new(0),
         }
     }
 
@@ -204,6 +217,9 @@ impl Cuda {
         if let Some(layout) = &needs.recurrent {
             let bytes = ops::deltanet::state_bytes(layout, pass.sequences.len(), pass.slots);
             self.scratch.reserve_states(bytes)?;
+        }
+        if pass.role == Role::Prompt {
+            self.scratch.reserve_staged(needs.staged)?;
         }
         self.scratch.reserve_products(needs.products)
     }
@@ -223,8 +239,8 @@ impl Backend for Cuda {
         self.weights.add_matrix(&self.driver, matrix)
     }
 
-    fn host_matrix(&mut self, _: Matrix<'_>) -> Result<MatrixId, Error> {
-        Err(Error::Placement("the CUDA backend reads weights from the device's memory alone"))
+    fn host_matrix(&mut self, matrix: Matrix<'_>) -> Result<MatrixId, Error> {
+        self.weights.add_host_matrix(&self.driver, matrix)
     }
 
     fn table(&mut self, matrix: Matrix<'_>) -> Result<MatrixId, Error> {
@@ -236,11 +252,11 @@ impl Backend for Cuda {
     }
 
     fn random(&mut self, m: RandomMatrix) -> Result<Option<MatrixId>, Error> {
-        let shape = [m.experts, m.rows, m.cols];
-        let (format, bytes) = weights::tiles(m.ty, shape);
-        let memory = self.driver.allocate_as_is(bytes, "weights")?;
-        ops::fill::tiles(&self.driver, &self.kernels, &memory, format, m.scale, m.seed)?;
-        Ok(Some(self.weights.add_tiles(memory, format, shape)))
+        let (driver, kernels) = (&self.driver, &self.kernels);
+        let fill = |at, bytes, format| {
+            ops::fill::tiles(driver, kernels, (at, bytes), format, m.scale, m.seed)
+        };
+        self.weights.add_made(driver, &m, fill).map(Some)
     }
 
     fn vector(&mut self, numbers: &[f32]) -> Result<VectorId, Error> {
@@ -299,7 +315,7 @@ impl Backend for Cuda {
     }
 
     fn prompt_rows(&self) -> usize {
-        prompt_rows(self.driver.info().memory)
+        prompt_rows(self.limits.memory)
     }
 
     fn run(&mut self, arena: &mut Arena, pass: &Pass<'_>) -> Result<(), Error> {

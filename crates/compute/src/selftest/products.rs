@@ -53,7 +53,15 @@ fn company(both: &mut Both<'_>, matrices: &[(BlockType, usize)], cols: usize) ->
     }
     let mut weights = Vec::new();
     for (seed, &(ty, rows)) in matrices.iter().enumerate() {
-        let random = RandomMatrix { ty, experts: 1, rows, cols, scale: 0.02, seed: seed as u64 };
+        let random = RandomMatrix {
+            ty,
+            experts: 1,
+            rows,
+            cols,
+            scale: 0.02,
+            seed: seed as u64,
+            on_host: false,
+        };
         match both.device.random(random)? {
             Some(weight) => weights.push(weight),
             None => return Ok(()),

@@ -5,7 +5,9 @@
 //! computed again in each pass and never committed.
 
 use super::{Ask, Drafted, Drafter, Lattice, Reads, Shape};
-use crate::model::{Model, Recorder, WeightSource, append, chain, check_pass, record_head};
+use crate::model::{
+    Model, Placement, Recorder, WeightSource, append, chain, check_pass, record_head,
+};
 use crate::propose::Spec;
 use crate::state::{DraftState, KeptRows, commit_pages, keep_rows};
 use crate::{Error, Row};
@@ -80,7 +82,7 @@ impl Mtp {
         let logits = record_head(&mut record, hidden, head, config.vocab);
         let (max_rows, decode_rows) = (options.max_rows, options.max_chosen);
         let (plan, mut weights) = (record.plan, record.weights);
-        weights.place(options.placement, source, backend)?;
+        weights.place(Placement::ON_DEVICE, source, backend)?;
         let arena = backend.arena(plan.linked(weights.links()).into(), max_rows, decode_rows)?;
         let vocab = config.vocab;
         Ok(Self { layout, width, vocab, arena, input, hidden, logits, max_rows, decode_rows })

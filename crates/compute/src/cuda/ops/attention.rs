@@ -22,7 +22,7 @@ const DIRECTORY: usize = 2560;
 /// Of `kernels/attention_texts.cu` for heads of up to 128, and of up to 256: blocks of a
 /// multiprocessor, and pieces of 16 queries, keys or values that a warp has room for.
 const WARPS: [(u32, usize); 2] = [(3, 3), (2, 3)];
-/// Queries of an item there, warps of a block, and the least shared memory of a card for two of them.
+/// Queries of an item there, warps of a block, and shared memory that a card must have more of.
 const PIECE: usize = 16;
 const BLOCK_WARPS: usize = 4;
 const WARPS_SHARED: u32 = 128 << 10;
@@ -35,7 +35,8 @@ fn parts(shape: &AttentionShape) -> usize {
 }
 
 /// Bytes of the parts of a decode pass of up to so many rows: of each row and query head its chunks
-/// and its last keys, values, the highest score and the sum of weights. A window may touch a chunk more.
+/// and its last keys, values, the highest score and the sum of weights. A window may touch a chunk
+/// more.
 pub(crate) fn partial_bytes(shape: &AttentionShape, rows: usize) -> usize {
     let rows = if rows > TEXT_ROWS { DECODE_ROWS } else { TEXT_ROWS };
     rows * shape.heads * (parts(shape) + 2) * (shape.head_dim + 4) * 4

@@ -19,7 +19,7 @@ mod plans;
 mod tests;
 
 use super::{Ask, Drafted, Drafter, Lattice, Reads, Shape, ranks_needed};
-use crate::model::{Model, WeightSource, append};
+use crate::model::{Model, Placement, WeightSource, append};
 use crate::propose::Spec;
 use crate::state::{DraftState, commit_pages};
 use crate::{Error, Row};
@@ -71,7 +71,7 @@ impl Dflash {
         check(config, target.config().vocab)?;
         let mut weights = target.weights().clone();
         let parts = Parts::new(&mut weights, source, config)?;
-        weights.place(target.options().placement, source, backend)?;
+        weights.place(Placement::ON_DEVICE, source, backend)?;
         Self::record(backend, config, parts, weights.links().clone(), target)
     }
 
