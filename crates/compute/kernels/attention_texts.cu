@@ -202,11 +202,11 @@ __device__ __forceinline__ bool work_of(Work& w, short* source, const Warps& d,
   return true;
 }
 
-// Rows of other types than f16 are brought and decoded at once: lane i has row i of `count`. They are
-// a way to attend with more rows than a block takes, and nothing is asked for ahead.
+// Rows of other types than f16 are brought and decoded at once: lane i has row i of `count`. That is
+// for passes of more rows than blocks take; nothing is asked for ahead.
 template <int DIM>
-__device__ __forceinline__ void decode_rows(u8* to, const AttentionArgs& a, const u8* from, int count,
-                                         u64* full) {
+__device__ __forceinline__ void decode_rows(u8* to, const AttentionArgs& a, const u8* from,
+                                            int count, u64* full) {
   const int lane = threadIdx.x & 31;
   const int kind = a.layout.kind, bytes = kind == KV_Q8_0 ? 34 : 18;
   u8* const part = (u8*)__shfl_sync(~0u, (u64)to, 0);
