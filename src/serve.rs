@@ -95,6 +95,9 @@ pub(crate) struct Args {
     /// engine, of the one that is built anew, and so on
     #[arg(long, value_name = "N,...", value_delimiter = ',', hide = true)]
     lose_device: Vec<usize>,
+    #[cfg(feature = "gateway")]
+    #[command(flatten)]
+    gateway: crate::gateways::GatewayFlags,
     #[command(flatten)]
     log: LogFlags,
     #[command(flatten)]
@@ -109,6 +112,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             args.host
         );
     }
+    #[cfg(feature = "gateway")]
+    args.gateway.check(args.no_auth)?;
     let tls = match (&args.tls_cert, &args.tls_key) {
         (Some(certificate), Some(key)) => Some(Tls::read(certificate, key)?),
         _ => None,
@@ -148,7 +153,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         load_s,
         facts,
     };
-    let options = Options {
+    #[cfg_attr(not(feature = "gateway"), allow(unused_mut))]
+    let mut options = Options {
         slots: usize::from(args.slots),
         queue: usize::from(args.queue),
         keys,
@@ -160,6 +166,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         tls,
         collector,
         cors: args.cors.clone(),
+        beside: None,
     };
     allow_many_files();
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -170,6 +177,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         let listener = listen(args.host, args.port);
         let listener =
             listener.with_context(|| format!("listening on {} port {}", args.host, args.port))?;
+        #[cfg(feature = "gateway")]
+        {
+            options.beside = args.gateway.open().await?;
+        }
         let told_to_end = told_to_end()?;
         let scheme = if options.tls.is_some() { "https" } else { "http" };
         // Where nobody reads it, it is served all the same.

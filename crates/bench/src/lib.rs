@@ -7,6 +7,7 @@ mod ask;
 mod compare;
 mod cost;
 mod figures;
+mod fleet;
 mod floor;
 mod http;
 mod kernels;
@@ -72,6 +73,8 @@ enum Task {
     Rounds(Box<rounds::Args>),
     /// Run two builds in turns and say in what they differ
     Versus(versus::Args),
+    /// Say what so many workers behind a router would do, by what one was measured to take
+    Fleet(Box<fleet::Args>),
     /// Write the tables of a page from the JSON of named runs, or name a run
     Tables(pages::Args),
 }
@@ -222,6 +225,7 @@ pub fn run(args: &Args) -> Result<()> {
         Some(Task::Compare(args)) => compare::run(args),
         Some(Task::Rounds(args)) => rounds::run(args),
         Some(Task::Versus(args)) => versus::run(args),
+        Some(Task::Fleet(args)) => fleet::run(args),
         Some(Task::Tables(args)) => pages::run(args),
         None => measured(&args.measure),
     }

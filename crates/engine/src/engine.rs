@@ -13,7 +13,7 @@ use crate::size::{Costs, Curve};
 use crate::stow::Copies;
 use crate::{Error, Row, Sequence};
 use checkpoint::{DrafterConfig, TargetConfig};
-use compute::{Backend, Draw, Drawn, KvType};
+use compute::{Backend, Draw, Drawn, KvType, Role};
 use std::borrow::Cow;
 
 /// Bytes of features that may wait to be taken in: in batches that costs little, and while nobody
@@ -174,11 +174,31 @@ impl Engine {
     /// Reads tokens into a sequence, as many as one pass takes at most: part of a prompt that
     /// [`Self::begin`] finishes.
     pub fn read(&mut self, sequence: &mut Sequence, tokens: &[u32]) -> Result<(), Error> {
+        self.read_as(Role::Prompt, sequence, tokens)
+    }
+
+    /// Reads tokens of an answer that was begun elsewhere with the arithmetic that would have
+    /// written them: a backend may round prompts otherwise.
+    pub fn read_written(&mut self, sequence: &mut Sequence, tokens: &[u32]) -> Result<(), Error> {
+        let mut chunks = tokens.chunks(self.decode_rows());
+        chunks.try_for_each(|chunk| self.read_as(Role::Decode, sequence, chunk))
+    }
+
+    fn read_as(
+        &mut self,
+        role: Role,
+        sequence: &mut Sequence,
+        tokens: &[u32],
+    ) -> Result<(), Error> {
         let rows: Vec<Row> = crate::model::chain(tokens, 0).collect();
         let path: Vec<u32> = (0..tokens.len() as u32).collect();
         let last = &path[path.len().saturating_sub(1)..];
         self.reserve(sequence, rows.len())?;
-        self.model.forward_prompt(&mut *self.backend, &rows, last, &[sequence])?;
+        let (model, backend) = (&mut self.model, &mut *self.backend);
+        match role {
+            Role::Prompt => model.forward_prompt(backend, &rows, last, &[sequence])?,
+            Role::Decode => model.forward(backend, &rows, last, &[sequence])?,
+        }
         self.commit(0, sequence, &rows, &path)
     }
 
@@ -199,7 +219,7 @@ impl Engine {
     /// Begins a text that stays within `constraint`.
     pub fn begin_within(
         &mut self,
-        mut constraint: Option<Box<dyn Constraint>>,
+        constraint: Option<Box<dyn Constraint>>,
         mut sequence: Sequence,
         unread: &[u32],
         prompt: &[u32],
@@ -216,7 +236,30 @@ impl Engine {
             done += chunk.len();
             progress(done);
         }
-        let mut history = History::new(prompt);
+        self.begin_read(constraint, sequence, prompt, 0, sampling, ends)
+    }
+
+    /// Draws the first token of a text whose last token has just been read. Of `prompt`, all that
+    /// was read, the last `written` tokens are the text's own: penalties and the constraint count
+    /// them as such, so that it goes on as it would have where it was begun.
+    pub fn begin_read(
+        &mut self,
+        mut constraint: Option<Box<dyn Constraint>>,
+        mut sequence: Sequence,
+        prompt: &[u32],
+        written: usize,
+        sampling: Sampling,
+        ends: Vec<u32>,
+    ) -> Result<Generation, Error> {
+        let (asked, own) = prompt.split_at(prompt.len().saturating_sub(written));
+        let mut history = History::new(asked);
+        own.iter().for_each(|token| history.push(*token));
+        if let Some(constraint) = &mut constraint
+            && let Some(at) = own.iter().position(|token| !constraint.push(*token))
+        {
+            let reason = format!("token {} of what was written does not fit", own[at]);
+            return Err(Error::Constraint { position: asked.len() + at, reason });
+        }
         let mut sampler = Sampler::default();
         let plain = sampling.plain(sequence.committed()).filter(|_| constraint.is_none());
         let draws: Vec<Draw> = plain.into_iter().collect();

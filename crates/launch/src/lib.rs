@@ -15,6 +15,7 @@ mod loading;
 mod model_flags;
 mod place;
 mod sampling_flags;
+mod tokenizer_files;
 mod watched;
 
 pub use answer::{Answer, Finish, Piece, Question, answer};
@@ -24,6 +25,7 @@ pub use loading::{Loaded, TextSide, WeightSummary};
 pub use model_flags::{DeviceFlags, Mode, ModelFlags, Running};
 pub use place::{PlaceFlags, Room};
 pub use sampling_flags::SamplingFlags;
+pub use tokenizer_files::tokenizer_files;
 
 use std::path::{Path, PathBuf};
 

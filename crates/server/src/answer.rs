@@ -87,7 +87,8 @@ impl Answer {
             Arc::clone(&tokenizer),
             ticket.job.controls,
             ticket.job.stops.iter().cloned(),
-        );
+        )
+        .after(&ticket.job.prompt[ticket.job.told_from()..]);
         let (tokens, parser) = (ticket.job.prompt.clone(), ticket.job.parser.clone());
         let reasoning = ticket.job.reasoning.clone();
         let thought = reasoning.map(|reasoning| Thought::new(reasoning, tokenizer));
@@ -195,6 +196,9 @@ impl Answer {
             self.untold.text.push_str(&piece);
             if let Some(parser) = &mut self.parser {
                 parser.push(&piece);
+            }
+            if self.ticket.job.ids {
+                self.untold.ids.push(token);
             }
             if self.ticket.job.origins {
                 let proposed = proposed.filter(|_| i == 0);

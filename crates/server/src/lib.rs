@@ -20,6 +20,7 @@ mod answer;
 mod anthropic;
 mod arguments;
 mod batches;
+mod beside;
 mod budget;
 mod chat;
 mod completions;
@@ -37,6 +38,7 @@ mod job;
 mod keys;
 pub mod known;
 mod legacy;
+mod loads;
 mod log;
 mod logprobs;
 mod messages;
@@ -71,6 +73,8 @@ mod tokens;
 mod totals;
 
 pub use axum::http::HeaderValue;
+pub use beside::{Beside, Change, Door, Ended, Piece, Serve, Tier, Told};
+pub use engine::sampling::Likelihood;
 pub use error::ApiError;
 pub use keys::{KeyError, Keys};
 pub use log::log_panics;
@@ -141,6 +145,8 @@ pub struct Options {
     pub collector: Option<Collector>,
     /// Origins of pages elsewhere that may ask; `*` for any.
     pub cors: Vec<HeaderValue>,
+    /// Who asks by another way than HTTP.
+    pub beside: Option<Beside>,
 }
 
 impl Default for Options {
@@ -157,6 +163,7 @@ impl Default for Options {
             tls: None,
             collector: None,
             cors: Vec::new(),
+            beside: None,
         }
     }
 }
@@ -193,13 +200,22 @@ pub async fn serve(
     let app = router::router(Arc::clone(&shared), log, &options.cors, address.ip().is_loopback());
     let ended = async move { closed.await.unwrap_or_default() };
     let server = tokio::spawn(connections::serve(listener, options.tls, app, ended));
+    let door = || Door::new(Arc::clone(&shared), slots);
+    let beside = options.beside.map(|beside| tokio::spawn((beside.serve)(door())));
     let mut reason = tokio::select! {
         () = stop => None,
         Ok(reason) = &mut lost => Some(reason),
     };
     shared.handle.drain(options.drain).await;
     let _ = close.send(());
-    let finished = tokio::time::timeout(CLOSE_GRACE, server).await;
+    let both = async {
+        let served = server.await;
+        if let Some(beside) = beside {
+            let _ = beside.await;
+        }
+        served
+    };
+    let finished = tokio::time::timeout(CLOSE_GRACE, both).await;
     drop(shared);
     match finished {
         Ok(Ok(())) => {

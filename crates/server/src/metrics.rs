@@ -2,6 +2,7 @@
 //! where they mean the same; the others begin with `forerun`. Nothing here tells what was said.
 
 use crate::job::{Finish, Outcome, Ticket};
+use crate::loads::Throughput;
 use engine::Round;
 use prometheus_client::encoding::{EncodeLabelSet, text::encode};
 use prometheus_client::metrics::counter::Counter;
@@ -93,6 +94,10 @@ pub(crate) struct Metrics {
     errors: Family<Kind, Counter>,
     engine_errors: Family<Kind, Counter>,
     pub(crate) device_lost: Counter,
+    /// Answers written at once, and tokens that they can hold together.
+    pub(crate) slots: u64,
+    pub(crate) token_capacity: u64,
+    pub(crate) throughput: Throughput,
 }
 
 /// Registers metrics one by one.
@@ -194,6 +199,9 @@ impl Metrics {
                 "Passes, reads and commits that failed, those tried again too",
             ),
             device_lost: b.made("forerun_device_lost", "Times that the device was lost"),
+            slots: 0,
+            token_capacity: 0,
+            throughput: Throughput::new(),
             registry: b.0,
         };
         // What has not happened yet is 0 and not absent.
@@ -210,6 +218,8 @@ impl Metrics {
 
     /// Tells once how states are kept.
     pub(crate) fn tell_cache(&mut self, config: CacheConfig) {
+        (self.slots, self.token_capacity) =
+            (config.slots, config.block_size * config.num_gpu_blocks);
         let info = Family::<CacheConfig, Gauge>::default();
         info.get_or_create(&config).set(1);
         self.registry.register("vllm:cache_config_info", "How states are kept", info);

@@ -3,8 +3,10 @@
 //! memory: what is used least recently is stowed there when the first is spent, fetched when it is
 //! wanted, and let go of when the second is spent too.
 
+use crate::beside::{Change, Tier};
 use engine::{Engine, Sequence, StateBlock, Stowed};
 use std::collections::HashMap;
+use tokio::sync::mpsc::UnboundedSender;
 
 /// Copies states to the host's memory and back; nothing where there is no room.
 pub(crate) trait Keeper {
@@ -90,6 +92,8 @@ pub(crate) struct PrefixCache<K: Keeper> {
     far: Tally,
     /// Counts uses; an entry's age is how long ago it was stamped.
     clock: u64,
+    /// Who hears of states that are kept, that move and that go.
+    listener: Option<UnboundedSender<Change>>,
 }
 
 struct Entry<K: Keeper> {
@@ -108,6 +112,10 @@ impl<K: Keeper> Entry<K> {
         matches!(self.state, Place::Near(_))
     }
 
+    fn tier(&self) -> Tier {
+        if self.is_near() { Tier::Device } else { Tier::Host }
+    }
+
     fn blocks(&self) -> Vec<StateBlock> {
         match &self.state {
             Place::Near(state) => K::blocks(state),
@@ -120,7 +128,26 @@ impl<K: Keeper> PrefixCache<K> {
     /// A cache of at most `near` bytes where passes read states, and `far` bytes of the host's
     /// memory beside them.
     pub(crate) fn new(near: usize, far: usize) -> Self {
-        Self { entries: Vec::new(), near: Tally::new(near), far: Tally::new(far), clock: 0 }
+        let (near, far) = (Tally::new(near), Tally::new(far));
+        Self { entries: Vec::new(), near, far, clock: 0, listener: None }
+    }
+
+    /// Tells `listener` of every change from now on. What was kept before is gone.
+    pub(crate) fn heard_by(mut self, listener: Option<UnboundedSender<Change>>) -> Self {
+        self.listener = listener;
+        self.tell(|| Change::Cleared);
+        self
+    }
+
+    /// Nobody may be there to hear it, and then nothing is copied.
+    fn tell(&self, change: impl FnOnce() -> Change) {
+        if let Some(listener) = &self.listener {
+            let _ = listener.send(change());
+        }
+    }
+
+    fn tell_of(&self, tokens: &[u32], from: Option<Tier>, to: Option<Tier>) {
+        self.tell(|| Change::Moved { tokens: tokens.into(), from, to });
     }
 
     /// The state after the longest known beginning of `prompt`, less than all of it: the logits of
@@ -142,6 +169,7 @@ impl<K: Keeper> PrefixCache<K> {
             self.far.remove(&entry.blocks());
             self.near.add(&blocks);
             entry.state = Place::Near(state.clone());
+            self.tell_of(&prompt[..len], Some(Tier::Host), Some(Tier::Device));
             self.settle(keeper);
         }
         Some((len, state))
@@ -171,7 +199,9 @@ impl<K: Keeper> PrefixCache<K> {
         } else {
             return;
         };
-        self.entries.push(Entry { tokens: tokens.into(), state, used: self.clock });
+        let entry = Entry { tokens: tokens.into(), state, used: self.clock };
+        self.tell_of(tokens, None, Some(entry.tier()));
+        self.entries.push(entry);
         self.settle(keeper);
     }
 
@@ -184,6 +214,7 @@ impl<K: Keeper> PrefixCache<K> {
         {
             let gone = self.entries.swap_remove(oldest);
             self.far.remove(&gone.blocks());
+            self.tell_of(&gone.tokens, Some(Tier::Host), None);
         }
     }
 
@@ -195,6 +226,8 @@ impl<K: Keeper> PrefixCache<K> {
         let Place::Near(state) = &self.entries[oldest].state else { return false };
         let stowed = if self.far.could_hold(&blocks) { keeper.stow(state) } else { None };
         self.near.remove(&blocks);
+        let to = stowed.as_ref().map(|_| Tier::Host);
+        self.tell_of(&self.entries[oldest].tokens, Some(Tier::Device), to);
         match stowed {
             Some(stowed) => {
                 self.far.add(&K::stowed_blocks(&stowed));
@@ -354,6 +387,29 @@ mod tests {
         assert!(
             [1, 3, 4, 5].into_iter().all(|id| case.find(&[id, 0]) == Some((1, vec![id as usize])))
         );
+    }
+
+    #[test]
+    fn who_listens_can_tell_what_is_kept_where() {
+        let (listener, mut heard) = tokio::sync::mpsc::unbounded_channel();
+        let mut case = Case::new(2, 2);
+        case.0 = case.0.heard_by(Some(listener));
+        for id in [1, 2, 3, 1, 4, 5, 2, 6, 5] {
+            if case.find(&[id, 0]).is_none() {
+                case.insert(&[id], &[id as usize]);
+            }
+        }
+        assert_eq!(heard.try_recv(), Ok(Change::Cleared));
+        let mut kept: HashMap<Box<[u32]>, Tier> = HashMap::new();
+        let mut stowed = 0;
+        while let Ok(Change::Moved { tokens, from, to }) = heard.try_recv() {
+            assert_eq!(kept.remove(&tokens), from);
+            stowed += usize::from(to == Some(Tier::Host));
+            kept.extend(to.map(|to| (tokens, to)));
+        }
+        let entries = case.0.entries.iter().map(|e| (e.tokens.clone(), e.tier()));
+        assert_eq!(kept, entries.collect());
+        assert!(stowed > 2 && case.0.len() == 4);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 
 use crate::answer::{Answer, Begun};
 use crate::failure::{Failure, guarded};
-use crate::job::{Delta, Event, EventKind, Progress, Ticket};
+use crate::job::{Delta, Event, EventKind, Job, Progress, Ticket};
 use crate::room;
 use crate::scheduler::{Scheduler, Waiting, Work, fail};
 use engine::sampling::{Constraint, Likelihood};
@@ -74,7 +74,9 @@ impl Reading {
     pub(crate) fn chunk_end(&self, limit: usize) -> usize {
         let read = self.sequence.committed();
         let mark = self.marks.iter().copied().find(|m| *m > read);
-        (read + limit).min(mark.unwrap_or(usize::MAX)).min(self.ticket.job.prompt.len())
+        let Job { decoded_from, prompt, .. } = &self.ticket.job;
+        let written = if read < *decoded_from { *decoded_from } else { usize::MAX };
+        (read + limit).min(mark.unwrap_or(usize::MAX)).min(written).min(prompt.len())
     }
 
     /// Tells how far it has come, to those who asked to be told.
@@ -150,6 +152,7 @@ impl Scheduler {
         let tokens = &job.prompt[from..end];
         guarded(|| {
             match job.scores {
+                None if from >= job.decoded_from => self.engine.read_written(sequence, tokens)?,
                 None => self.engine.read(sequence, tokens)?,
                 Some(top) => {
                     let following = &job.prompt[from + 1..=end];
@@ -195,14 +198,18 @@ impl Scheduler {
     }
 
     fn begin(&mut self, reading: Reading) -> Result<Generation, engine::Error> {
-        let Reading { ticket, choice, sequence, .. } = reading;
-        let prompt = &ticket.job.prompt;
+        let Reading { ticket, choice, mut sequence, .. } = reading;
+        let Job { prompt, written, decoded_from, .. } = &ticket.job;
         let unread = &prompt[sequence.committed()..];
+        match sequence.committed() >= *decoded_from {
+            true => self.engine.read_written(&mut sequence, unread)?,
+            false => self.engine.read(&mut sequence, unread)?,
+        }
         let sampling = ticket.job.choices[choice].clone();
         let held = Some(ticket.job.held.clone()).filter(|held| !held.is_free());
         let constraint = held.map(|held| Box::new(held) as Box<dyn Constraint>);
         let ends = ticket.job.ends.clone();
-        self.engine.begin_within(constraint, sequence, unread, prompt, sampling, ends, |_| ())
+        self.engine.begin_read(constraint, sequence, prompt, *written, sampling, ends)
     }
 
     /// A prompt that could not be read. For want of room it is read again when others have ended;

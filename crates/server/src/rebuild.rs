@@ -57,7 +57,8 @@ impl Scheduler {
             Ok(engine) => {
                 tracing::info!("the engine is built anew");
                 self.health.set(None);
-                let cache = PrefixCache::new(self.cache_bytes, self.host_cache_bytes);
+                let cache = PrefixCache::new(self.cache_bytes, self.host_cache_bytes)
+                    .heard_by(self.listener.clone());
                 Ok(Self { engine, cache, rebuilt: Some(Instant::now()), ..self })
             }
             Err(cause) => {

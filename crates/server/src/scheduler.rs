@@ -4,6 +4,7 @@
 
 use crate::answer::Answer;
 use crate::batches::Batches;
+use crate::beside::Change;
 use crate::error::ApiError;
 use crate::failure::{Failure, guarded};
 use crate::job::{Event, EventKind, Ticket};
@@ -20,6 +21,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::Instant;
 use text::Tokenizer;
+use tokio::sync::mpsc::UnboundedSender;
 
 /// Sequences that a pass can hold, each with at least its tip's row. Backends may have fewer rows.
 pub const MAX_SLOTS: usize = 256;
@@ -49,6 +51,8 @@ pub(crate) struct Scheduler {
     pub(crate) cache_bytes: usize,
     pub(crate) host_cache_bytes: usize,
     pub(crate) health: Arc<Health>,
+    /// Who hears what the cache keeps.
+    pub(crate) listener: Option<UnboundedSender<Change>>,
     /// Why the device is lost, where it is.
     pub(crate) lost: Option<String>,
 }

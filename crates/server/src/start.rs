@@ -65,11 +65,13 @@ pub(crate) fn start(
         Arc::clone(&metrics),
         Arc::downgrade(&health),
     );
+    let listener = options.beside.as_mut().and_then(|beside| beside.listener.take());
     let scheduler = Scheduler {
         prefill_budget: prefill_budget(&mut engine),
         engine,
         tokenizer: Arc::clone(&tokenizer),
-        cache: PrefixCache::new(cache_bytes, host_cache_bytes),
+        cache: PrefixCache::new(cache_bytes, host_cache_bytes).heard_by(listener.clone()),
+        listener,
         metrics: Arc::clone(&metrics),
         abandon,
         slots,
