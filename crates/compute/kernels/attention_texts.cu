@@ -202,7 +202,7 @@ __device__ __forceinline__ bool work_of(Work& w, short* source, const Warps& d,
   return true;
 }
 
-// Rows of other types than f16 are brought and decoded at once: lane i has row i of `count`. That is
+// Rows of other types than f16 are brought and decoded at once: lane i has row i of `count`. It is
 // for passes of more rows than blocks take; nothing is asked for ahead.
 template <int DIM>
 __device__ __forceinline__ void decode_rows(u8* to, const AttentionArgs& a, const u8* from,
