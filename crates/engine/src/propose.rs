@@ -374,7 +374,7 @@ impl Engine {
 
     /// Nodes for each of so many texts, where a pass has room for everybody.
     fn fair_nodes(&self, texts: usize) -> usize {
-        (self.decode_rows() / texts.max(1)).saturating_sub(1)
+        (self.decode_rows() / texts.max(1)).min(self.text_rows()).saturating_sub(1)
     }
 }
 

@@ -23,8 +23,8 @@ use std::time::Instant;
 use text::Tokenizer;
 use tokio::sync::mpsc::UnboundedSender;
 
-/// Sequences that a pass can hold, each with at least its tip's row.
-pub const MAX_SLOTS: usize = 64;
+/// Sequences that a pass can hold, each with at least its tip's row. Backends may have fewer rows.
+pub const MAX_SLOTS: usize = 256;
 
 /// What the thread works with.
 pub(crate) struct Scheduler {
