@@ -246,7 +246,7 @@ impl Scheduler {
         work.failed = 0;
         work.away.iter_mut().for_each(Away::wait);
         let answers = std::mem::take(&mut work.answers.batch);
-        let (texts, mut tokens) = (answers.len(), 0);
+        let mut tokens = 0;
         for (mut answer, round) in answers.into_iter().zip(rounds) {
             let round = match round {
                 Ok(round) => round,
@@ -263,7 +263,7 @@ impl Scheduler {
                 false => work.answers.batch.push(answer),
             }
         }
-        work.answers.add_round(texts, tokens, start.elapsed().as_secs_f64());
+        work.answers.add_round(tokens, start.elapsed().as_secs_f64());
     }
 
     /// A round that could not be run has changed nothing. Where there was no room for it somebody
