@@ -52,7 +52,7 @@ pub(crate) struct Args {
     /// Its private key (PEM)
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_key: Option<PathBuf>,
-    /// Answers written at once, 1 to 64
+    /// Answers written at once, 1 to 256, and no more than a pass has rows: 64 on a processor
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=MAX_SLOTS as i64))]
     slots: u16,
     /// Answers that may wait for a slot

@@ -194,6 +194,11 @@ pub trait Backend: Send {
     /// round asks for this and assumes nothing.
     fn decode_rows(&self) -> usize;
 
+    /// Those of them that one text has at most.
+    fn text_rows(&self) -> usize {
+        self.decode_rows()
+    }
+
     /// Rows of a prompt that are best read in one pass.
     fn prompt_rows(&self) -> usize {
         256

@@ -180,6 +180,10 @@ impl Backend for Faulty {
         self.inner.decode_rows()
     }
 
+    fn text_rows(&self) -> usize {
+        self.inner.text_rows()
+    }
+
     fn prompt_rows(&self) -> usize {
         self.inner.prompt_rows()
     }

@@ -173,6 +173,11 @@ impl Engine {
         self.backend.decode_rows()
     }
 
+    /// Those of them that one text has at most.
+    pub fn text_rows(&self) -> usize {
+        self.backend.text_rows()
+    }
+
     /// Reads tokens into a sequence, as many as one pass takes at most: part of a prompt that
     /// [`Self::begin`] finishes.
     pub fn read(&mut self, sequence: &mut Sequence, tokens: &[u32]) -> Result<(), Error> {

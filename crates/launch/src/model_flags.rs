@@ -318,7 +318,7 @@ impl ModelFlags {
                 (asked.unwrap_or(Placement::ON_DEVICE), self.ctx.unwrap_or(limit))
             }
         };
-        let (mode, spec) = self.spec_for(&loaded, backend.decode_rows())?;
+        let (mode, spec) = self.spec_for(&loaded, backend.text_rows())?;
         let bar = watched::bar(loaded.bytes());
         let mut engine = self.take_in(&loaded, wrap(backend), (kv, placement), spec, &bar)?;
         if self.identified {
@@ -398,7 +398,7 @@ impl ModelFlags {
         Ok(need.at(self.ctx.unwrap_or(config.context_length)))
     }
 
-    /// How to propose with what was opened, where a pass that decodes has so many rows.
+    /// How to propose with what was opened, where a text has so many rows in a pass.
     fn spec_for(&self, loaded: &Loaded, rows: usize) -> Result<(Mode, Spec)> {
         let drafter = loaded.drafter.as_ref().map(|drafter| &drafter.config);
         let mtp = loaded.target.config.mtp.is_some();
@@ -427,7 +427,7 @@ impl ModelFlags {
             }
             Mode::Tree | Mode::Lookup | Mode::Auto if budget(1) >= rows => {
                 bail!(
-                    "`--budget {}`: a pass has {rows} rows here, for the newest token and at most \
+                    "`--budget {}`: a text has {rows} rows here, for the newest token and at most \
                      {} others",
                     budget(1),
                     rows - 1

@@ -136,7 +136,7 @@ impl Scheduler {
     /// Tokens that the next chunk may have: beside running answers as many as these can wait for.
     fn chunk_limit(&self, reading: &Reading, is_alone: bool) -> usize {
         let largest = self.engine.model().options().max_rows;
-        let limit = if is_alone { largest } else { self.prefill_budget.tokens() };
+        let limit = if is_alone { largest } else { self.prefill_budget.tokens };
         match reading.ticket.job.scores {
             Some(_) => limit.min(self.engine.scored_rows()),
             None => limit,

@@ -24,8 +24,8 @@ use std::time::{Duration, Instant};
 use text::Tokenizer;
 use tokio::sync::mpsc::UnboundedSender;
 
-/// Sequences that a pass can hold, each with at least its tip's row.
-pub const MAX_SLOTS: usize = 64;
+/// Sequences that a pass can hold, each with at least its tip's row. Backends may have fewer rows.
+pub const MAX_SLOTS: usize = 256;
 
 /// A thread with nothing else to do writes a state down this often.
 const SAVE_EVERY: Duration = Duration::from_millis(1);
@@ -274,7 +274,7 @@ impl Scheduler {
         work.failed = 0;
         work.away.iter_mut().for_each(Away::wait);
         let answers = std::mem::take(&mut work.answers.batch);
-        let (texts, mut tokens) = (answers.len(), 0);
+        let mut tokens = 0;
         for (mut answer, round) in answers.into_iter().zip(rounds) {
             let round = match round {
                 Ok(round) => round,
@@ -291,7 +291,7 @@ impl Scheduler {
                 false => work.answers.batch.push(answer),
             }
         }
-        work.answers.add_round(texts, tokens, start.elapsed().as_secs_f64());
+        work.answers.add_round(tokens, start.elapsed().as_secs_f64());
     }
 
     /// A round that could not be run has changed nothing. Where there was no room for it somebody

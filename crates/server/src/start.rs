@@ -36,6 +36,13 @@ pub(crate) fn start(
     options: &mut Options,
 ) -> io::Result<(Arc<Shared>, EngineThread)> {
     options.slots = options.slots.clamp(1, MAX_SLOTS);
+    let rows = served.engine.decode_rows();
+    if options.slots > rows {
+        let asked = options.slots;
+        return Err(io::Error::other(format!(
+            "{asked} slots are asked for, and a pass has {rows} rows here, one for each of them"
+        )));
+    }
     let Options { slots, cache_bytes, host_cache_bytes, .. } = *options;
     let capacity = slots + options.queue;
     let about = describe(&served);
