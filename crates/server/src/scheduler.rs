@@ -238,6 +238,7 @@ impl Scheduler {
             }
             let openings =
                 ["<|im_start|>", "<tool_response>"].map(|name| self.tokenizer.special(name));
+            let from = from.filter(|_| cached > 0);
             let reading = Reading::new(ticket, choice, sequence, cached, from, openings);
             reading.tell();
             admit_siblings(&reading, &mut work.waiting);
