@@ -120,7 +120,7 @@ pub(crate) struct Metrics {
     pub(crate) prefill_tokens: Counter,
     pub(crate) generation_tokens: Counter,
     pub(crate) cached_queries: Counter,
-    cached_hits: Counter,
+    pub(crate) cached_hits: Counter,
     hits_from: Family<FoundIn, Counter>,
     pub(crate) disk: DiskMetrics,
     pub(crate) cache_bytes: Gauge,
