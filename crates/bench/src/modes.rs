@@ -40,7 +40,7 @@ impl Means {
             widest,
             block: running.engine.drafter("dflash").and_then(|drafter| drafter.block()),
             mtp: running.engine.model().config().mtp.is_some(),
-            rows: running.engine.decode_rows(),
+            rows: running.engine.text_rows(),
         }
     }
 

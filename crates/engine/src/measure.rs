@@ -18,7 +18,7 @@ impl Engine {
     /// Measures. Where passes are slow, one row and a block have to do.
     pub(crate) fn measure(&mut self) -> Result<(), Error> {
         let mut sequence = self.sequence();
-        let tokens = vec![0; self.decode_rows()];
+        let tokens = vec![0; self.text_rows()];
         let rows: Vec<Row> = crate::model::chain(&tokens, 0).collect();
         self.measure_verifies(&rows, &sequence)?;
         self.learned.choice.add(None, 1, self.costs.verify(1, 1));

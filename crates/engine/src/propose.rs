@@ -212,7 +212,7 @@ impl Engine {
     /// The most tokens per second that judging some of a draft promises, which cost nothing to
     /// make.
     fn promise(&self, drafter: usize, draft: &Draft, text: &Generation, company: usize) -> f64 {
-        let Learned { calibrations, choice } = &text.learned;
+        let Learned { calibrations, choice, .. } = &text.learned;
         let verify = |nodes: usize| self.costs.verify_each(nodes + 1, company);
         // Judging and committing.
         let besides = (choice.plain_round() - verify(0)).max(0.0);
@@ -374,7 +374,7 @@ impl Engine {
 
     /// Nodes for each of so many texts, where a pass has room for everybody.
     fn fair_nodes(&self, texts: usize) -> usize {
-        (self.decode_rows() / texts.max(1)).saturating_sub(1)
+        (self.decode_rows() / texts.max(1)).min(self.text_rows()).saturating_sub(1)
     }
 }
 

@@ -112,8 +112,8 @@ impl Dflash {
         let context = backend.arena(context.linked(&links).into(), CONTEXT_ROWS, 0)?;
         // Blocks of several texts share a pass.
         let rows = backend.decode_rows();
-        if config.block > rows {
-            let (what, expected) = ("a drafter's block", "no more rows than a pass that decodes");
+        if config.block > backend.text_rows() {
+            let (what, expected) = ("a drafter's block", "no more rows than a text has in a pass");
             return Err(Error::Unsupported { what, found: config.block, expected });
         }
         let block = backend.arena(plan.linked(&links).into(), rows, rows)?;
