@@ -6,11 +6,12 @@ use crate::notify::notify;
 use anyhow::{Context, Result, bail};
 use compute::Faults;
 use launch::{ModelFlags, Running};
-use server::{HeaderValue, Keys, MAX_SLOTS, Options, Served, Tls};
+use server::{DiskShare, HeaderValue, Keys, MAX_SLOTS, Options, Served, Tls};
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+use store::{Folder, Identity, Name};
 use tokio::net::{TcpListener, TcpSocket};
 
 /// Threads that serve connections; the model has its own.
@@ -51,7 +52,7 @@ pub(crate) struct Args {
     /// Its private key (PEM)
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_key: Option<PathBuf>,
-    /// Answers written at once, 1 to 64
+    /// Answers written at once, 1 to 256, and no more than a pass has rows: 64 on a processor
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=MAX_SLOTS as i64))]
     slots: u16,
     /// Answers that may wait for a slot
@@ -68,6 +69,11 @@ pub(crate) struct Args {
     /// a GPU, else 0]
     #[arg(long, value_name = "MIB")]
     prefix_cache_host: Option<usize>,
+    /// Folder where states of earlier prompts outlive the server, and GiB of disk they may take:
+    /// `DIR,GIB`; a restarted server reads them instead of the prompts. Whoever can read the folder
+    /// can read prompts
+    #[arg(long, value_name = "DIR,GIB", value_parser = disk_share)]
+    prefix_cache_disk: Option<DiskShare>,
     /// Memory for earlier answers that lookup finds repetitions in, in MiB; 0 for none [default: 4,
     /// and 0 where `--api-key-file` tells clients apart: how fast an answer is written would tell
     /// what others were answered]
@@ -95,6 +101,9 @@ pub(crate) struct Args {
     /// engine, of the one that is built anew, and so on
     #[arg(long, value_name = "N,...", value_delimiter = ',', hide = true)]
     lose_device: Vec<usize>,
+    #[cfg(feature = "gateway")]
+    #[command(flatten)]
+    gateway: crate::gateways::GatewayFlags,
     #[command(flatten)]
     log: LogFlags,
     #[command(flatten)]
@@ -109,6 +118,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             args.host
         );
     }
+    #[cfg(feature = "gateway")]
+    args.gateway.check(args.no_auth)?;
     let tls = match (&args.tls_cert, &args.tls_key) {
         (Some(certificate), Some(key)) => Some(Tls::read(certificate, key)?),
         _ => None,
@@ -119,11 +130,18 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let mut losses = args.lose_device.clone().into_iter();
     let remembered = if keys.is_none() { DEFAULT_LOOKUP_MEMORY } else { 0 };
     let remembered = args.lookup_memory.unwrap_or(remembered).saturating_mul(1 << 20);
-    let running = load(&args.model, args.state_memory, remembered, losses.next())?;
+    let mut model = args.model.clone();
+    if let Some(share) = &args.prefix_cache_disk {
+        // A folder that cannot be used is said before anything is loaded.
+        let nobody = Identity(Name([0; 32]));
+        Folder::open(&share.folder, share.bytes, nobody).context("`--prefix-cache-disk`")?;
+        model.identified = true;
+    }
+    let running = load(&model, args.state_memory, remembered, losses.next())?;
     let Running { name, mut engine, mode, text, context, weights } = running;
     let load_s = start.elapsed().as_secs_f64();
     // What was promised to clients holds with another engine too.
-    let (mut model, state_memory) = (args.model.clone(), args.state_memory);
+    let state_memory = args.state_memory;
     model.ctx = Some(context);
     let reload = move || {
         let running = load(&model, state_memory, remembered, losses.next());
@@ -148,18 +166,21 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         load_s,
         facts,
     };
-    let options = Options {
+    #[cfg_attr(not(feature = "gateway"), allow(unused_mut))]
+    let mut options = Options {
         slots: usize::from(args.slots),
         queue: usize::from(args.queue),
         keys,
         cache_bytes: args.prefix_cache.saturating_mul(1 << 20),
         host_cache_bytes: host_cache.saturating_mul(1 << 20),
+        disk_cache: args.prefix_cache_disk.clone(),
         store_bytes: args.store_responses.saturating_mul(1 << 20),
         timeout: args.timeout.map(Duration::from_secs),
         drain: Duration::from_secs(args.drain),
         tls,
         collector,
         cors: args.cors.clone(),
+        beside: None,
     };
     allow_many_files();
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -170,6 +191,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         let listener = listen(args.host, args.port);
         let listener =
             listener.with_context(|| format!("listening on {} port {}", args.host, args.port))?;
+        #[cfg(feature = "gateway")]
+        {
+            options.beside = args.gateway.open().await?;
+        }
         let told_to_end = told_to_end()?;
         let scheme = if options.tls.is_some() { "https" } else { "http" };
         // Where nobody reads it, it is served all the same.
@@ -210,6 +235,16 @@ fn load(
     }
     running.engine.set_memory(remembered);
     Ok(running)
+}
+
+/// Reads `DIR,GIB`.
+fn disk_share(words: &str) -> Result<DiskShare, String> {
+    let share = words.rsplit_once(',').and_then(|(folder, share)| {
+        let gib: f64 = share.trim().parse().ok().filter(|gib| *gib > 0.0 && *gib < 1e9)?;
+        let bytes = (gib * f64::from(1 << 30)) as u64;
+        (!folder.is_empty()).then(|| DiskShare { folder: folder.into(), bytes })
+    });
+    share.ok_or_else(|| "a folder and GiB are expected, such as `/var/cache/forerun,50`".to_owned())
 }
 
 fn listen(host: IpAddr, port: u16) -> std::io::Result<TcpListener> {

@@ -11,9 +11,12 @@ mod device;
 mod device_memory;
 mod draft_flags;
 mod embedded;
+mod identity;
 mod loading;
 mod model_flags;
+mod place;
 mod sampling_flags;
+mod tokenizer_files;
 mod watched;
 
 pub use answer::{Answer, Finish, Piece, Question, answer};
@@ -21,7 +24,9 @@ pub use device_memory::{Need, Plan};
 pub use draft_flags::DraftFlags;
 pub use loading::{Loaded, TextSide, WeightSummary};
 pub use model_flags::{DeviceFlags, Mode, ModelFlags, Running};
+pub use place::{PlaceFlags, Room};
 pub use sampling_flags::SamplingFlags;
+pub use tokenizer_files::tokenizer_files;
 
 use std::path::{Path, PathBuf};
 

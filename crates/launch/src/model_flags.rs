@@ -4,14 +4,15 @@ use crate::device::Device;
 use crate::device_memory::{Need, Plan};
 use crate::draft_flags::DraftFlags;
 use crate::loading::{self, Loaded, TextSide, WeightSummary};
+use crate::place::{PlaceFlags, Room};
 use crate::watched::{self, Watched};
-use crate::{about, locate};
+use crate::{about, identity, locate};
 use anyhow::{Result, bail};
 use checkpoint::{Drafter, TargetConfig};
 use clap::ValueEnum;
 use compute::cuda::{Cuda, Images};
 use compute::{Activations, Backend, Cpu, CpuLevel, Faults, Faulty, KvType};
-use engine::{Engine, Requantised, Spec, WeightSource};
+use engine::{Engine, Placement, Requantised, Spec, WeightSource};
 use formats::BlockType;
 use hub::Draft;
 use indicatif::ProgressBar;
@@ -54,6 +55,9 @@ pub struct ModelFlags {
     /// Quantise a drafter of floats to this type while it is loaded: q8_0, q6_k, q5_k, q4_k or q4_0
     #[arg(long, value_name = "TYPE", value_parser = quantised, help_heading = "Drafter overrides")]
     draft_type: Option<BlockType>,
+    /// Whether the engine is to know what its states belong to, which takes reading all weights.
+    #[arg(skip)]
+    pub identified: bool,
 }
 
 /// What runs, whichever model it is.
@@ -74,6 +78,9 @@ pub struct DeviceFlags {
     /// What weights are multiplied with, to compare
     #[arg(long, value_enum, default_value = "int8")]
     activations: Rounding,
+    /// What lies on it.
+    #[command(flatten)]
+    pub place: PlaceFlags,
 }
 
 /// Modes of `--spec`.
@@ -154,17 +161,20 @@ impl Running {
 }
 
 impl DeviceFlags {
-    /// A backend as the flags say.
-    pub fn backend(&self) -> Result<Box<dyn Backend>> {
-        match self.open()? {
-            Some(cuda) => Ok(Box::new(cuda)),
-            None => Ok(Box::new(self.cpu()?)),
+    /// A backend as the flags say, and the memory to plan within; none where nothing limits it.
+    pub fn backend(&self) -> Result<(Box<dyn Backend>, Option<Room>)> {
+        let cap = self.place.device_memory;
+        match Device::parse(&self.device)?.open()? {
+            Some(mut cuda) => {
+                cap.iter().for_each(|cap| cuda.cap_memory(*cap));
+                let room = Room::of_card(cuda.memory_info()?.0, cap);
+                Ok((Box::new(cuda), Some(room)))
+            }
+            None => {
+                let room = cap.map(|bytes| Room { bytes, overhead: 0 });
+                Ok((Box::new(self.cpu()?), room))
+            }
         }
-    }
-
-    /// The GPU as the flags say; none where the processor is meant.
-    fn open(&self) -> Result<Option<Cuda>> {
-        Device::parse(&self.device)?.open()
     }
 
     /// The number of the GPU that the flags ask for, be it there or not; none where the processor
@@ -283,23 +293,39 @@ impl ModelFlags {
         kv: KvType,
         wrap: impl FnOnce(Box<dyn Backend>) -> Box<dyn Backend>,
     ) -> Result<Running> {
-        let cuda = self.device.open()?;
+        let (backend, room) = self.device.backend()?;
         let loaded = self.open()?;
-        let limit = loaded.target.config.context_length;
-        let (backend, context): (Box<dyn Backend>, usize) = match cuda {
-            Some(cuda) => {
-                let need = self.need(&loaded, kv, cuda.prompt_rows())?;
-                let free = cuda.memory_info()?.0;
-                let context = need.fit(self.ctx, limit, free, has_float_drafter(&loaded))?;
+        let config = &loaded.target.config;
+        let limit = config.context_length;
+        let place = &self.device.place;
+        let (placement, context) = match room {
+            Some(room) => {
+                let rows = backend.prompt_rows();
+                let count = |placement| self.need(&loaded, (kv, placement), rows);
+                let (placement, need) = place.plan(config, room, self.ctx, count)?;
+                let floats = has_float_drafter(&loaded);
+                let context = need.fit(self.ctx, limit, room.bytes, floats)?;
+                let plan = need.at(context);
                 // All that is left is for the state of texts.
-                cuda.budget().set_limit(free.saturating_sub(need.at(context).besides_state()));
-                (Box::new(cuda), context)
+                backend.budget().set_limit(room.bytes.saturating_sub(plan.besides_state()));
+                if placement != Placement::ON_DEVICE {
+                    eprintln!("the model takes {}", plan.line());
+                }
+                (placement, context)
             }
-            None => (Box::new(self.device.cpu()?), self.ctx.unwrap_or(limit)),
+            None => {
+                let asked = place.asked(config)?;
+                (asked.unwrap_or(Placement::ON_DEVICE), self.ctx.unwrap_or(limit))
+            }
         };
-        let (mode, spec) = self.spec_for(&loaded, backend.decode_rows())?;
+        let (mode, spec) = self.spec_for(&loaded, backend.text_rows())?;
         let bar = watched::bar(loaded.bytes());
-        let engine = self.take_in(&loaded, wrap(backend), kv, spec, &bar)?;
+        let mut engine = self.take_in(&loaded, wrap(backend), (kv, placement), spec, &bar)?;
+        if self.identified {
+            let settings = format!("{:?}", self.draft_type);
+            let identity = identity::identify(&loaded, &mut engine, &settings)?;
+            engine.identify(identity.0.0);
+        }
         bar.finish_and_clear();
         let weights = loaded.weights();
         let Loaded { name, text, .. } = loaded;
@@ -320,7 +346,7 @@ impl ModelFlags {
         &self,
         loaded: &Loaded,
         backend: Box<dyn Backend>,
-        kv: KvType,
+        memory: (KvType, Placement),
         spec: Spec,
         bar: &ProgressBar,
     ) -> Result<Engine> {
@@ -336,27 +362,43 @@ impl ModelFlags {
             (None, weights) => weights.as_ref().map(|w| w as &dyn WeightSource),
         };
         let pair = drafter.as_ref().zip(source).map(|(d, source)| (&d.config, source));
-        Ok(Engine::load(backend, (&target.config, &target_weights), pair, kv, spec)?)
+        let target = (&target.config, &target_weights as &dyn WeightSource);
+        Ok(Engine::load_placed(backend, target, pair, memory, spec)?)
     }
 
     /// What opened files need of a device that reads prompts in passes of `prompt_rows`.
-    pub fn need(&self, loaded: &Loaded, kv: KvType, prompt_rows: usize) -> Result<Need> {
+    fn need(
+        &self,
+        loaded: &Loaded,
+        memory: (KvType, Placement),
+        prompt_rows: usize,
+    ) -> Result<Need> {
         Need::count(prompt_rows, |ledger| {
-            self.take_in(loaded, Box::new(ledger), kv, Spec::Off, &ProgressBar::hidden())
+            self.take_in(loaded, Box::new(ledger), memory, Spec::Off, &ProgressBar::hidden())
         })
     }
 
     /// What the model needs of the GPU asked for, else of the first, at the context asked for or
-    /// its own. One that does not open counts as one that reads prompts 256 tokens at a time.
+    /// its own, with what would lie in the host's memory. A GPU that does not open counts as one
+    /// that reads prompts 256 tokens at a time.
     pub fn plan_memory(&self) -> Result<Plan> {
         let loaded = self.open()?;
-        let context = self.ctx.unwrap_or(loaded.target.config.context_length);
-        let card = Cuda::new(self.device.card()?.unwrap_or(0), Images::Best);
-        let prompt_rows = card.map_or(256, |card| card.prompt_rows());
-        Ok(self.need(&loaded, self.device.kv(), prompt_rows)?.at(context))
+        let config = &loaded.target.config;
+        let cap = self.device.place.device_memory;
+        let card = Cuda::new(self.device.card()?.unwrap_or(0), Images::Best).map(|mut card| {
+            cap.iter().for_each(|cap| card.cap_memory(*cap));
+            card
+        });
+        let (prompt_rows, room) = match card {
+            Ok(card) => (card.prompt_rows(), Room::of_card(card.memory_info()?.0, cap)),
+            Err(_) => (256, Room::of_card(usize::MAX, cap)),
+        };
+        let count = |placement| self.need(&loaded, (self.device.kv(), placement), prompt_rows);
+        let (_, need) = self.device.place.plan(config, room, self.ctx, count)?;
+        Ok(need.at(self.ctx.unwrap_or(config.context_length)))
     }
 
-    /// How to propose with what was opened, where a pass that decodes has so many rows.
+    /// How to propose with what was opened, where a text has so many rows in a pass.
     fn spec_for(&self, loaded: &Loaded, rows: usize) -> Result<(Mode, Spec)> {
         let drafter = loaded.drafter.as_ref().map(|drafter| &drafter.config);
         let mtp = loaded.target.config.mtp.is_some();
@@ -374,6 +416,7 @@ impl ModelFlags {
         // The newest token's row proposes too in some drafters.
         let from_anchor = drafter.is_some_and(|config| config.extras.sample_from_anchor);
         let longest = block - usize::from(!from_anchor);
+        let widest = loaded.longest_block.filter(|_| self.block.is_none()).unwrap_or(block);
         let spec = match mode {
             Mode::Chain | Mode::Tree if trained.is_none() => {
                 bail!("`--spec {}` needs a drafter: give `--draft FILE`", mode.name())
@@ -384,7 +427,7 @@ impl ModelFlags {
             }
             Mode::Tree | Mode::Lookup | Mode::Auto if budget(1) >= rows => {
                 bail!(
-                    "`--budget {}`: a pass has {rows} rows here, for the newest token and at most \
+                    "`--budget {}`: a text has {rows} rows here, for the newest token and at most \
                      {} others",
                     budget(1),
                     rows - 1
@@ -402,7 +445,7 @@ impl ModelFlags {
             Mode::Tree => Spec::Tree { block, budget: budget(22) },
             Mode::Mtp => Spec::Mtp { depth: budget(3) },
             Mode::Lookup => Spec::Lookup { budget: budget(15) },
-            Mode::Auto => Spec::Auto { block, budget: budget(Spec::AUTO_BUDGET) },
+            Mode::Auto => Spec::Auto { block: widest, budget: budget(Spec::AUTO_BUDGET) },
         };
         Ok((mode, spec))
     }

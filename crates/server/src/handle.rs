@@ -11,7 +11,7 @@ use std::sync::mpsc::Sender;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 /// The way to the engine's thread.
 #[derive(Debug)]
@@ -26,6 +26,8 @@ pub(crate) struct Handle {
     /// Nobody holds it any more when the engine's thread has ended.
     health: Weak<Health>,
     closing: AtomicBool,
+    /// Whether what was under way when the door closed has ended.
+    drained: watch::Sender<bool>,
     abandon: Arc<AtomicBool>,
     metrics: Arc<Metrics>,
 }
@@ -44,8 +46,8 @@ impl Handle {
     ) -> Self {
         let permits = Arc::new(Semaphore::new(capacity));
         let share = share.clamp(1, capacity);
-        let closing = AtomicBool::new(false);
-        Self { jobs, permits, capacity, share, timeout, health, closing, abandon, metrics }
+        let (closing, drained) = (AtomicBool::new(false), watch::Sender::new(false));
+        Self { jobs, permits, capacity, share, timeout, health, closing, drained, abandon, metrics }
     }
 
     /// Sends the jobs of one request, a share of them at a time where there are many: a request has
@@ -104,6 +106,12 @@ impl Handle {
             tracing::warn!(answers, "given up");
             self.abandon.store(true, Ordering::Relaxed);
         }
+        self.drained.send_replace(true);
+    }
+
+    /// Ready when [`Self::drain`] is through.
+    pub(crate) async fn closed(&self) {
+        let _ = self.drained.subscribe().wait_for(|drained| *drained).await;
     }
 }
 
