@@ -20,7 +20,7 @@ pub(crate) struct Batches<T> {
     pub(crate) batch: Vec<T>,
     /// The others, who has waited longest first.
     waiting: VecDeque<T>,
-    /// Tokens that rounds of few answers and of all gave, and seconds they took.
+    /// Tokens that rounds of few answers, or of a single one, and of all gave, and their seconds.
     rates: [(f64, f64); 2],
     /// Turns until everybody has had one.
     groups: usize,
@@ -93,7 +93,7 @@ impl<T> Batches<T> {
         let [of_few, of_all] = self.rates.map(|(tokens, seconds)| tokens / seconds.max(1e-12));
         let is_due = self.turns >= PROBE_EVERY || of_few == 0.0;
         let is_probe = few < all && of_all > 0.0 && is_due;
-        let answers = if (of_few > of_all) != is_probe { few } else { all };
+        let answers = if (of_all > 0.0 && of_few > of_all) != is_probe { few } else { all };
         self.turns = if is_probe { 0 } else { self.turns + 1 };
         self.batch.extend(self.waiting.drain(..answers));
         self.groups = all.div_ceil(answers.max(1));
@@ -105,7 +105,7 @@ impl<T> Batches<T> {
         self.rounds += 1;
         self.writing += seconds;
         let keep = 1.0 - (seconds / TURN).min(1.0) / MEMORY;
-        let rate = &mut self.rates[usize::from(self.groups == 1)];
+        let rate = &mut self.rates[usize::from(self.groups == 1 && self.len() > 1)];
         *rate = (keep * rate.0 + tokens as f64, keep * rate.1 + seconds);
     }
 

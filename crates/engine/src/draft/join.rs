@@ -9,29 +9,26 @@ impl Draft {
     /// mostly holds is mostly wrong.
     pub(crate) fn join(&self, chain: &Self, most: usize) -> Self {
         let mut nodes = self.nodes.clone();
-        let mut parent = None;
+        let (mut parent, mut is_inside) = (None, true);
         for Node { token, depth, probability, .. } in &chain.nodes {
-            let children = |n: &Node| n.parent == parent;
-            let same = nodes.iter().position(|n| children(n) && n.token == *token);
+            let children: Vec<usize> = match is_inside {
+                true => (0..nodes.len()).filter(|i| nodes[*i].parent == parent).collect(),
+                false => Vec::new(),
+            };
+            let same = children.iter().copied().find(|i| nodes[*i].token == *token);
             // What the drafter gives the token: its own word, else what it leaves for all others.
-            let left =
-                1.0 - nodes.iter().filter(|n| children(n)).map(|n| n.probability).sum::<f32>();
-            let given = same.map_or(left, |same| nodes[same].probability).clamp(1e-3, 0.999);
-            let is_leaf = !nodes.iter().any(children);
+            let others = 1.0 - children.iter().map(|i| nodes[*i].probability).sum::<f32>();
+            let given = same.map_or(others, |same| nodes[same].probability).clamp(1e-3, 0.999);
             let (both, neither) = (probability * given, (1.0 - probability) * (1.0 - given));
-            let weight = if is_leaf { *probability } else { both / (both + neither) };
-            for child in nodes.iter_mut().filter(|n| children(n)) {
-                child.probability *=
-                    (1.0 - weight) / (1.0 - if same.is_some() { given } else { 0.0 });
+            let weight = if children.is_empty() { *probability } else { both / (both + neither) };
+            let left = (1.0 - weight) / if same.is_some() { 1.0 - given } else { 1.0 };
+            children.iter().for_each(|i| nodes[*i].probability *= left);
+            let at = same.unwrap_or(nodes.len());
+            if same.is_none() {
+                nodes.push(Node { token: *token, parent, depth: *depth, probability: weight });
             }
-            if let Some(same) = same {
-                nodes[same].probability = weight;
-            }
-            parent = same.map(|same| same as u32).or_else(|| {
-                let (token, depth, probability) = (*token, *depth, weight);
-                nodes.push(Node { token, parent, depth, probability });
-                Some(nodes.len() as u32 - 1)
-            });
+            nodes[at].probability = weight;
+            (parent, is_inside) = (Some(at as u32), same.is_some());
         }
         Self { nodes }.likeliest(most)
     }
