@@ -66,10 +66,14 @@ impl Disk {
                 unsaved: VecDeque::new(),
             })
         };
-        let not_kept = |cause: &Box<dyn std::error::Error>| {
-            tracing::error!(folder = %share.folder.display(), %cause, "states are not kept on disk");
-        };
-        started().inspect_err(not_kept).ok()
+        match started() {
+            Ok(disk) => Some(disk),
+            Err(cause) => {
+                let folder = share.folder.display();
+                tracing::error!(%folder, %cause, "states are not kept on disk");
+                None
+            }
+        }
     }
 
     /// A state that is worth keeping.
