@@ -2,7 +2,8 @@
 //! uses it.
 //!
 //! [`ModelFlags`] are the command line's words; [`ModelFlags::open`] finds the files
-//! ([`Loaded`]), [`ModelFlags::load`] takes their weights into a backend ([`Running`]), and
+//! ([`Loaded`]), [`ModelFlags::load`] takes their weights into a backend ([`Running`]),
+//! [`ModelFlags::prepare`] does so as often as they are wanted ([`Prepared`]), and
 //! [`answer()`] lets the model answer a prompt.
 #![forbid(unsafe_code)]
 
@@ -13,6 +14,7 @@ mod draft_flags;
 mod embedded;
 mod loading;
 mod model_flags;
+mod prepared;
 mod sampling_flags;
 mod watched;
 
@@ -21,6 +23,7 @@ pub use device_memory::{Need, Plan};
 pub use draft_flags::DraftFlags;
 pub use loading::{Loaded, TextSide, WeightSummary};
 pub use model_flags::{DeviceFlags, Mode, ModelFlags, Running};
+pub use prepared::Prepared;
 pub use sampling_flags::SamplingFlags;
 
 use std::path::{Path, PathBuf};

@@ -4,10 +4,11 @@ use crate::device::Device;
 use crate::device_memory::{Need, Plan};
 use crate::draft_flags::DraftFlags;
 use crate::loading::{self, Loaded, TextSide, WeightSummary};
-use crate::watched::{self, Watched};
+use crate::prepared::Prepared;
+use crate::watched::Watched;
 use crate::{about, locate};
 use anyhow::{Result, bail};
-use checkpoint::{Drafter, DrafterConfig, TargetConfig};
+use checkpoint::{Drafter, DrafterConfig, Target, TargetConfig};
 use clap::ValueEnum;
 use compute::cuda::{Cuda, Images};
 use compute::{Activations, Backend, Cpu, CpuLevel, Faults, Faulty, KvType};
@@ -23,13 +24,15 @@ use std::sync::Once;
 #[command(next_help_heading = "Model")]
 pub struct ModelFlags {
     /// Target: a name that `forerun models` lists, one of the Hub (`owner/name:QUANT`),
-    /// `ollama:NAME`, a GGUF file or a Hugging Face folder; without it the embedded one runs
+    /// `ollama:NAME`, a GGUF file or a Hugging Face folder; without it the embedded one runs. A
+    /// server takes several: give it again
     #[arg(long, value_name = "NAME|FILE")]
-    model: Option<PathBuf>,
+    model: Vec<PathBuf>,
     /// Drafter: a name of the Hub, a GGUF file, a safetensors file or a Hugging Face folder; `auto`
-    /// for the one that belongs to the target, as names of the catalogue have it, `none` for none
+    /// for the one that belongs to the target, as names of the catalogue have it, `none` for none.
+    /// Of several the first belongs to the first model, and so on
     #[arg(long, value_name = "NAME|FILE")]
-    draft: Option<PathBuf>,
+    draft: Vec<PathBuf>,
     /// How tokens are proposed; auto unless given
     #[arg(long, value_enum)]
     spec: Option<Mode>,
@@ -163,7 +166,7 @@ impl DeviceFlags {
     }
 
     /// The GPU as the flags say; none where the processor is meant.
-    fn open(&self) -> Result<Option<Cuda>> {
+    pub(crate) fn open(&self) -> Result<Option<Cuda>> {
         Device::parse(&self.device)?.open()
     }
 
@@ -235,11 +238,26 @@ impl ModelFlags {
         given.iter().find(|(_, given)| *given).map(|(flag, _)| *flag)
     }
 
+    /// The flags of each model, where several are given: drafters go with models in their order.
+    pub fn each(&self) -> Result<Vec<Self>> {
+        let (models, drafters) = (self.model.len().max(1), self.draft.len());
+        if drafters != 0 && drafters != models {
+            bail!(
+                "there are {models} models (`--model`) and {drafters} drafters (`--draft`): give one \
+                 for each, in the same order, `auto` or `none` where there is none to name"
+            );
+        }
+        let one = |words: &[PathBuf], at: usize| words.get(at).cloned().into_iter().collect();
+        let flags =
+            |at| Self { model: one(&self.model, at), draft: one(&self.draft, at), ..self.clone() };
+        Ok((0..models).map(flags).collect())
+    }
+
     /// Opens the files, without taking weights in.
     pub fn open(&self) -> Result<Loaded> {
         let settings = hub::Settings::from_env();
-        let (found, draft) =
-            hub::find_pair(self.model.as_deref(), self.draft.as_deref(), &settings)?;
+        let (model, draft) = (one("--model", &self.model)?, one("--draft", &self.draft)?);
+        let (found, draft) = hub::find_pair(model, draft, &settings)?;
         tell_once(&draft);
         let path = found.as_ref().map(|found| found.path.as_path());
         let mut loaded = loading::load(path, &draft, &self.draft_flags.overrides())?;
@@ -284,49 +302,30 @@ impl ModelFlags {
         wrap: impl FnOnce(Box<dyn Backend>) -> Box<dyn Backend>,
     ) -> Result<Running> {
         let cuda = self.device.open()?;
-        let loaded = self.open()?;
-        let limit = loaded.target.config.context_length;
-        let (mode, spec) = self.spec_for(&loaded)?;
-        let (backend, context): (Box<dyn Backend>, usize) = match cuda {
-            Some(cuda) => {
-                let need = self.need(&loaded, kv, cuda.prompt_rows())?;
-                let free = cuda.memory_info()?.0;
-                let context = need.fit(self.ctx, limit, free, has_float_drafter(&loaded))?;
-                // All that is left is for the state of texts.
-                cuda.budget().set_limit(free.saturating_sub(need.at(context).besides_state()));
-                (Box::new(cuda), context)
-            }
-            None => (Box::new(self.device.cpu()?), self.ctx.unwrap_or(limit)),
-        };
-        let bar = watched::bar(loaded.bytes());
-        let engine = self.take_in(&loaded, wrap(backend), kv, spec, &bar)?;
-        bar.finish_and_clear();
-        let weights = loaded.weights();
-        let Loaded { name, text, .. } = loaded;
-        if context == 0 {
-            bail!("`--ctx 0` leaves no room for a prompt");
-        }
-        if context > limit {
-            eprintln!(
-                "warning: `--ctx {context}` is beyond the {limit} tokens the model was trained to \
-                 read"
-            );
-        }
+        let (prepared, text) = Prepared::new(self, kv, cuda.as_ref())?;
+        let engine = prepared.start_on(cuda, wrap)?;
+        let Prepared { name, mode, context, weights, .. } = prepared;
         Ok(Running { name, engine, mode, text, context, weights })
     }
 
+    /// Opens the files and settles how the model runs; its weights are taken in as often as they
+    /// are wanted.
+    pub fn prepare(&self) -> Result<(Prepared, TextSide)> {
+        Prepared::new(self, self.device.kv(), self.device.open()?.as_ref())
+    }
+
     /// Takes the weights of opened files into a backend.
-    fn take_in(
+    pub(crate) fn take_in(
         &self,
-        loaded: &Loaded,
+        target: &Target,
+        drafter: Option<&Drafter>,
         backend: Box<dyn Backend>,
         kv: KvType,
         spec: Spec,
         bar: &ProgressBar,
     ) -> Result<Engine> {
-        let Loaded { target, drafter, .. } = loaded;
         let target_weights = Watched::new(&target.weights, bar);
-        let draft_weights = drafter.as_ref().map(|d| Watched::new(&d.weights, bar));
+        let draft_weights = drafter.map(|d| Watched::new(&d.weights, bar));
         let quantised = match (self.draft_type, &draft_weights) {
             (Some(ty), Some(weights)) => Some(Requantised { source: weights, ty }),
             _ => None,
@@ -335,14 +334,16 @@ impl ModelFlags {
             (Some(quantised), _) => Some(quantised as &dyn WeightSource),
             (None, weights) => weights.as_ref().map(|w| w as &dyn WeightSource),
         };
-        let pair = drafter.as_ref().zip(source).map(|(d, source)| (&d.config, source));
+        let pair = drafter.zip(source).map(|(d, source)| (&d.config, source));
         Ok(Engine::load(backend, (&target.config, &target_weights), pair, kv, spec)?)
     }
 
     /// What opened files need of a device that reads prompts in passes of `prompt_rows`.
     pub fn need(&self, loaded: &Loaded, kv: KvType, prompt_rows: usize) -> Result<Need> {
+        let Loaded { target, drafter, .. } = loaded;
         Need::count(prompt_rows, |ledger| {
-            self.take_in(loaded, Box::new(ledger), kv, Spec::Off, &ProgressBar::hidden())
+            let (drafter, bar) = (drafter.as_ref(), ProgressBar::hidden());
+            self.take_in(target, drafter, Box::new(ledger), kv, Spec::Off, &bar)
         })
     }
 
@@ -356,7 +357,7 @@ impl ModelFlags {
         Ok(self.need(&loaded, self.device.kv(), prompt_rows)?.at(context))
     }
 
-    fn spec_for(&self, loaded: &Loaded) -> Result<(Mode, Spec)> {
+    pub(crate) fn spec_for(&self, loaded: &Loaded) -> Result<(Mode, Spec)> {
         let drafter = loaded.drafter.as_ref().map(|drafter| &drafter.config);
         self.spec(drafter, loaded.target.config.mtp.is_some())
     }
@@ -418,6 +419,18 @@ fn tell_once(draft: &Draft) {
     }
 }
 
+/// The word of a flag that only a server may be given again.
+fn one<'w>(flag: &str, words: &'w [PathBuf]) -> Result<Option<&'w Path>> {
+    match words {
+        [] => Ok(None),
+        [word] => Ok(Some(word)),
+        several => bail!(
+            "`{flag}` is given {} times, and one model runs here: `forerun serve` takes several",
+            several.len()
+        ),
+    }
+}
+
 fn quantised(text: &str) -> Result<BlockType, String> {
     match text {
         "q8_0" => Ok(BlockType::Q8_0),
@@ -427,11 +440,4 @@ fn quantised(text: &str) -> Result<BlockType, String> {
         "q4_0" => Ok(BlockType::Q4_0),
         _ => Err("q8_0, q6_k, q5_k, q4_k or q4_0 expected".to_owned()),
     }
-}
-
-fn has_float_drafter(loaded: &Loaded) -> bool {
-    let is_float = |ty: BlockType| matches!(ty, BlockType::F32 | BlockType::F16 | BlockType::BF16);
-    let matrices =
-        loaded.drafter.iter().flat_map(|d| d.weights.iter()).filter(|w| w.shape.len() > 1);
-    matrices.map(|w| w.ty).any(is_float)
 }
