@@ -300,6 +300,7 @@ fn answers(args: &MeasureArgs, results: &mut Results) -> Result<()> {
     let mut running = args.model.load()?;
     let sampling = args.sampling.over(&Sampling::default(), running.vocab())?;
     let modes = modes(args, &running)?;
+    args.sweep.iter().try_for_each(|range| range.check(running.engine.decode_rows()))?;
     let suites = suites(args, &running)?;
     let (max_tokens, repeats) =
         (args.max_tokens as usize, args.repeats.map_or(REPEATS, usize::from));

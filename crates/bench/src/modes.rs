@@ -3,7 +3,6 @@
 
 use anyhow::{Context, Result, bail};
 use engine::Spec;
-use engine::draft::MAX_NODES;
 use launch::Running;
 
 /// A mode with its name.
@@ -19,6 +18,8 @@ pub(crate) struct Means {
     /// Rows of a block the drafter was trained for.
     pub(crate) block: Option<usize>,
     pub(crate) mtp: bool,
+    /// Rows of a pass, of which a draft leaves one to the newest token.
+    pub(crate) rows: usize,
 }
 
 /// Budget of a tree and of lookup, and depth of MTP unless said.
@@ -32,6 +33,7 @@ impl Means {
         Self {
             block: running.engine.drafter("dflash").and_then(|drafter| drafter.block()),
             mtp: running.engine.model().config().mtp.is_some(),
+            rows: running.engine.decode_rows(),
         }
     }
 
@@ -63,13 +65,13 @@ impl Means {
         let block = self.block.unwrap_or(2);
         let spec = match kind {
             "off" if number.is_none() => Spec::Off,
-            "auto" if number.is_none() => Spec::Auto { block, budget: MAX_NODES },
+            "auto" if number.is_none() => Spec::Auto { block, budget: Spec::AUTO_BUDGET },
             "chain" => {
                 let block = within(number.unwrap_or(block), 2, block, "a block")?;
                 Spec::Chain { block, budget: block - 1 }
             }
             "tree" => {
-                let budget = within(number.unwrap_or(TREE_BUDGET), 1, MAX_NODES, "a budget")?;
+                let budget = within(number.unwrap_or(TREE_BUDGET), 1, self.rows - 1, "a budget")?;
                 Spec::Tree { block, budget }
             }
             "mtp" => {
@@ -77,7 +79,7 @@ impl Means {
             }
             "lookup" => {
                 let budget = number.unwrap_or(LOOKUP_BUDGET);
-                Spec::Lookup { budget: within(budget, 1, MAX_NODES, "a budget")? }
+                Spec::Lookup { budget: within(budget, 1, self.rows - 1, "a budget")? }
             }
             _ => bail!(
                 "unknown mode `{name}`: off, chain[:BLOCK], tree[:BUDGET], mtp[:DEPTH], \
@@ -101,7 +103,7 @@ mod tests {
 
     #[test]
     fn names_say_what_is_proposed() {
-        let means = Means { block: Some(16), mtp: false };
+        let means = Means { block: Some(16), mtp: false, rows: 64 };
         assert_eq!(means.mode("chain").unwrap().spec, Spec::Chain { block: 16, budget: 15 });
         assert_eq!(means.mode("chain:4").unwrap().spec, Spec::Chain { block: 4, budget: 3 });
         assert_eq!(means.mode("lookup:9").unwrap().spec, Spec::Lookup { budget: 9 });

@@ -10,7 +10,6 @@ use crate::statistics::{Interval, interval};
 use anyhow::{Result, bail};
 use checkpoint::drafter::Kind;
 use checkpoint::{DrafterConfig, TargetConfig};
-use engine::draft::MAX_NODES;
 use engine::synthetic;
 use engine::{Engine, Generation, Sequence, Spec};
 use launch::DeviceFlags;
@@ -38,17 +37,17 @@ pub(crate) struct Args {
     /// Tokens of context before the rounds
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1024")]
     context: Vec<usize>,
-    /// Rows of verifies, 1 to 64
+    /// Rows of verifies, as many as a pass has at most
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1,4,8,16,24,32,64")]
-    #[arg(value_parser = clap::value_parser!(u8).range(1..=64))]
-    rows: Vec<u8>,
+    #[arg(value_parser = clap::value_parser!(u16).range(1..))]
+    rows: Vec<u16>,
     /// Tokens of the prompts that are read
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "512,2048")]
     prompt: Vec<usize>,
-    /// Budgets of tree rounds, 1 to 63
+    /// Budgets of tree rounds, one less than that at most
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "31")]
-    #[arg(value_parser = clap::value_parser!(u8).range(1..=63))]
-    tree: Vec<u8>,
+    #[arg(value_parser = clap::value_parser!(u16).range(1..))]
+    tree: Vec<u16>,
     /// Blocks of chain rounds, 2 to 16
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "16")]
     #[arg(value_parser = clap::value_parser!(u8).range(2..=16))]
@@ -57,11 +56,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", value_delimiter = ',')]
     #[arg(value_parser = clap::value_parser!(u8).range(1..=7))]
     mtp: Vec<u8>,
-    /// Also rounds of so many texts together, 2 to 64: plain ones, chains and those of the
-    /// next-token block
+    /// Also rounds of so many texts together, from 2 on, as many as a pass has rows: plain ones,
+    /// chains and those of the next-token block
     #[arg(long, value_name = "N", value_delimiter = ',')]
-    #[arg(value_parser = clap::value_parser!(u8).range(2..=64))]
-    texts: Vec<u8>,
+    #[arg(value_parser = clap::value_parser!(u16).range(2..))]
+    texts: Vec<u16>,
     /// Rounds of each kind; half as many verifies, a quarter for the stages of a round; prompts are
     /// read five times
     #[arg(long, value_name = "N", default_value_t = 200)]
@@ -104,6 +103,11 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let head_bytes =
         bytes.get("output.weight").or(bytes.get("token_embd.weight")).copied().unwrap_or(0);
     let mut backend = args.device.backend()?;
+    let (most, trees) = (backend.decode_rows(), args.tree.iter().map(|n| usize::from(*n) + 1));
+    let passes = args.rows.iter().chain(&args.texts).map(|n| usize::from(*n)).chain(trees);
+    if let Some(rows) = passes.max().filter(|rows| *rows > most) {
+        bail!("a pass of {rows} rows is asked for, and has {most} at most here");
+    }
     let bandwidth = match backend.read_bandwidth()? {
         Some(bandwidth) => bandwidth,
         None => measured_bandwidth(read.by(1) as usize, args.device.cpu()?.threads()),
@@ -344,9 +348,9 @@ impl Bench<'_> {
     /// Rounds as asked for: trees of one text, chains and those of the next-token block also of
     /// several.
     fn rounds(&mut self, context: usize, texts: usize, floor: &Floor<'_>) -> Result<()> {
-        let args = self.args;
+        let (args, most) = (self.args, self.engine.decode_rows());
         let rounds = |name: String, spec: Spec, rows: usize, draft_ms: f64| {
-            let rows = rows.min((MAX_NODES + 1) / texts);
+            let rows = rows.min(most / texts);
             let kept = args.assume_accept.min(rows as f64);
             let verify_ms = floor.pass(texts * rows, texts, context);
             let floors_ms = [draft_ms, verify_ms, texts as f64 * floor.commit(kept)];

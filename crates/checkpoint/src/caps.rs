@@ -11,6 +11,9 @@ pub(crate) const LAYERS: usize = 1 << 8;
 /// Experts of a layer; the largest has 512.
 pub(crate) const EXPERTS: usize = 1 << 10;
 
+/// Rows of a drafter's block; published ones have 8 or 16.
+pub(crate) const BLOCK: usize = 1 << 8;
+
 /// A positive dimension below the cap.
 pub(crate) fn dimension(what: &'static str, claim: &Claim<usize>) -> Result<usize, Error> {
     let cap = match what {

@@ -94,12 +94,12 @@ fn configurations_that_disagree_with_the_tensors() {
         (
             "dflash_config.block_size",
             json!(1),
-            "block size is 1 by `dflash_config.block_size`; 2 to 64 expected",
+            "block size is 1 by `dflash_config.block_size`; 2 to 256 expected",
         ),
         (
             "dflash_config.block_size",
             json!(1000),
-            "block size is 1000 by `dflash_config.block_size`; 2 to 64 expected",
+            "block size is 1000 by `dflash_config.block_size`; 2 to 256 expected",
         ),
         (
             "dflash_config.block_size",

@@ -48,11 +48,20 @@ enum TileFormat {
   TILE_IQ2 = 12,
 };
 
+// Bytes of a tile: a format's byte of these two words, + 1, thirty-twos. An array of them would be
+// written to local memory by every kernel that looks one up.
 __host__ __device__ constexpr int tile_bytes(int format) {
-  constexpr int BYTES[] = {2304, 2816, 3360, 4352, 8192, 4224, 2432,
-                           2176, 2560, 2208, 1760, 1632, 1312};
-  return BYTES[format];
+  const unsigned long long sizes = format < 8 ? 0x434b83ff87685747 : 0x283236444f;
+  return (int)((sizes >> (format & 7) * 8) & 0xff) * 32 + 32;
 }
+static_assert(tile_bytes(TILE_Q4_K) == 2304 && tile_bytes(TILE_Q5_K) == 2816 &&
+              tile_bytes(TILE_Q6_K) == 3360 && tile_bytes(TILE_Q8_0) == 4352 &&
+              tile_bytes(TILE_F16) == 8192 && tile_bytes(TILE_FP8) == 4224 &&
+              tile_bytes(TILE_FP4) == 2432 && tile_bytes(TILE_INT4) == 2176 &&
+              tile_bytes(TILE_INT4_32) == 2560 && tile_bytes(TILE_IQ4) == 2208 &&
+              tile_bytes(TILE_IQ3_S) == 1760 && tile_bytes(TILE_IQ3_XXS) == 1632 &&
+              tile_bytes(TILE_IQ2) == 1312,
+              "as in src/cuda/pack.rs");
 
 // Whether factors are taken in f32 every 32 columns, by `group`, rather than once, by `ends`.
 __host__ __device__ constexpr bool is_grouped(int format) {

@@ -150,8 +150,8 @@ impl Engine {
         sequence
     }
 
-    /// Rows of the largest pass that decodes.
-    pub(crate) fn decode_rows(&self) -> usize {
+    /// Rows of the largest pass that decodes: what texts and their drafts share.
+    pub fn decode_rows(&self) -> usize {
         self.backend.decode_rows()
     }
 

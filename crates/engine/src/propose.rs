@@ -3,7 +3,7 @@
 
 use crate::Error;
 use crate::choose::{Choice, Proposer};
-use crate::draft::{Ask, Draft, Drafter, Lattice, MAX_NODES, Reads, Shape};
+use crate::draft::{Ask, Draft, Drafter, Lattice, Reads, Shape};
 use crate::prices::Prices;
 use crate::size::{Calibration, DraftCosts, best_sizes, is_worth_another};
 use crate::{Engine, Generation};
@@ -18,8 +18,8 @@ pub(crate) enum Failure {
     NoPass,
 }
 
-/// How tokens are proposed. A budget counts drafted nodes, 1 to 63; a block counts rows, the newest
-/// token included.
+/// How tokens are proposed. A budget counts drafted nodes, of which a round judges as many as its pass
+/// has rows for; a block counts rows, the newest token included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Spec {
@@ -35,6 +35,11 @@ pub enum Spec {
     Lookup { budget: usize },
     /// Whatever is fastest, from round to round, with what is there.
     Auto { block: usize, budget: usize },
+}
+
+impl Spec {
+    /// Drafted nodes that `auto` looks at unless told: for one text more never paid on any machine.
+    pub const AUTO_BUDGET: usize = 63;
 }
 
 /// What is looked up must promise so many times the tokens per second that others give: both are
@@ -135,9 +140,10 @@ impl Engine {
             let drafted = self.ask(drafter, texts, &mut proposals);
             self.go_on_without(drafter, drafted, texts, &mut proposals)?;
         }
+        let most = self.fair_nodes(1);
         for (proposal, looked_up) in proposals.iter_mut().zip(looked_up) {
             if proposal.who.is_some() && !looked_up.nodes.is_empty() {
-                proposal.draft = proposal.draft.join(&looked_up, MAX_NODES);
+                proposal.draft = proposal.draft.join(&looked_up, most);
             }
         }
         self.fit(texts, &mut proposals);

@@ -8,7 +8,7 @@ use crate::prepared::Prepared;
 use crate::watched::Watched;
 use crate::{about, locate};
 use anyhow::{Result, bail};
-use checkpoint::{Drafter, DrafterConfig, Target, TargetConfig};
+use checkpoint::{Drafter, Target, TargetConfig};
 use clap::ValueEnum;
 use compute::cuda::{Cuda, Images};
 use compute::{Activations, Backend, Cpu, CpuLevel, Faults, Faulty, KvType};
@@ -36,12 +36,12 @@ pub struct ModelFlags {
     /// How tokens are proposed; auto unless given
     #[arg(long, value_enum)]
     spec: Option<Mode>,
-    /// Drafted tokens judged in a round, 1 to 63; for MTP its depth, up to 7
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=63))]
-    budget: Option<u8>,
+    /// Drafted tokens judged in a round, as many as a pass has rows for; for MTP its depth, up to 7
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    budget: Option<u16>,
     /// Rows of a drafter's block, the newest token included; as trained unless given
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(2..=64))]
-    block: Option<u8>,
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(2..))]
+    block: Option<u16>,
     /// Tokens of prompt and answer together; unless given, the model's own limit, on a GPU as much
     /// of it as fits
     #[arg(long, value_name = "N")]
@@ -357,13 +357,10 @@ impl ModelFlags {
         Ok(self.need(&loaded, self.device.kv(), prompt_rows)?.at(context))
     }
 
-    pub(crate) fn spec_for(&self, loaded: &Loaded) -> Result<(Mode, Spec)> {
+    /// How to propose with what was opened, where a pass that decodes has so many rows.
+    pub(crate) fn spec_for(&self, loaded: &Loaded, rows: usize) -> Result<(Mode, Spec)> {
         let drafter = loaded.drafter.as_ref().map(|drafter| &drafter.config);
-        self.spec(drafter, loaded.target.config.mtp.is_some())
-    }
-
-    /// How to propose, with a drafter and a next-token block where there are some.
-    fn spec(&self, drafter: Option<&DrafterConfig>, mtp: bool) -> Result<(Mode, Spec)> {
+        let mtp = loaded.target.config.mtp.is_some();
         let trained = drafter.map(|config| config.block);
         let mode = self.spec.unwrap_or(Mode::Auto);
         let block = match (self.block.map(usize::from), trained) {
@@ -386,6 +383,14 @@ impl ModelFlags {
             Mode::Mtp if budget(3) > 7 => {
                 bail!("`--budget {}`: MTP goes 1 to 7 tokens deep", budget(3))
             }
+            Mode::Tree | Mode::Lookup | Mode::Auto if budget(1) >= rows => {
+                bail!(
+                    "`--budget {}`: a pass has {rows} rows here, for the newest token and at most \
+                     {} others",
+                    budget(1),
+                    rows - 1
+                )
+            }
             Mode::Chain if budget(1) > longest => {
                 bail!(
                     "`--budget {}`: a chain over a block of {block} rows has at most {longest} \
@@ -398,7 +403,7 @@ impl ModelFlags {
             Mode::Tree => Spec::Tree { block, budget: budget(22) },
             Mode::Mtp => Spec::Mtp { depth: budget(3) },
             Mode::Lookup => Spec::Lookup { budget: budget(15) },
-            Mode::Auto => Spec::Auto { block, budget: budget(63) },
+            Mode::Auto => Spec::Auto { block, budget: budget(Spec::AUTO_BUDGET) },
         };
         Ok((mode, spec))
     }

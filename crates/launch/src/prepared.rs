@@ -40,7 +40,11 @@ impl Prepared {
     ) -> Result<(Self, TextSide)> {
         let loaded = flags.open()?;
         let limit = loaded.target.config.context_length;
-        let (mode, spec) = flags.spec_for(&loaded)?;
+        let rows = match cuda {
+            Some(cuda) => cuda.decode_rows(),
+            None => flags.device.cpu()?.decode_rows(),
+        };
+        let (mode, spec) = flags.spec_for(&loaded, rows)?;
         let need = cuda.map(|cuda| flags.need(&loaded, kv, cuda.prompt_rows())).transpose()?;
         let (weights, bytes) = (loaded.weights(), loaded.bytes());
         let Loaded { name, target, drafter, text, .. } = loaded;

@@ -14,8 +14,8 @@ use formats::{TensorInfo, Tensors};
 
 /// The epsilon of every published DFlash drafter, for a file without any configuration.
 const NORM_EPS: f32 = 1e-6;
-/// A verify pass has up to 64 rows.
-const BLOCK: std::ops::RangeInclusive<usize> = 2..=64;
+/// Rows of a block: the newest token and what follows it.
+const BLOCK: std::ops::RangeInclusive<usize> = 2..=caps::BLOCK;
 
 pub(super) fn resolve(
     claims: &Claims,

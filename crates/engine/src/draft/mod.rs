@@ -16,9 +16,6 @@ pub(crate) use lattice::ranks_needed;
 use crate::Row;
 use crate::sampling::Constraint;
 
-/// Nodes of a verify besides the newest token: with it they make the 64 rows of the largest pass.
-pub const MAX_NODES: usize = 63;
-
 /// A proposed token.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Node {
@@ -35,7 +32,7 @@ pub struct Node {
 /// Proposed tokens, parents before children, likelier paths first.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Draft {
-    /// At most [`MAX_NODES`].
+    /// With the newest token they fit a pass of the backend.
     pub nodes: Vec<Node>,
 }
 

@@ -18,7 +18,7 @@ mod plans;
 #[cfg(test)]
 mod tests;
 
-use super::{Ask, Drafted, Drafter, Lattice, MAX_NODES, Reads, Shape, ranks_needed};
+use super::{Ask, Drafted, Drafter, Lattice, Reads, Shape, ranks_needed};
 use crate::model::{Model, WeightSource, append};
 use crate::propose::Spec;
 use crate::state::{DraftState, commit_pages};
@@ -36,9 +36,6 @@ use std::time::Instant;
 
 /// Rows of features taken in by one pass.
 const CONTEXT_ROWS: usize = 256;
-
-/// Rows of a pass over blocks, each with its newest token: those of several texts share one.
-const BLOCK_ROWS: usize = MAX_NODES + 1;
 
 /// Candidates of a position at most: as many as backends rank.
 const MAX_CANDIDATES: usize = 64;
@@ -112,7 +109,12 @@ impl Dflash {
         let Block { plan, logits, candidates, confidence } =
             plans::record_block(config, &parts, &caches, &places, target, vocab);
         let context = backend.arena(context.linked(&links).into(), CONTEXT_ROWS, 0)?;
-        let rows = BLOCK_ROWS.max(config.block);
+        // Blocks of several texts share a pass.
+        let rows = backend.decode_rows();
+        if config.block > rows {
+            let (what, expected) = ("a drafter's block", "no more rows than a pass that decodes");
+            return Err(Error::Unsupported { what, found: config.block, expected });
+        }
         let block = backend.arena(plan.linked(&links).into(), rows, rows)?;
         let config = config.clone();
         Ok(Self {
@@ -160,7 +162,7 @@ impl Dflash {
         ranks: usize,
     ) -> Result<Vec<Option<Lattice>>, Error> {
         let mut found = Vec::with_capacity(texts.len());
-        for texts in texts.chunks((BLOCK_ROWS / rows).max(1)) {
+        for texts in texts.chunks(self.block.capacity() / rows) {
             let mut block: Vec<Row> = Vec::new();
             for ((_, tip), sequence) in texts.iter().zip(0..) {
                 let first = append(&mut block, chain_of(self.config.mask_token, rows, sequence));

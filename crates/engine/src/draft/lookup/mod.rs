@@ -5,7 +5,7 @@
 mod index;
 mod trust;
 
-use super::{Ask, Drafted, Drafter, Lattice, MAX_NODES, Reads, Shape};
+use super::{Ask, Drafted, Drafter, Lattice, Reads, Shape};
 use crate::Error;
 use crate::propose::Spec;
 use crate::state::DraftState;
@@ -135,8 +135,7 @@ impl Drafter for Lookup {
     fn shape(&self, spec: Spec) -> Option<Shape> {
         match spec {
             Spec::Lookup { budget } | Spec::Auto { budget, .. } => {
-                let depth = budget.min(MAX_NODES);
-                Some(Shape { depth, ranks: 1, budget: depth })
+                Some(Shape { depth: budget, ranks: 1, budget })
             }
             Spec::Off | Spec::Chain { .. } | Spec::Tree { .. } | Spec::Mtp { .. } => None,
         }
