@@ -41,14 +41,14 @@ fn both(more: &[&str]) -> Server {
     let [dense, dense_draft, moe, moe_draft] = &files();
     let pairs = ["--model", dense, "--draft", dense_draft, "--model", moe, "--draft", moe_draft];
     let names = ["--served-model-name", "dense", "--served-model-name", "moe"];
-    Server::start(&[&pairs, &names, more].concat())
+    Server::start(&[&pairs[..], &names, &["--spec", "chain"], more].concat())
 }
 
 /// What each writes when it is alone.
 fn alone(body: &Value) -> [Value; 2] {
     let [dense, dense_draft, moe, moe_draft] = &files();
     [(dense, dense_draft), (moe, moe_draft)].map(|(target, draft)| {
-        let server = Server::start(&["--model", target, "--draft", draft]);
+        let server = Server::start(&["--model", target, "--draft", draft, "--spec", "chain"]);
         server.ask(TEXT, body)["choices"][0]["text"].clone()
     })
 }
@@ -283,7 +283,7 @@ fn a_model_that_cannot_be_loaded_fails_its_request_alone() {
 fn flags_that_cannot_be_meant_are_refused() {
     let [dense, draft, moe, _] = &files();
     let two = ["--model", dense, "--model", moe];
-    let refused = |verb: &str, more: &[&str]| program::refused(&[&[verb], &two[..], more].concat());
+    let refused = |verb: &str, more: &[&str]| program::refused(&[&[verb][..], &two, more].concat());
     let said = refused("serve", &["--draft", draft]);
     let sentence = "there are 2 models (`--model`) and 1 drafters (`--draft`): give one for each";
     assert!(said.contains(sentence), "{said}");
@@ -297,6 +297,6 @@ fn flags_that_cannot_be_meant_are_refused() {
     // A model that is no good is refused before anything is served.
     let names = ["--served-model-name", "a", "--served-model-name", "b"];
     let said =
-        program::refused(&[&["serve", "--model", dense, "--model", draft], &names[..]].concat());
+        program::refused(&[&["serve", "--model", dense, "--model", draft][..], &names].concat());
     assert!(said.contains("this is a drafter, a target was expected"), "{said}");
 }

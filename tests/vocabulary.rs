@@ -91,11 +91,11 @@ fn writes_the_same(folder: &str, modes: &[&str]) {
         assert_eq!(ids(&answer(&wide, mode)), expected, "{folder} {mode}");
     }
     let [target, draft] = &wide;
-    let server = Server::start(&["--model", target, "--draft", draft, "--ctx", "2048"]);
+    let server = Server::start(&["--model", target, "--draft", draft, "--spec", "chain"]);
     let body = json!({"messages": [{"role": "user", "content": QUESTION}], "temperature": 0,
         "max_tokens": 32, "logprobs": true, "top_logprobs": 3});
     let served = server.chat(&body);
-    let alone = Server::start(&["--model", &tiny[0], "--draft", &tiny[1], "--ctx", "2048"]);
+    let alone = Server::start(&["--model", &tiny[0], "--draft", &tiny[1], "--spec", "chain"]);
     let alone = alone.chat(&body);
     assert_eq!(served["choices"][0]["message"], alone["choices"][0]["message"]);
     assert!(served["forerun"]["spec"]["accepted"].as_u64() > Some(3), "{served}");

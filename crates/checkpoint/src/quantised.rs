@@ -405,9 +405,7 @@ fn bad_scale(tensor: &str, scale: f32) -> Error {
 
 /// The shape of a matrix, or of the rows of all experts.
 fn rows_of_all(tensor: &RawTensor) -> Result<[usize; 2], Error> {
-    let folded = RawTensor { shape: folded(&tensor.shape), ..tensor.clone() };
-    matrix(&folded)
-        .map_err(|_| Error::NotMatrix { tensor: tensor.name.clone(), found: tensor.shape.clone() })
+    pair(tensor, &folded(&tensor.shape))
 }
 
 /// A shape with the experts' axis and the rows' as one.
@@ -419,8 +417,12 @@ fn folded(shape: &[usize]) -> Vec<usize> {
 }
 
 fn matrix(tensor: &RawTensor) -> Result<[usize; 2], Error> {
+    pair(tensor, &tensor.shape)
+}
+
+fn pair(tensor: &RawTensor, shape: &[usize]) -> Result<[usize; 2], Error> {
     let wrong = || Error::NotMatrix { tensor: tensor.name.clone(), found: tensor.shape.clone() };
-    let shape = <[usize; 2]>::try_from(&tensor.shape[..]).map_err(|_| wrong())?;
+    let shape = <[usize; 2]>::try_from(shape).map_err(|_| wrong())?;
     if shape.contains(&0) { Err(wrong()) } else { Ok(shape) }
 }
 
