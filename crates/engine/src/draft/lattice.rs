@@ -18,7 +18,7 @@ pub struct Lattice {
 struct Position {
     tokens: Vec<u32>,
     /// After each candidate of the position before, or after whichever where there is one list:
-    /// (candidate, log-probability), the likeliest first.
+    /// (candidate, log-probability), the likeliest first. Empty after one that no path comes to.
     after: Vec<Vec<(usize, f32)>>,
 }
 
@@ -59,7 +59,8 @@ impl Lattice {
     /// The likeliest token of the last position.
     pub(crate) fn last_token(&self) -> Option<u32> {
         let position = self.positions.last()?;
-        position.after.first()?.first().map(|(candidate, _)| position.tokens[*candidate])
+        let (candidate, _) = position.after.iter().find_map(|after| after.first())?;
+        Some(position.tokens[*candidate])
     }
 
     /// The `rank`th likeliest candidate at `depth` (from 1) after candidate `before` of the

@@ -16,39 +16,68 @@ pub(super) struct Choices<'a> {
 }
 
 impl Choices<'_> {
-    /// The `ranks` likeliest candidates after each one. Nothing where a number is none.
+    /// The `ranks` likeliest candidates after each one that a path can have reached; a chain's are
+    /// one a position. Nothing where a number is none.
     pub(super) fn lattice(&self, ranks: usize) -> Option<Lattice> {
         let mut lattice = Lattice::default();
         let mut before = vec![self.tip];
+        let mut reached = vec![true];
         for (position, row) in self.rows.chunks_exact(self.count * (2 + self.count)).enumerate() {
+            if !row.iter().all(|number| number.is_finite()) {
+                return None;
+            }
             let (ids, rest) = row.split_at(self.count);
             let (logs, pairs) = rest.split_at(self.count);
             let tokens: Vec<u32> = ids.iter().map(|id| *id as u32).collect();
+            let together = log_sum(logs);
             let mut after = Vec::with_capacity(before.len());
-            for (pairs, token) in pairs.chunks_exact(self.count).zip(&before) {
-                let mut scored = likelihoods(logs, pairs)?;
+            let mut next = vec![false; self.count];
+            for ((pairs, token), reached) in
+                pairs.chunks_exact(self.count).zip(&before).zip(reached)
+            {
+                if !reached {
+                    after.push(Vec::new());
+                    continue;
+                }
+                let mut scored = likelihoods(logs, together, pairs)?;
                 if let Some(confidence) = self.confidence {
                     lower(&mut scored, confidence(position, *token));
                 }
-                let mut scored: Vec<(usize, f32)> = scored.into_iter().enumerate().collect();
-                scored.sort_by(|a, b| b.1.total_cmp(&a.1).then(tokens[a.0].cmp(&tokens[b.0])));
-                scored.truncate(ranks);
-                after.push(scored);
+                let likeliest = likeliest(&scored, &tokens, ranks);
+                likeliest.iter().for_each(|(candidate, _)| next[*candidate] = true);
+                after.push(likeliest);
             }
             before.clone_from(&tokens);
+            reached = next;
             lattice.push_after(tokens, after);
         }
         Some(lattice)
     }
 }
 
-/// Log-probabilities of candidates whose own are `logs` and whose scores have `pairs` added. What
-/// they weigh together stays what the drafter gave them, so scores that add nothing change nothing.
-fn likelihoods(logs: &[f32], pairs: &[f32]) -> Option<Vec<f32>> {
-    let scores: Vec<f32> = logs.iter().zip(pairs).map(|(log, pair)| log + pair).collect();
-    let shift = log_sum(logs) - log_sum(&scores);
-    let all: Vec<f32> = scores.iter().map(|score| score + shift).collect();
-    all.iter().all(|log| log.is_finite()).then_some(all)
+/// The `ranks` likeliest candidates, best first and of equals the lowest id.
+fn likeliest(logs: &[f32], tokens: &[u32], ranks: usize) -> Vec<(usize, f32)> {
+    let order = |a: &(usize, f32), b: &(usize, f32)| {
+        b.1.total_cmp(&a.1).then(tokens[a.0].cmp(&tokens[b.0]))
+    };
+    let all = logs.iter().copied().enumerate();
+    if ranks == 1 {
+        return all.min_by(order).into_iter().collect();
+    }
+    let mut all: Vec<(usize, f32)> = all.collect();
+    all.sort_unstable_by(order);
+    all.truncate(ranks);
+    all
+}
+
+/// Log-probabilities of candidates whose own are `logs`, `together` that of any of them, and whose
+/// scores have `pairs` added. What they weigh together stays what the drafter gave them, so scores
+/// that add nothing change nothing.
+fn likelihoods(logs: &[f32], together: f32, pairs: &[f32]) -> Option<Vec<f32>> {
+    let mut scores: Vec<f32> = logs.iter().zip(pairs).map(|(log, pair)| log + pair).collect();
+    let shift = together - log_sum(&scores);
+    scores.iter_mut().for_each(|score| *score += shift);
+    scores.iter().all(|log| log.is_finite()).then_some(scores)
 }
 
 fn log_sum(numbers: &[f32]) -> f32 {
@@ -133,9 +162,23 @@ mod tests {
     }
 
     #[test]
+    fn what_no_path_reaches_is_left_out() {
+        let rows = rows([0.0, 0.0, 0.0, 10f32.ln()]);
+        let (chain, all) = (lattice(&rows, None, 1), lattice(&rows, None, 2));
+        assert_eq!(chain.after(2, 0).next(), all.after(2, 0).next());
+        assert_eq!(chain.after(2, 1).next(), None, "no chain comes to the second candidate");
+        assert_eq!(all.after(2, 1).count(), 2);
+        assert_eq!(chain.last_token(), Some(3));
+    }
+
+    /// Also where no path reads it.
+    #[test]
     fn what_is_not_a_number_is_no_lattice() {
-        let mut rows = rows([0.0; 4]);
-        rows[11] = f32::NAN;
-        assert_eq!(Choices { rows: &rows, count: 2, confidence: None, tip: 1 }.lattice(2), None);
+        for place in [3, 11, 15] {
+            let mut rows = rows([0.0; 4]);
+            rows[place] = f32::NAN;
+            let choices = Choices { rows: &rows, count: 2, confidence: None, tip: 1 };
+            assert_eq!((choices.lattice(1), choices.lattice(2)), (None, None), "number {place}");
+        }
     }
 }
