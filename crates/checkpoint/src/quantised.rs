@@ -13,6 +13,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 
 /// Methods whose folders are read.
 const METHODS: [&str; 5] = ["fp8", "modelopt", "compressed-tensors", "awq", "gptq"];
+
 /// Puts the weights of a quantised folder together; another folder is left as it is.
 pub(crate) fn read(root: &Json, tensors: Tensors, report: &mut Report) -> Result<Tensors, Error> {
     let key = ["quantization_config", "text_config.quantization_config", "compression_config"]
