@@ -1,9 +1,8 @@
-// Attention of decode passes: up to DECODE_ROWS rows in chains and trees of several sequences.
+// Attention of decode passes: up to TEXT_ROWS rows in chains and trees of several sequences.
 //
 // A row at position p reads the keys below b(p) in chunks and the rest, its tail of 64 to 127 keys,
-// on its own: all keys below b(p) are committed in any company, since a pass is at most DECODE_ROWS
-// deep. A
-// chunk is t(p) tiles of 64 keys, so many that there are at most `parts` of them, and chunks lie at
+// on its own: all keys below b(p) are committed in any company, since a text has at most
+// TEXT_ROWS rows in a pass. A chunk is t(p) tiles of 64 keys, so many that there are at most `parts` of them, and chunks lie at
 // multiples of their length: what is added in which order follows from p alone.
 //
 // attention_chunks_DIM (DIM 128 or 256, the next one to head_dim) works through items that its
@@ -27,120 +26,38 @@
 //         (threads / 2 + 64 slots) * 2 DIM. attention_join: grid rows x heads, block 256. parts and
 //         slots: see
 //         src/cuda/ops/attention.rs.
-#include "kv.cuh"
+#include "attention.cuh"
 
-// At most a pass and a tile of committed ones and, not causal, a whole pass.
-constexpr int TAIL_KEYS = 2 * DECODE_ROWS + KEYS;
-constexpr int JOIN_PARTS = 72;  // parts + 2 at most
-
-// Keys below this are committed before a row at p can be in a pass.
-__device__ __forceinline__ int bound(int p) {
-  return p < DECODE_ROWS ? 0 : (p - DECODE_ROWS + 1) / KEYS * KEYS;
-}
-__device__ __forceinline__ int lowest(int p, int window) {
-  return window ? max(0, p - window + 1) : 0;
-}
-// Tiles of a chunk.
-__device__ __forceinline__ int chunk_tiles(int p, const AttentionArgs& a) {
-  int tiles = bound(p) / KEYS;
-  if (a.window) tiles = min(tiles, a.window / KEYS + 1);
-  return max(1, (tiles + a.parts - 1) / a.parts);
-}
-
-// The pass, sorted: what the blocks find their items by. Stream 2 s has the rows of sequence s
-// whose chunks are short, 2 s + 1 those whose chunks are a tile longer.
-struct Directory {
-  int position[DECODE_ROWS];
-  short tiles[DECODE_ROWS];  // of a chunk
-  u8 sequence[DECODE_ROWS];
-  u8 order[DECODE_ROWS];     // rows by stream
-  u8 first[2 * DECODE_ROWS], rows[2 * DECODE_ROWS];  // of a stream, in `order`
-  // The first that any of its rows sees, and how many.
-  short first_chunk[2 * DECODE_ROWS], chunks[2 * DECODE_ROWS];
-  // Keys of a tail: committed ones by their distance from b(p), rows of the pass as -1 - row.
-  short source[TAIL_KEYS];
-  int sources;
-  int group, rows_per_item, chunk_items;
-};
-
-__device__ __forceinline__ void survey(Directory& d, const AttentionArgs& a) {
-  const int i = threadIdx.x, rows = a.pass.rows;
-  if (i < rows) {
-    d.sequence[i] = a.pass.sequence_of[i];
-    d.position[i] = a.pass.positions[i];
-    d.tiles[i] = chunk_tiles(d.position[i], a);
-  }
-  __syncthreads();
-  if (i < rows) {
-    int before = 0;
-    const int sequence = d.sequence[i], tiles = d.tiles[i];
-#pragma unroll 8
-    for (int r = 0; r < rows; r++) {
-      const bool same = d.sequence[r] == sequence;
-      before += d.sequence[r] < sequence ||
-                (same && (d.tiles[r] < tiles || (d.tiles[r] == tiles && r < i)));
-    }
-    d.order[before] = i;
-  }
-  const int stream = threadIdx.x;
-  if (stream < 2 * a.pass.sequence_count) {
-    int before = 0, least = 0x7fffffff, first = 0, count = 0, from = 0x7fffffff, to = 0, tiles = 1;
-#pragma unroll 8
-    for (int r = 0; r < rows; r++)
-      if (d.sequence[r] == stream / 2) least = min(least, d.tiles[r]);
-#pragma unroll 8
-    for (int r = 0; r < rows; r++) {
-      const bool longer = d.tiles[r] > least;
-      before += d.sequence[r] < stream / 2;
-      if (d.sequence[r] != stream / 2) continue;
-      first += stream % 2 && !longer;
-      if (longer != (stream % 2 != 0)) continue;
-      count++;
-      tiles = d.tiles[r];
-      from = min(from, lowest(d.position[r], a.window));
-      to = max(to, bound(d.position[r]));
-    }
-    const int length = tiles * KEYS;
-    d.first[stream] = before + first;
-    d.rows[stream] = count;
-    d.first_chunk[stream] = from < to ? from / length : 0;
-    d.chunks[stream] = from < to ? (to - 1) / length + 1 - from / length : 0;
-  }
-  __syncthreads();
-  if (i == 0) {
-    d.group = a.heads / a.layout.heads;
-    d.rows_per_item = (int)blockDim.x / 2 / d.group;
-    d.chunk_items = 0;
-    for (int s = 0; s < 2 * a.pass.sequence_count; s++)
-      d.chunk_items +=
-          d.chunks[s] * a.layout.heads * ((d.rows[s] + d.rows_per_item - 1) / d.rows_per_item);
-  }
-  __syncthreads();
-}
+typedef Directory<TEXT_ROWS> Blocks;  // as many as a pass has
 
 // Lists the keys of a tail in order: committed ones by position, then those of the pass, by
 // position along the row's path or, not causal, in order of rows.
-__device__ __forceinline__ void list_tail(Directory& d, const AttentionArgs& a, int row,
-                                          int committed) {
+struct Tail {
+  // Keys: committed ones by their distance from b(p), rows of the pass as -1 - row.
+  short source[TAIL_KEYS];
+  int sources;
+};
+__device__ __forceinline__ void list_tail(Tail& t, const Blocks& d, const AttentionArgs& a,
+                                          int row, int committed) {
   const int p = d.position[row], b = bound(p), start = max(lowest(p, a.window), b);
   if (a.causal) {
     for (int i = threadIdx.x; i < p - start + 1; i += blockDim.x) {
       const int at = start + i;
-      d.source[i] = at < committed ? at - b : -1 - a.pass.path[row * DECODE_ROWS + at - committed];
+      t.source[i] = at < committed ? at - b : -1 - a.pass.path[row * TEXT_ROWS + at - committed];
     }
-    if (threadIdx.x == 0) d.sources = p - start + 1;
+    if (threadIdx.x == 0) t.sources = p - start + 1;
   } else if (threadIdx.x < 32) {
     int count = max(0, committed - start);
-    for (int i = threadIdx.x; i < count; i += 32) d.source[i] = start + i - b;
+    for (int i = threadIdx.x; i < count; i += 32) t.source[i] = start + i - b;
     for (int i = 0; i < a.pass.rows; i += 32) {
       const int r = i + (int)threadIdx.x;
       const bool seen = r < a.pass.rows && d.sequence[r] == d.sequence[row] &&
                         (a.window == 0 || abs(d.position[r] - p) < a.window);
       const u32 all = __ballot_sync(~0u, seen);
-      if (seen) d.source[count + __popc(all & ((1u << threadIdx.x) - 1))] = -1 - r;
+      if (seen) t.source[count + __popc(all & ((1u << threadIdx.x) - 1))] = -1 - r;
       count += __popc(all);
     }
-    if (threadIdx.x == 0) d.sources = count;
+    if (threadIdx.x == 0) t.sources = count;
   }
   __syncthreads();
 }
@@ -185,7 +102,7 @@ __device__ __forceinline__ void load_page(__half* tile, const u8* from, int head
 // group of 16 that has any. What comes from L2 comes for several at once.
 template <int DIM>
 __device__ __forceinline__ void load_queries(__half* queries, const AttentionArgs& a,
-                                             const Directory& d, const Item& item) {
+                                             const Blocks& d, const Item& item) {
   constexpr int GROUPS = DIM / 8, AHEAD = 4;
   const int used = item.count * d.group, end = (used + 15) / 16 * 16, step = blockDim.x / GROUPS;
   const int group = threadIdx.x % GROUPS;
@@ -264,15 +181,17 @@ __device__ __forceinline__ void sweep_ring(Rows<DIM>& rows, int slots, const __h
 }
 
 template <int DIM> __device__ __forceinline__ void attend(const AttentionArgs& a, __half* queries) {
-  __shared__ Directory d;
+  __shared__ Blocks d;
+  __shared__ Tail tail;
   __shared__ Item item;
   __half* const ring = queries + blockDim.x / 2 * DIM;
   const int kv_heads = a.layout.heads, row_bytes = a.layout.row_bytes;
-  survey(d, a);  // the pass was there before the first kernel began
+  // The pass was there before the first kernel began.
+  survey(d, a, blockDim.x / 2);
+  const int items = d.chunk_items + a.pass.rows * kv_heads;
 
   bool waited = false;
-  for (int number = blockIdx.x; number < d.chunk_items + a.pass.rows * kv_heads;
-       number += gridDim.x) {
+  for (int number = blockIdx.x; number < items; number += gridDim.x) {
     Item next;
     next.tail = number >= d.chunk_items;
     next.chunk = 0;
@@ -281,17 +200,9 @@ template <int DIM> __device__ __forceinline__ void attend(const AttentionArgs& a
       next.count = 1;
       next.head = (number - d.chunk_items) % kv_heads;
     } else {
-      int left = number, parts, s = 0;
-      for (;; s++) {
-        parts = (d.rows[s] + d.rows_per_item - 1) / d.rows_per_item;
-        if (left < d.chunks[s] * kv_heads * parts) break;
-        left -= d.chunks[s] * kv_heads * parts;
-      }
-      const int part = left % parts, rows = (d.rows[s] + parts - 1) / parts;
-      next.head = left / parts % kv_heads;
-      next.chunk = d.first_chunk[s] + d.chunks[s] - 1 - left / (parts * kv_heads);
-      next.list = d.first[s] + part * rows;
-      next.count = min(rows, d.rows[s] - part * rows);
+      const Found found = find_chunk(d, a, number);
+      next.head = found.head, next.chunk = found.chunk;
+      next.list = found.list, next.count = found.count;
     }
     const int first_row = d.order[next.list];
     const Sequence& sequence = a.pass.sequences[d.sequence[first_row]];
@@ -300,8 +211,8 @@ template <int DIM> __device__ __forceinline__ void attend(const AttentionArgs& a
     next.tiles = d.tiles[first_row];
     __syncthreads();  // the item before is done with
     if (next.tail) {
-      list_tail(d, a, first_row, committed);
-      next.sweep = {0, (d.sources + KEYS - 1) / KEYS, 0, d.sources, true};
+      list_tail(tail, d, a, first_row, committed);
+      next.sweep = {0, (tail.sources + KEYS - 1) / KEYS, 0, tail.sources, true};
       // Of those, the two from b(p) on are read.
       next.pages += bound(d.position[first_row]) / KEYS - first_page;
       if (!waited) wait_for_inputs();  // some keys are from this pass
@@ -352,8 +263,8 @@ template <int DIM> __device__ __forceinline__ void attend(const AttentionArgs& a
       load_tile<DIM>(to, a.layout.kind, a.head_dim, a.kv, [&](int row) -> const u8* {
         if (!item.tail) return rows + (size_t)row * row_bytes;
         const int entry = tile * KEYS + row;
-        if (entry >= d.sources) return nullptr;
-        const int source = d.source[entry];
+        if (entry >= tail.sources) return nullptr;
+        const int source = tail.source[entry];
         if (source < 0) return rows + (size_t)(-1 - source) * 2 * kv_heads * row_bytes;
         return item.pages[source / KEYS] + in_page + (size_t)(source % KEYS) * row_bytes;
       });
@@ -377,7 +288,7 @@ template <int DIM> __device__ __forceinline__ void attend(const AttentionArgs& a
       if (x >= used) continue;
       const int p = d.position[d.order[item.list + x / group]];
       from[h] = item.tail ? 0 : max(lowest(p, a.window), item.chunk * length);
-      to[h] = item.tail ? d.sources : min(bound(p), (item.chunk + 1) * length);
+      to[h] = item.tail ? tail.sources : min(bound(p), (item.chunk + 1) * length);
     }
     Rows<DIM> rows;
     const __half* own = queries + first / QUERIES * QUERIES * DIM;

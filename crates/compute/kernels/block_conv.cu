@@ -40,37 +40,63 @@ __device__ __forceinline__ void write8(float* to, const float (&v)[8]) {
   ((float4*)to)[1] = make_float4(v[4], v[5], v[6], v[7]);
 }
 
-// Adds tap t, which reads row `from`, to eight columns.
-__device__ __forceinline__ void add_tap(const BlockConvArgs& a, int row, int from, int t, int col,
-                                        float (&y)[8]) {
-  const float* of_tap = a.coefficients + (size_t)row * a.stride + a.first + t * (a.cols / a.group);
-  float base[8], x[8];
-  read8(a.base + (size_t)t * a.cols + col, base);
-  read8(a.x + (size_t)from * a.cols + col, x);
-  const float dynamic = of_tap[col / a.group];
-#pragma unroll
-  for (int i = 0; i < 8; i++) {
-    const float factor = base[i] + dynamic;
-    // Without a sum before it a row that only reads itself keeps its bits.
-    y[i] = t == 0 ? factor * x[i] : fmaf(factor, x[i], y[i]);
-  }
-}
+// What eight columns of a row are made of. What no kernel writes is there before the inputs: which
+// rows are read, and the base kernel of the first two taps.
+struct Taps {
+  int from[REACH + 1];  // row of each tap; -1: none
+  float base[2][8];
 
-__device__ __forceinline__ void convolve8(const BlockConvArgs& a, int row, int col, float (&y)[8]) {
-  add_tap(a, row, row, 0, col, y);
-  for (int t = 1; t < a.taps; t++) {
-    const int from = a.pass.taps[row * REACH + REACH - t];
-    if (from >= 0) add_tap(a, row, from, t, col, y);
+  __device__ __forceinline__ void find(const BlockConvArgs& a, int row, int col) {
+    from[0] = row;
+#pragma unroll
+    for (int t = 1; t <= REACH; t++)
+      from[t] = t < a.taps ? a.pass.taps[row * REACH + REACH - t] : -1;
+    if (col >= a.cols) return;
+    read8(a.base + col, base[0]);
+    if (a.taps > 1) read8(a.base + a.cols + col, base[1]);
   }
-}
+
+  // Taps in order, and for two of them all is asked for before anything is looked at.
+  __device__ __forceinline__ void convolve(const BlockConvArgs& a, int row, int col,
+                                           float (&y)[8]) {
+    const int groups = a.cols / a.group;
+    const float* dynamic = a.coefficients + (size_t)row * a.stride + a.first + col / a.group;
+    float x[2][8], factor[2];
+    factor[0] = dynamic[0];
+    read8(a.x + (size_t)row * a.cols + col, x[0]);
+    if (from[1] >= 0) {
+      factor[1] = dynamic[groups];
+      read8(a.x + (size_t)from[1] * a.cols + col, x[1]);
+    }
+    // Without a sum before it a row that only reads itself keeps its bits.
+#pragma unroll
+    for (int i = 0; i < 8; i++) y[i] = (base[0][i] + factor[0]) * x[0][i];
+    if (from[1] >= 0) add(base[1], factor[1], x[1], y);
+#pragma unroll
+    for (int t = 2; t <= REACH; t++) {
+      if (from[t] < 0) continue;
+      read8(a.base + (size_t)t * a.cols + col, base[0]);
+      read8(a.x + (size_t)from[t] * a.cols + col, x[0]);
+      add(base[0], dynamic[t * groups], x[0], y);
+    }
+  }
+
+  __device__ static __forceinline__ void add(const float (&base)[8], float dynamic,
+                                             const float (&x)[8], float (&y)[8]) {
+#pragma unroll
+    for (int i = 0; i < 8; i++) y[i] = fmaf(base[i] + dynamic, x[i], y[i]);
+  }
+};
 
 KERNEL(block_conv, 64, BlockConvArgs, 128) {
   launch_dependents();
   const int row = blockIdx.y, col = (blockIdx.x * 128 + threadIdx.x) * 8;
+  Taps taps;
+  taps.find(a, row, col);
   wait_for_inputs();
   if (col >= a.cols) return;  // whole groups of 32 columns: four lanes leave together
   float y[8];
-  convolve8(a, row, col, y);
+  taps.convolve(a, row, col, y);
   if (a.plain) {
     write8(a.plain + (size_t)row * a.cols + col, y);
   } else {
@@ -89,13 +115,16 @@ KERNEL(conv_norm, 64, ConvNormArgs, 1024) {
   launch_dependents();
   const int row = blockIdx.x, col = threadIdx.x * 8, lane = threadIdx.x & 31, cols = a.conv.cols;
   const bool active = col < cols;
-  float x[8] = {};
+  float x[8] = {}, weight[8] = {};
+  Taps taps;
+  taps.find(a.conv, row, col);
+  if (active) read8(a.weight + col, weight);
   wait_for_inputs();
   if (active) {
     float y[8];
-    convolve8(a.conv, row, col, y);
     float* at = a.x + (size_t)row * cols + col;
     read8(at, x);
+    taps.convolve(a.conv, row, col, y);
 #pragma unroll
     for (int i = 0; i < 8; i++) x[i] += y[i];
     write8(at, x);
@@ -109,8 +138,6 @@ KERNEL(conv_norm, 64, ConvNormArgs, 1024) {
   sum = warp_sum(lane < (int)(blockDim.x >> 5) ? sums[lane] : 0.f);
   const float factor = 1.f / sqrtf(sum / cols + a.eps);
   if (!active) return;  // whole groups of 32 columns: four lanes leave together
-  float weight[8];
-  read8(a.weight + col, weight);
 #pragma unroll
   for (int i = 0; i < 8; i++) x[i] = x[i] * factor * weight[i];
   store8(a.out, row, col, x);

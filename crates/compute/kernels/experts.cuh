@@ -157,7 +157,9 @@ __device__ __forceinline__ void multiply(const u8* tile, int stride, const Opera
   used(4);
 }
 
-template <int TILES, bool BY_16, class Used = Nothing>
+// The same for a format that is known at run time. With all formats in one switch the usual ones
+// are slower, so OTHERS says whether it has those of FOR_OTHER_FORMATS.
+template <int TILES, bool BY_16, bool OTHERS = false, class Used = Nothing>
 __device__ __forceinline__ void multiply(int format, const u8* tile, int stride, const Operand& b,
                                          float (&out)[TILES][4], int lane,
                                          const Used& used = Used()) {
@@ -166,7 +168,14 @@ __device__ __forceinline__ void multiply(int format, const u8* tile, int stride,
     case TILE_Q5_K: multiply<TILE_Q5_K, TILES, BY_16>(tile, stride, b, out, lane, used); break;
     case TILE_Q6_K: multiply<TILE_Q6_K, TILES, BY_16>(tile, stride, b, out, lane, used); break;
     case TILE_Q8_0: multiply<TILE_Q8_0, TILES, BY_16>(tile, stride, b, out, lane, used); break;
-    default: multiply<TILE_F16, TILES, BY_16>(tile, stride, b, out, lane, used); break;
+    default:
+      if constexpr (OTHERS) {
+#define FORERUN_CASE(F) \
+  case F: multiply<F, TILES, BY_16>(tile, stride, b, out, lane, used); return;
+        switch (format) { FOR_OTHER_FORMATS(FORERUN_CASE) }
+#undef FORERUN_CASE
+      }
+      multiply<TILE_F16, TILES, BY_16>(tile, stride, b, out, lane, used);
   }
 }
 

@@ -1,7 +1,7 @@
 // Products of weight matrices with up to 16 rows of a decoding pass. See matmul.cuh.
 //
-// Launch: matmul_8 / _16 for up to 8 / 16 rows, with the format's name, `mixed` or `others`; grid slices *
-// shares, block 32 * warps (see THREADS), cluster slices (1 if join), shared bytes as in
+// Launch: matmul_8 / _16 for up to 8 / 16 rows, with the format's name, `mixed` or `others`; grid
+// slices * shares, block 32 * warps (see THREADS), cluster slices (1 if join), shared bytes as in
 // matmul.cuh. matmul_join: grid ceil(tiles * 4 * rows / 256), block 256.
 #include "matmul.cuh"
 

@@ -309,6 +309,7 @@ __device__ __forceinline__ void matmul(const MatmulArgs& a) {
   }
 
   // Weights are on their way; activations come from the kernel before this one.
+  fill_book<FORMAT>();
   wait_for_inputs();
   const int g = lane >> 2, t = lane & 3;
   // Superblocks of the slice whose activations are here.
@@ -334,7 +335,7 @@ __device__ __forceinline__ void matmul(const MatmulArgs& a) {
       }
     }
     copies_done();
-    __syncthreads();  // and barriers are initialised
+    __syncthreads();  // and barriers are initialised, and a codebook is there
 #if __CUDA_ARCH__ >= 900
     // Every block runs: its shared memory may be written.
     if (slices.clustered && from == 0) cluster_wait();
@@ -372,7 +373,8 @@ __device__ __forceinline__ void matmul(const MatmulArgs& a) {
         const u8* weights =
             p.weight +
             ((size_t)(tile - p.first_tile) * superblocks + b.first_k + now) * bytes_of(p.format);
-        multiply_tiles_of<FORMAT, N8>(p.format, weights, ring, count, rows, acc, ahead, advance, policy);
+        multiply_tiles_of<FORMAT, N8>(p.format, weights, ring, count, rows, acc, ahead, advance,
+                                      policy);
       }
       if (PHASES && to < depth) {
 #pragma unroll

@@ -62,34 +62,48 @@ KERNEL(arrange, 40, ArrangeArgs, 256) {
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
+// Core matrices of 8 rows x 8 columns are 128 bytes; the next 8 columns follow, the next 8 rows are
+// ARRANGED_BYTES on. The part of a descriptor that changes is 32 bits, and the same in all lanes.
+__device__ __forceinline__ u64 matrix_at(u32 low) {
+  return (u64)(ARRANGED_BYTES / 16) << 32 | low;
+}
+
 // acc += a row tile of each of the four warps times the activation rows, over 256 columns, in the
 // order of multiply_tile in tiles.cuh. `x` describes the superblock's activations. `done` is called
 // when neither they nor the tile are read any more.
 template <int FORMAT, int N8, class Done>
-__device__ __forceinline__ void multiply_unit(const u8* tile, u64 x, float (&acc)[N8][4],
+__device__ __forceinline__ void multiply_unit(const u8* tile, u32 x, float (&acc)[N8][4],
                                               const Done& done) {
   typedef Tile<FORMAT> T;
   constexpr int K16 = 2 * 128 / 16;  // 16 columns further in a descriptor
   const int lane = threadIdx.x & 31;
+  // Words of the next 64 columns are asked for while these are decoded, where registers allow.
+  constexpr bool AHEAD = FORMAT != TILE_F16 && (N8 <= 4 || is_grouped(FORMAT));
   float even[N8][4], odd[N8][4];
   u32 a[2][4][4];
   typename T::Head head = T::head(tile, lane);
+  typename T::Words next;
+  if constexpr (AHEAD) next = T::words(tile, 0, lane);
 #pragma unroll
   for (int c = 0; c < 4; c++) {
     // Read again, it would take 16 registers.
     if (FORMAT == TILE_Q6_K && c > 0) head = T::head(tile, lane);
+    const typename T::Words now = next;
+    if constexpr (AHEAD)
+      if (c < 3) next = T::words(tile, c + 1, lane);
     // The wgmma that read this buffer.
     if (!is_grouped(FORMAT) && c >= 2) warpgroup_wait<1>();
     u32(&f)[4][4] = a[c & 1];
-    T::chunk(tile, head, c, lane, f);
+    if constexpr (AHEAD) T::decode(now, head, c, lane, f);
+    else T::chunk(tile, head, c, lane, f);
     hold(f);
-    const u64 b = x + c * 4 * K16;
+    const auto b = [&](int i) { return matrix_at(x + (4 * c + i) * K16); };
     warpgroup_fence();
     if constexpr (is_grouped(FORMAT)) {
-      warpgroup_mma(even, f[0], b, false);
-      warpgroup_mma(odd, f[2], b + 2 * K16, false);
-      warpgroup_mma(even, f[1], b + K16, true);
-      warpgroup_mma(odd, f[3], b + 3 * K16, true);
+      warpgroup_mma(even, f[0], b(0), false);
+      warpgroup_mma(odd, f[2], b(2), false);
+      warpgroup_mma(even, f[1], b(1), true);
+      warpgroup_mma(odd, f[3], b(3), true);
       warpgroup_commit();
       float d[2], d2[2];
       T::group(tile, head, 2 * c, lane, d);
@@ -102,10 +116,10 @@ __device__ __forceinline__ void multiply_unit(const u8* tile, u64 x, float (&acc
         for (int e = 0; e < 4; e++)
           acc[j][e] = __fmaf_rn(d2[e >> 1], odd[j][e], __fmaf_rn(d[e >> 1], even[j][e], acc[j][e]));
     } else {
-      warpgroup_mma(even, f[0], b, c > 0);
-      warpgroup_mma(odd, f[1], b + K16, c > 0);
-      warpgroup_mma(even, f[2], b + 2 * K16, true);
-      warpgroup_mma(odd, f[3], b + 3 * K16, true);
+      warpgroup_mma(even, f[0], b(0), c > 0);
+      warpgroup_mma(odd, f[1], b(1), c > 0);
+      warpgroup_mma(even, f[2], b(2), true);
+      warpgroup_mma(odd, f[3], b(3), true);
       warpgroup_commit();
     }
   }
@@ -120,7 +134,7 @@ __device__ __forceinline__ void multiply_unit(const u8* tile, u64 x, float (&acc
       warpgroup_wait<(N8 > 4 ? 0 : 1)>();
       hold(f);
       warpgroup_fence();
-      warpgroup_mma(e4, f, x + 16 * K16, false);
+      warpgroup_mma(e4, f, matrix_at(x + 16 * K16), false);
       warpgroup_commit();
     }
     warpgroup_wait<0>();
@@ -274,8 +288,7 @@ template <int N8, int FORMAT, int LEVELS> struct Block {
     const int warp = threadIdx.x >> 5;
     // Core matrices of 8 rows x 8 columns are 128 bytes; the next 8 columns follow, the next 8 rows
     // are ARRANGED_BYTES on.
-    const u64 layout = (u64)(128 / 16) << 16 | (u64)(ARRANGED_BYTES / 16) << 32;
-    const u64 x_matrix = layout | (shared_address(x) & 0x3ffff) >> 4;
+    const u32 x_matrix = 128 / 16 << 16 | (shared_address(x) & 0x3ffff) >> 4;
     const u8* const own = tiles + warp * stage_bytes;
 #pragma unroll 1
     for (int first = 0; first < units; first += LEVELS * groups) {
@@ -311,7 +324,7 @@ template <int N8, int FORMAT, int LEVELS> struct Block {
 #pragma unroll 1
       for (int k = 0; k < part.depth; k++) {
         of_x.wait_full();
-        const u64 xk = x_matrix + (u64)(of_x.at * (X_BYTES / 16));
+        const u32 xk = __shfl_sync(~0u, x_matrix + of_x.at * (X_BYTES / 16), 0);
 #pragma unroll
         for (int level = 0; level < LEVELS; level++) {
           if (level >= levels) break;

@@ -4,12 +4,14 @@
 // the row before on the path; else all of them are the token of the row before, or the row's own.
 //
 // Floor: 7 rows of 16 candidates, rank 256 in BF16: 2 x 16 rows of 512 bytes each: 0.11 MB of a
-// table from memory: one latency. A block takes 256 pairs of a row, a thread one. Codebook rows are
-// decoded to shared memory, as many columns at a time as have room.
-// Launch: grid [chosen rows, ceil(count^2 / 256)], block 256. count <= 64, rank a multiple of 32.
+// table from memory: one latency. A block takes 256 pairs of a row, four threads one: a quarter of
+// the columns each, added in order. Codebook rows are decoded to shared memory, as many columns at
+// a time as have room.
+// Launch: grid [chosen rows, ceil(count^2 / 256)], block 1024. count <= 64, rank a multiple of 32.
 #include "table.cuh"
 
-constexpr int THREADS = 256;
+constexpr int THREADS = 1024;
+constexpr int PAIRS = 256;   // of a block
 constexpr int MAX_COUNT = 64;
 constexpr int HELD = 4096;  // numbers of a side in shared memory
 
@@ -30,6 +32,7 @@ KERNEL(pairs, 64, PairsArgs, THREADS) {
   // Rows are padded by four numbers, so that those of different candidates lie in other banks.
   __shared__ __align__(16) float left[HELD + 4 * MAX_COUNT], right[HELD + 4 * MAX_COUNT];
   __shared__ int ids[2][MAX_COUNT];
+  __shared__ float quarters[THREADS];
   launch_dependents();
   const int i = blockIdx.x, count = a.count;
   const int row = a.pass.chosen[i], before = a.pass.taps[row * 3 + 2];
@@ -41,7 +44,7 @@ KERNEL(pairs, 64, PairsArgs, THREADS) {
     ids[0][threadIdx.x] = chosen ? (int)*(list - a.stride) : token;
     ids[1][threadIdx.x] = (int)*list;
   }
-  const int pair = blockIdx.y * THREADS + threadIdx.x;
+  const int pair = blockIdx.y * PAIRS + threadIdx.x % PAIRS, quarter = threadIdx.x / PAIRS;
   float score = 0.f;
   int span = HELD / count & ~31;
   if (span > a.rank) span = a.rank;
@@ -67,8 +70,9 @@ KERNEL(pairs, 64, PairsArgs, THREADS) {
       const float4* x = (const float4*)(left + pair / count * ld);
       const float4* y = (const float4*)(right + pair % count * ld);
       float4 sum = make_float4(0.f, 0.f, 0.f, 0.f);
+      // Spans are whole groups of 32 columns, so of 8 quads.
 #pragma unroll 4
-      for (int q = 0; q < quads; q++) {
+      for (int q = quarter * (quads / 4); q < (quarter + 1) * (quads / 4); q++) {
         const float4 u = x[q], v = y[q];
         sum.x = fmaf(u.x, v.x, sum.x), sum.y = fmaf(u.y, v.y, sum.y);
         sum.z = fmaf(u.z, v.z, sum.z), sum.w = fmaf(u.w, v.w, sum.w);
@@ -76,5 +80,10 @@ KERNEL(pairs, 64, PairsArgs, THREADS) {
       score += sum.x + sum.y + (sum.z + sum.w);
     }
   }
-  if (pair < count * count) a.candidates[(size_t)i * a.stride + 2 * count + pair] = score;
+  quarters[threadIdx.x] = score;
+  __syncthreads();
+  if (quarter == 0 && pair < count * count) {
+    for (int q = 1; q < 4; q++) score += quarters[q * PAIRS + threadIdx.x];
+    a.candidates[(size_t)i * a.stride + 2 * count + pair] = score;
+  }
 }

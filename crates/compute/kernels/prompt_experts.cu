@@ -28,7 +28,7 @@ struct VisitRows {
   __device__ __forceinline__ int out(int n) const { return n < count ? (int)visits[n] : -1; }
 };
 
-KERNEL(prompt_experts, 255, PromptExpertsArgs, 256) {
+template <bool OTHERS> __device__ __forceinline__ void multiply_visits(const PromptExpertsArgs& a) {
   launch_dependents();
   u8* stages = shared_memory();
   // [experts + 1]: groups of visits before each expert.
@@ -86,7 +86,14 @@ KERNEL(prompt_experts, 255, PromptExpertsArgs, 256) {
       FORERUN_CASE(TILE_Q6_K)
       FORERUN_CASE(TILE_Q8_0)
       FORERUN_CASE(TILE_F16)
+      default:
+        if constexpr (OTHERS) {
+          switch (q.format) { FOR_OTHER_FORMATS(FORERUN_CASE) }
+        }
     }
     __syncthreads();  // every warp is done with the stages
   }
 }
+
+KERNEL(prompt_experts, 255, PromptExpertsArgs, 256) { multiply_visits<false>(a); }
+KERNEL(prompt_experts_others, 255, PromptExpertsArgs, 256) { multiply_visits<true>(a); }

@@ -165,9 +165,16 @@ template <int FORMAT> struct TileK {
     if (FORMAT == TILE_Q5_K) h.fifth = load16(tile + 2304 + lane * 16);
     return h;
   }
+  typedef uint4 Words;
+  __device__ static __forceinline__ Words words(const u8* tile, int c, int lane) {
+    return load16(tile + c * 512 + lane * 16);
+  }
   __device__ static __forceinline__ void chunk(const u8* tile, const Head& h, int c, int lane,
                                                u32 (&a)[4][4]) {
-    const uint4 w = load16(tile + c * 512 + lane * 16);
+    decode(words(tile, c, lane), h, c, lane, a);
+  }
+  __device__ static __forceinline__ void decode(const Words& w, const Head& h, int c, int lane,
+                                                u32 (&a)[4][4]) {
     // Scales of the two groups; the second's nibbles stand 4 bits up, hence / 16.
     u32 low[2], high[2];
 #pragma unroll
@@ -232,9 +239,16 @@ template <> struct Tile<TILE_Q6_K> {
     }
     return h;
   }
+  typedef uint4 Words;
+  __device__ static __forceinline__ Words words(const u8* tile, int c, int lane) {
+    return load16(tile + c * 512 + lane * 16);
+  }
   __device__ static __forceinline__ void chunk(const u8* tile, const Head& h, int c, int lane,
                                                u32 (&a)[4][4]) {
-    const uint4 w = load16(tile + c * 512 + lane * 16);
+    decode(words(tile, c, lane), h, c, lane, a);
+  }
+  __device__ static __forceinline__ void decode(const Words& w, const Head& h, int c, int lane,
+                                                u32 (&a)[4][4]) {
     u32 d[2], z[2];  // per row {scale of the first group, of the second / 16}, and -32 times each
 #pragma unroll
     for (int i = 0; i < 2; i++) {
@@ -277,11 +291,22 @@ template <> struct Tile<TILE_Q8_0> {
   __device__ static __forceinline__ Head head(const u8* tile, int lane) {
     return {{load16(tile + 4096 + (lane >> 2) * 16), load16(tile + 4096 + (lane >> 2) * 16 + 128)}};
   }
-  __device__ static __forceinline__ void chunk(const u8* tile, const Head&, int c, int lane,
+  struct Words {
+    uint4 of[2];
+  };
+  __device__ static __forceinline__ Words words(const u8* tile, int c, int lane) {
+    const u8* p = tile + 2 * c * 512 + lane * 16;
+    return {{load16(p), load16(p + 512)}};
+  }
+  __device__ static __forceinline__ void chunk(const u8* tile, const Head& h, int c, int lane,
                                                u32 (&a)[4][4]) {
+    decode(words(tile, c, lane), h, c, lane, a);
+  }
+  __device__ static __forceinline__ void decode(const Words& words, const Head&, int, int,
+                                                u32 (&a)[4][4]) {
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-      const uint4 w = load16(tile + (2 * c + half) * 512 + lane * 16);
+      const uint4 w = words.of[half];
 #pragma unroll
       for (int i = 0; i < 4; i++) {
         u32* to = a[2 * half + (i >> 1)] + 2 * (i & 1);
@@ -303,6 +328,7 @@ template <> struct Tile<TILE_Q8_0> {
 
 template <> struct Tile<TILE_F16> {
   struct Head {};
+  struct Words {};
   __device__ static __forceinline__ Head head(const u8*, int) { return {}; }
   __device__ static __forceinline__ void chunk(const u8* tile, const Head&, int c, int lane,
                                                u32 (&a)[4][4]) {

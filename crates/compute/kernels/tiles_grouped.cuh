@@ -188,47 +188,95 @@ __device__ __forceinline__ u32 sign_of(u32 signs, int k, int e, int i) {
   return (signs << (15 - 4 * (2 * k + e) - i)) & 0x80008000;
 }
 
+#ifdef SHARED_BOOK
+// A kernel of one format has its codebook in shared memory: an entry is four halves, four times
+// over, so that lanes seldom meet in a bank.
+constexpr int COPIES = 4;
+template <int ENTRIES> __device__ __forceinline__ uint2* shared_book() {
+  __shared__ __align__(16) uint2 book[ENTRIES * COPIES];
+  return book;
+}
+#endif
+
 template <int FORMAT> struct TileIq3 {
   static constexpr bool NINTH = FORMAT == TILE_IQ3_S, LARGE_CODES = false;
-  static constexpr int SCALES = NINTH ? 1664 : 1536, D = SCALES + 64;
-  typedef NoHead Head;
-  __device__ static __forceinline__ Head head(const u8*, int) { return {}; }
-  // Four magnitudes as bytes.
-  __device__ static __forceinline__ u32 magnitudes(u32 index) {
-    if constexpr (NINTH) return permute(0x07050301, 0x0f0d0b09, IQ3_S_BOOK.entries[index]);
-    else return permute(0x1c140c04, 0x3e342c24, IQ3_XXS_BOOK.entries[index]);
+  static constexpr int ENTRIES = NINTH ? 512 : 256, SCALES = NINTH ? 1664 : 1536, D = SCALES + 64;
+  struct Head {
+    u32 scales[2], ninth;
+    float d[2];
+  };
+  __device__ static __forceinline__ Head head(const u8* tile, int lane) {
+    Head h;
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+      h.scales[r] = load_word(of_row(tile, SCALES, 4, lane, r));
+      h.d[r] = d_of(tile, D, lane, r) * (NINTH ? 1.f : 0.25f);
+    }
+    h.ninth = NINTH ? load_word(tile + 1536 + lane * 4) : 0;
+    return h;
   }
-  __device__ static __forceinline__ void chunk(const u8* tile, const Head&, int c, int lane,
+  // Four magnitudes as halves.
+  __device__ static __forceinline__ uint2 magnitudes(u32 index) {
+    const u32 bytes = NINTH ? permute(0x07050301, 0x0f0d0b09, IQ3_S_BOOK.entries[index])
+                            : permute(0x1c140c04, 0x3e342c24, IQ3_XXS_BOOK.entries[index & 255]);
+    return make_uint2(half2_add(halves_of(bytes, 0), 0xe400e400),
+                      half2_add(halves_of(bytes, 1), 0xe400e400));
+  }
+  // Those of index n of a word of four, whose ninth bit is bit `at` of `ninth`.
+  __device__ static __forceinline__ uint2 lookup(u32 word, int n, u32 ninth, int at, int lane) {
+#ifdef SHARED_BOOK
+    static_assert(COPIES == 4, "entries are 32 bytes apart");
+    u32 place = (n ? word >> (8 * n - 5) : word << 5) & 0x1fe0;
+    if (NINTH) place |= (ninth << (13 - at)) & 0x2000;
+    const u32 own = (lane & 3) * 8;
+    return *(const uint2*)((const u8*)shared_book<ENTRIES>() + (place | own));
+#else
+    u32 index = (word >> (8 * n)) & 255;
+    if (NINTH) index |= ((ninth >> at) & 1) << 8;
+    return magnitudes(index);
+#endif
+  }
+  __device__ static __forceinline__ void chunk(const u8* tile, const Head& h, int c, int lane,
                                                u32 (&a)[4][4]) {
     const uint2 indices = *(const uint2*)(tile + 512 + c * 256 + lane * 8);
-    const u32 signs = load_word(tile + c * 128 + lane * 4);
-    const u32 ninth = NINTH ? tile[1536 + lane * 4 + c] : 0;
+    const u32 signs = load_word(tile + c * 128 + lane * 4), ninth = h.ninth >> (8 * c);
 #pragma unroll
     for (int e = 0; e < 2; e++)
 #pragma unroll
       for (int k = 0; k < 2; k++)
 #pragma unroll
         for (int s = 0; s < 2; s++) {
-          u32 index = ((e ? indices.y : indices.x) >> (8 * (2 * k + s))) & 255;
-          if (NINTH) index |= ((ninth >> (4 * e + 2 * k + s)) & 1) << 8;
-          const u32 four = magnitudes(index);
-#pragma unroll
-          for (int r = 0; r < 2; r++)
-            a[2 * k + s][2 * r + e] =
-                half2_add(halves_of(four, r), 0xe400e400) ^ sign_of(signs, k, e, 2 * s + r);
+          const int n = 2 * k + s;
+          const uint2 four = lookup(e ? indices.y : indices.x, n, ninth, 4 * e + n, lane);
+          a[n][e] = four.x ^ sign_of(signs, k, e, 2 * s);
+          a[n][2 + e] = four.y ^ sign_of(signs, k, e, 2 * s + 1);
         }
   }
-  __device__ static __forceinline__ void group(const u8* tile, const Head&, int i, int lane,
+  __device__ static __forceinline__ void group(const u8*, const Head& h, int i, int,
                                                float (&d)[2]) {
 #pragma unroll
     for (int r = 0; r < 2; r++) {
-      const u32 scale = (load_word(of_row(tile, SCALES, 4, lane, r)) >> (4 * i)) & 15;
-      d[r] = d_of(tile, D, lane, r) * (NINTH ? 1.f : 0.25f) * (float)(2 * scale + 1);
+      // 2^23 + 2 scale + 1, less 2^23: exact, and cheaper than a conversion.
+      const u32 odd = (turn_right(h.scales[r], (4 * i + 31) & 31) & 0x1e) | 0x4b000001;
+      d[r] = h.d[r] * (__uint_as_float(odd) - 8388608.f);
     }
   }
 };
 template <> struct Tile<TILE_IQ3_S> : TileIq3<TILE_IQ3_S> {};
 template <> struct Tile<TILE_IQ3_XXS> : TileIq3<TILE_IQ3_XXS> {};
+
+// Puts the codebook of a kernel's one format into shared memory; a barrier of the block follows.
+template <int FORMAT> __device__ __forceinline__ void fill_book() {
+#ifdef SHARED_BOOK
+  if constexpr (FORMAT == TILE_IQ3_S || FORMAT == TILE_IQ3_XXS) {
+    for (int i = threadIdx.x; i < Tile<FORMAT>::ENTRIES; i += blockDim.x) {
+      const uint2 four = Tile<FORMAT>::magnitudes(i);
+      uint4* to = (uint4*)(shared_book<Tile<FORMAT>::ENTRIES>() + COPIES * i);
+      to[0] = to[1] = make_uint4(four.x, four.y, four.x, four.y);
+    }
+  }
+#endif
+}
 
 template <> struct Tile<TILE_IQ2> {
   typedef NoHead Head;

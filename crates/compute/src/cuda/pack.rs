@@ -8,8 +8,8 @@ mod grouped;
 use crate::backend::Matrix;
 use formats::BlockType;
 use formats::blocks::{
-    self, Half, INT8, IQ1_M, IQ1_S, IQ2_XXS, IQ3_S, IQ4_NL, IQ4_XS, Q4_0, Q4_K, Q5_0, Q5_K, Q6_K,
-    Q8_0, TQ1_0, TQ2_0,
+    self, Half, INT8, IQ1_M, IQ1_S, IQ2_XXS, IQ4_NL, Q4_0, Q4_K, Q5_0, Q5_K, Q6_K, Q8_0, TQ1_0,
+    TQ2_0,
 };
 use half::f16;
 use std::{array, thread};
@@ -59,22 +59,8 @@ impl TileFormat {
     /// The tiles a type is packed into: its own; those of another type that hold the same numbers
     /// (exact but for scales that become f16: those of `IQ2_XXS`, `INT8`, `IQ1_S` and `IQ1_M`
     /// below what f16 has, and for `MXFP4` where neighbours are 17 powers of two apart); `F16` for
-    /// the rest. The kernels of experts have the usual formats alone: with all of them they were a
-    /// seventh slower.
-    pub(crate) const fn of(ty: BlockType, experts: usize) -> Self {
-        match (Self::of_one(ty), ty) {
-            (format, _) if experts == 1 || !format.is_other() => format,
-            (_, BlockType::IQ4_XS | BlockType::IQ3_S) => Self::Q8_0,
-            _ => Self::F16,
-        }
-    }
-
-    /// Whether `FOR_OTHER_FORMATS` of `kernels/tiles.cuh` has it.
-    pub(crate) const fn is_other(self) -> bool {
-        self as usize > Self::F16 as usize
-    }
-
-    const fn of_one(ty: BlockType) -> Self {
+    /// the rest.
+    pub(crate) const fn of(ty: BlockType) -> Self {
         match ty {
             BlockType::Q4_K => Self::Q4_K,
             BlockType::Q5_K => Self::Q5_K,
@@ -104,6 +90,11 @@ impl TileFormat {
             | BlockType::Q3_K
             | BlockType::IQ2_XS => Self::F16,
         }
+    }
+
+    /// Whether `FOR_OTHER_FORMATS` of `kernels/tiles.cuh` has it.
+    pub(crate) const fn is_other(self) -> bool {
+        self as usize > Self::F16 as usize
     }
 
     /// Bytes of a tile.
@@ -144,7 +135,7 @@ pub(crate) const fn packed_bytes(
 /// Packs the row tiles from number `first` on, counted through all experts, into `out`, which is
 /// whole row tiles. On all processors.
 pub(crate) fn pack(m: &Matrix<'_>, first: usize, out: &mut [u8]) {
-    let bytes = row_tile_bytes(TileFormat::of(m.ty, m.experts), m.cols);
+    let bytes = row_tile_bytes(TileFormat::of(m.ty), m.cols);
     let count = out.len() / bytes;
     let tiles = m.experts * m.rows.div_ceil(TILE_ROWS);
     assert!(
@@ -170,7 +161,7 @@ pub(crate) fn pack(m: &Matrix<'_>, first: usize, out: &mut [u8]) {
 
 /// Packs 16 rows.
 fn pack_row_tile(m: &Matrix<'_>, index: usize, out: &mut [u8]) {
-    let format = TileFormat::of(m.ty, m.experts);
+    let format = TileFormat::of(m.ty);
     let tiles = m.rows.div_ceil(TILE_ROWS);
     let (expert, first) = (index / tiles, index % tiles * TILE_ROWS);
     let row_bytes = m.ty.bytes_for(m.cols).expect("rows of whole blocks");
@@ -284,9 +275,9 @@ fn pack_q8_0(ty: BlockType, rows: &[&[u8]; TILE_ROWS], out: &mut [u8]) {
             out[4096 + r * 16 + i * 2..][..2].copy_from_slice(&d.0);
         };
         let half = |d: f32| Half::new(d.clamp(-65504.0, 65504.0));
-        let mut groups = |d: Half, scales: [i8; 8], q: [i8; 256]| {
+        let mut groups = |d: Half, q: [i8; 256]| {
             for i in 0..8 {
-                group(i, &q[i * 32..][..32], half(d.get() * f32::from(scales[i])));
+                group(i, &q[i * 32..][..32], d);
             }
         };
         match ty {
@@ -296,18 +287,8 @@ fn pack_q8_0(ty: BlockType, rows: &[&[u8]; TILE_ROWS], out: &mut [u8]) {
             BlockType::IQ4_NL => {
                 blocks_of::<IQ4_NL>(row).for_each(|(i, b)| group(i, &b.quants(), b.d))
             }
-            BlockType::IQ3_S => {
-                blocks_of::<IQ3_S>(row).for_each(|(_, b)| groups(b.d, b.scales(), b.quants()))
-            }
-            BlockType::IQ4_XS => {
-                blocks_of::<IQ4_XS>(row).for_each(|(_, b)| groups(b.d, b.scales(), b.quants()))
-            }
-            BlockType::TQ1_0 => {
-                blocks_of::<TQ1_0>(row).for_each(|(_, b)| groups(b.d, [1; 8], b.quants()))
-            }
-            BlockType::TQ2_0 => {
-                blocks_of::<TQ2_0>(row).for_each(|(_, b)| groups(b.d, [1; 8], b.quants()))
-            }
+            BlockType::TQ1_0 => blocks_of::<TQ1_0>(row).for_each(|(_, b)| groups(b.d, b.quants())),
+            BlockType::TQ2_0 => blocks_of::<TQ2_0>(row).for_each(|(_, b)| groups(b.d, b.quants())),
             BlockType::IQ2_XXS => blocks_of::<IQ2_XXS>(row).for_each(|(_, b)| {
                 let quants = b.quants();
                 for (i, scale) in b.scales().into_iter().enumerate() {

@@ -48,7 +48,7 @@ impl Stored {
 
 /// The tiles that a matrix becomes, and their bytes. What counts a device's memory asks here too.
 pub(crate) fn tiles(ty: BlockType, [experts, rows, cols]: [usize; 3]) -> (TileFormat, usize) {
-    let format = TileFormat::of(ty, experts);
+    let format = TileFormat::of(ty);
     (format, pack::packed_bytes(format, experts, rows, cols))
 }
 

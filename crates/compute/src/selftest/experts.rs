@@ -74,14 +74,23 @@ pub(super) fn run(both: &mut Both<'_>) -> Result<(), Error> {
         };
         both.compare(&name, &record, [pass(), pass()], 1e-2)?;
     }
-    for (rows, experts, top_k, hidden, width, shared_width) in [
-        (1, 16, 4, 256, 256, 256),
-        (3, 40, 8, 2048, 256, 512),
-        (16, 64, 8, 512, 256, 512),
-        (33, 300, 10, 512, 256, 256),
-        (64, 16, 4, 2304, 256, 256),
+    use BlockType::{FP4, FP8, INT4, INT4_32, IQ2_S, IQ3_S, IQ3_XXS, IQ4_XS};
+    let usual = [usual[0], usual[0], usual[1], BlockType::Q8_0, usual[2], usual[0]];
+    for (rows, experts, top_k, hidden, width, shared_width, types) in [
+        (1, 16, 4, 256, 256, 256, usual),
+        (3, 40, 8, 2048, 256, 512, usual),
+        (16, 64, 8, 512, 256, 512, usual),
+        (33, 300, 10, 512, 256, 256, usual),
+        (64, 16, 4, 2304, 256, 256, usual),
+        (1, 16, 4, 512, 256, 256, [FP8; 6]),
+        (7, 32, 8, 512, 256, 256, [FP4, FP4, FP4, FP8, INT4, IQ3_S]),
+        (16, 16, 4, 256, 256, 256, [INT4, INT4_32, INT4, FP4, FP4, FP8]),
+        (9, 40, 8, 512, 256, 256, [IQ3_S, IQ3_XXS, IQ4_XS, IQ4_XS, IQ3_S, IQ2_S]),
+        // The usual ones, but for the expert that all rows visit.
+        (2, 16, 4, 256, 256, 256, [usual[0], usual[0], usual[1], IQ4_XS, IQ4_XS, IQ4_XS]),
+        (20, 16, 4, 256, 256, 256, [IQ2_S, IQ4_XS, IQ2_S, usual[0], usual[0], usual[0]]),
     ] {
-        block(both, rows, &Shape { experts, top_k, hidden, width, shared_width })?;
+        block(both, rows, &Shape { experts, top_k, hidden, width, shared_width, types })?;
     }
     Ok(())
 }
@@ -92,24 +101,30 @@ struct Shape {
     hidden: usize,
     width: usize,
     shared_width: usize,
+    /// Of gate, up and down of the experts, then of the one that all rows visit.
+    types: [BlockType; 6],
 }
 
 /// The second half of a block as models record it, which a device may run as one. All rows against
 /// the reference, then every row alone against itself in company, to the bit.
 fn block(both: &mut Both<'_>, rows: usize, s: &Shape) -> Result<(), Error> {
-    let name = format!("experts of a block, {rows} rows, {} of {}", s.top_k, s.experts);
+    let [ty, .., shared_ty] = s.types;
+    let name = format!(
+        "experts of a block, {rows} rows, {} of {}, {ty} and {shared_ty}",
+        s.top_k, s.experts
+    );
     if !both.wants(&name) {
         return Ok(());
     }
     let mut random = Random(12);
     let mut matrix = |both: &mut Both<'_>, ty, shape| both.matrix(&mut random, ty, shape);
     let shared_router = matrix(both, BlockType::F16, [1, 1, s.hidden])?;
-    let gate = matrix(both, BlockType::Q4_K, [s.experts, s.width, s.hidden])?;
-    let up = matrix(both, BlockType::Q4_K, [s.experts, s.width, s.hidden])?;
-    let down = matrix(both, BlockType::Q6_K, [s.experts, s.hidden, s.width])?;
-    let shared_gate = matrix(both, BlockType::Q8_0, [1, s.shared_width, s.hidden])?;
-    let shared_up = matrix(both, BlockType::Q5_K, [1, s.shared_width, s.hidden])?;
-    let shared_down = matrix(both, BlockType::Q4_K, [1, s.hidden, s.shared_width])?;
+    let gate = matrix(both, s.types[0], [s.experts, s.width, s.hidden])?;
+    let up = matrix(both, s.types[1], [s.experts, s.width, s.hidden])?;
+    let down = matrix(both, s.types[2], [s.experts, s.hidden, s.width])?;
+    let shared_gate = matrix(both, s.types[3], [1, s.shared_width, s.hidden])?;
+    let shared_up = matrix(both, s.types[4], [1, s.shared_width, s.hidden])?;
+    let shared_down = matrix(both, s.types[5], [1, s.hidden, s.shared_width])?;
     // Rows are made of the router's rows for the experts they are to visit, so that rounding
     // changes no choice.
     let directions = random.numbers(s.experts * s.hidden);

@@ -47,6 +47,8 @@ pub(crate) fn is_fused(run: &Run<'_>, e: &Experts) -> bool {
     let stage = (gate + up).max(shared_gate + shared_up);
     !run.is_prompt()
         && whole
+        // Routers are of usual formats; `experts_route` has no others.
+        && !has_others(run, &[e.router, e.shared_router])
         && cols <= 4096
         && e.routing.experts <= 512
         && e.routing.top_k <= 16
@@ -58,6 +60,11 @@ pub(crate) fn is_fused(run: &Run<'_>, e: &Experts) -> bool {
 fn tile_bytes(run: &Run<'_>, matrices: &[MatrixId]) -> usize {
     let bytes = |m: &MatrixId| run.weights.matrix(*m).tiles().tile_bytes();
     matrices.iter().map(bytes).max().expect("a matrix")
+}
+
+/// Whether a matrix has a format that the usual kernels do not read.
+fn has_others(run: &Run<'_>, matrices: &[MatrixId]) -> bool {
+    matrices.iter().any(|m| run.weights.matrix(*m).tiles().is_other())
 }
 
 /// Bytes of shared memory of `experts_down` beside its rings.
@@ -161,7 +168,12 @@ fn launch_up(run: &Run<'_>, e: &Experts) -> Result<(), Error> {
         shared: (stages * stage + UP_FIXED) as u32,
         cluster: 1,
     };
-    run.launch(kernel::EXPERTS_UP, shape, &args)
+    let ([gate, up, _], [shared_gate, shared_up, _]) = (e.experts.weights, e.shared.weights);
+    let kernel = match has_others(run, &[gate, up, shared_gate, shared_up]) {
+        true => kernel::EXPERTS_UP_OTHERS,
+        false => kernel::EXPERTS_UP,
+    };
+    run.launch(kernel, shape, &args)
 }
 
 fn launch_down(run: &Run<'_>, e: &Experts) -> Result<(), Error> {
@@ -198,7 +210,11 @@ fn launch_down(run: &Run<'_>, e: &Experts) -> Result<(), Error> {
         shared: (warps * slots * (slot_bytes + 8) + fixed) as u32,
         cluster: 1,
     };
-    run.launch(kernel::EXPERTS_DOWN, shape, &args)
+    let kernel = match has_others(run, &[e.experts.weights[2], e.shared.weights[2]]) {
+        true => kernel::EXPERTS_DOWN_OTHERS,
+        false => kernel::EXPERTS_DOWN,
+    };
+    run.launch(kernel, shape, &args)
 }
 
 /// Launches the products that go to experts or come from them; others are not looked at.

@@ -134,6 +134,15 @@ impl Group {
         self.matrices.iter().any(|(_, format)| format.is_other())
     }
 
+    /// Bytes of shared memory that a codebook takes, where a kernel of one format keeps it there.
+    fn book_bytes(&self) -> usize {
+        match self.format() {
+            Some(TileFormat::IQ3_S) => 512 * 32,
+            Some(TileFormat::IQ3_XXS) => 256 * 32,
+            _ => 0,
+        }
+    }
+
     /// The first row tile of a share. Tiles of one format are dealt out evenly, the first shares
     /// have the larger numbers: so `kernels/matmul.cuh` works it out.
     fn first_tile(&self, share: usize, shares: usize) -> usize {
@@ -281,6 +290,18 @@ pub(crate) fn launch(run: &Run<'_>, products: &[Product]) -> Result<(), Error> {
     groups(products).iter().try_for_each(|products| launch_group(run, products))
 }
 
+/// The kernel for a number of rows of matrices that have a format of `FOR_OTHER_FORMATS`.
+fn kernel_of_others(rows: usize, format: Option<TileFormat>) -> Kernel<MatmulArgs> {
+    match (rows, format) {
+        (..=8, Some(TileFormat::IQ3_S)) => kernel::MATMUL_8_IQ3_S,
+        (..=8, Some(TileFormat::IQ3_XXS)) => kernel::MATMUL_8_IQ3_XXS,
+        (..=8, _) => kernel::MATMUL_8_OTHERS,
+        (_, Some(TileFormat::IQ3_S)) => kernel::MATMUL_16_IQ3_S,
+        (_, Some(TileFormat::IQ3_XXS)) => kernel::MATMUL_16_IQ3_XXS,
+        _ => kernel::MATMUL_16_OTHERS,
+    }
+}
+
 /// The kernel for a number of rows and a format, if all matrices have the same.
 fn kernel(rows: usize, format: Option<TileFormat>) -> Kernel<MatmulArgs> {
     match (rows, format) {
@@ -386,8 +407,7 @@ fn launch_group(run: &Run<'_>, products: &[Product]) -> Result<(), Error> {
         args.parked += partial as u64;
         args.most_parked = cut.most_parked as i32;
         let kernel = match group.has_others() {
-            true if count <= 8 => kernel::MATMUL_8_OTHERS,
-            true => kernel::MATMUL_16_OTHERS,
+            true => kernel_of_others(count, group.format()),
             false => kernel(count, group.format()),
         };
         let (block, shared) = (32 * g.warps as u32, room.shared as u32);

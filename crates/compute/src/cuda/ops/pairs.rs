@@ -13,6 +13,7 @@ use crate::{
 
 /// As in `kernels/pairs.cu`.
 const MAX_COUNT: usize = 64;
+const THREADS: u32 = 1024;
 
 fn codebook(run: &Run<'_>, id: MatrixId, rank: usize) -> Codebook {
     let table = run.weights.matrix(id);
@@ -36,5 +37,5 @@ pub(crate) fn launch(run: &Run<'_>, pairs: &Pairs) -> Result<(), Error> {
         rank: rank as i32,
     };
     let grid = [run.pass.chosen_rows as u32, (count * count).div_ceil(256) as u32, 1];
-    run.launch(kernel::PAIRS, Shape::new(grid, 256), &args)
+    run.launch(kernel::PAIRS, Shape::new(grid, THREADS), &args)
 }

@@ -150,5 +150,10 @@ fn launch_expert_group(
         shared: (4 * 64 * 128 + 4 * (routing.experts + 1)) as u32,
         cluster: 1,
     };
-    run.launch(kernel::PROMPT_EXPERTS, shape, &args)
+    let is_other = |p: &Product| run.weights.matrix(p.weight).tiles().is_other();
+    let kernel = match products.iter().any(is_other) {
+        true => kernel::PROMPT_EXPERTS_OTHERS,
+        false => kernel::PROMPT_EXPERTS,
+    };
+    run.launch(kernel, shape, &args)
 }
