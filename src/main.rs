@@ -9,6 +9,8 @@ mod convert;
 mod doctor;
 mod explain;
 mod facts;
+#[cfg(feature = "gateway")]
+mod gateways;
 mod inspect;
 mod logging;
 mod manual;
@@ -17,7 +19,10 @@ mod notify;
 mod pull;
 mod run;
 mod serve;
+mod session;
+mod sessions;
 mod telling;
+mod tokenizer;
 mod welcome;
 
 use clap::{CommandFactory, Parser, Subcommand};
@@ -61,6 +66,10 @@ enum Verb {
     Pull(pull::Args),
     /// List models that have a short name, what of them is here and what fits this machine
     Models(models::Args),
+    /// List conversations that were kept under a name (`chat --session NAME`), or remove some
+    Sessions(sessions::Args),
+    /// Write what gateways need of a GGUF to tokenise: tokenizer, chat template, configuration
+    Tokenizer(tokenizer::Args),
     /// Print what a shell needs to complete commands
     Completions(manual::CompletionArgs),
     /// Print a manual page, or write one for every verb
@@ -95,6 +104,8 @@ fn run_verb(verb: Option<&Verb>) -> anyhow::Result<()> {
         Verb::Convert(args) => convert::run(args),
         Verb::Pull(args) => pull::run(args),
         Verb::Models(args) => models::run(args),
+        Verb::Sessions(args) => sessions::run(args),
+        Verb::Tokenizer(args) => tokenizer::run(args),
         Verb::Completions(args) => manual::completions(args, Cli::command()),
         Verb::Man(args) => manual::man(args, Cli::command()),
     }

@@ -7,12 +7,13 @@ use anyhow::{Context, Result, bail};
 use compute::{Faults, Faulty};
 use engine::Engine;
 use launch::{ModelFlags, Prepared};
-use server::{HeaderValue, Keys, MAX_SLOTS, Options, Served, Tls};
+use server::{DiskShare, HeaderValue, Keys, MAX_SLOTS, Options, Served, Tls};
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
+use store::{Folder, Identity, Name};
 use tokio::net::{TcpListener, TcpSocket};
 
 /// Threads that serve connections; the model has its own.
@@ -57,7 +58,7 @@ pub(crate) struct Args {
     /// was used least recently has finished its answers and gone
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
     models_loaded: u16,
-    /// Answers written at once, 1 to 64
+    /// Answers written at once, 1 to 256, and no more than a pass has rows: 64 on a processor
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=MAX_SLOTS as i64))]
     slots: u16,
     /// Answers that may wait for a slot
@@ -74,6 +75,11 @@ pub(crate) struct Args {
     /// a GPU, else 0]
     #[arg(long, value_name = "MIB")]
     prefix_cache_host: Option<usize>,
+    /// Folder where states of earlier prompts outlive the server, and GiB of disk they may take:
+    /// `DIR,GIB`; a restarted server reads them instead of the prompts. Whoever can read the folder
+    /// can read prompts
+    #[arg(long, value_name = "DIR,GIB", value_parser = disk_share)]
+    prefix_cache_disk: Option<DiskShare>,
     /// Memory for earlier answers that lookup finds repetitions in, in MiB; 0 for none [default: 4,
     /// and 0 where `--api-key-file` tells clients apart: how fast an answer is written would tell
     /// what others were answered]
@@ -101,6 +107,9 @@ pub(crate) struct Args {
     /// engine, of the one that is built anew, and so on
     #[arg(long, value_name = "N,...", value_delimiter = ',', hide = true)]
     lose_device: Vec<usize>,
+    #[cfg(feature = "gateway")]
+    #[command(flatten)]
+    gateway: crate::gateways::GatewayFlags,
     #[command(flatten)]
     log: LogFlags,
     #[command(flatten)]
@@ -115,6 +124,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             args.host
         );
     }
+    #[cfg(feature = "gateway")]
+    args.gateway.check(args.no_auth)?;
     let tls = match (&args.tls_cert, &args.tls_key) {
         (Some(certificate), Some(key)) => Some(Tls::read(certificate, key)?),
         _ => None,
@@ -123,33 +134,32 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     args.log.start()?;
     let remembered = if keys.is_none() { DEFAULT_LOOKUP_MEMORY } else { 0 };
     let remembered = args.lookup_memory.unwrap_or(remembered).saturating_mul(1 << 20);
-    let models = args.model.each()?;
-    let names = names(&args.served_model_name, models.len())?;
-    let mut served = Vec::with_capacity(models.len());
-    for (model, names) in models.iter().zip(names) {
-        let losses = if served.is_empty() { args.lose_device.clone() } else { Vec::new() };
-        served.push(prepare(model, names, args.state_memory, remembered, losses)?);
+    let mut flags = args.model.clone();
+    if let Some(share) = &args.prefix_cache_disk {
+        // A folder that cannot be used is said before anything is loaded.
+        let nobody = Identity(Name([0; 32]));
+        Folder::open(&share.folder, share.bytes, nobody).context("`--prefix-cache-disk`")?;
+        flags.identified = true;
     }
-    refuse_namesakes(&served)?;
-    // The first is there from the beginning; the others' files are known to be good.
-    let start = Instant::now();
-    served[0].engine = Some((served[0].load)().map_err(anyhow::Error::msg)?);
-    served[0].load_s = start.elapsed().as_secs_f64();
+    let served = models(args, &flags, remembered)?;
     let spills = served.iter().any(|model| model.facts.device_bytes > 0);
     let host_cache = args.prefix_cache_host.unwrap_or(if spills { DEFAULT_HOST_CACHE } else { 0 });
-    let options = Options {
+    #[cfg_attr(not(feature = "gateway"), allow(unused_mut))]
+    let mut options = Options {
         models_loaded: usize::from(args.models_loaded),
         slots: usize::from(args.slots),
         queue: usize::from(args.queue),
         keys,
         cache_bytes: args.prefix_cache.saturating_mul(1 << 20),
         host_cache_bytes: host_cache.saturating_mul(1 << 20),
+        disk_cache: args.prefix_cache_disk.clone(),
         store_bytes: args.store_responses.saturating_mul(1 << 20),
         timeout: args.timeout.map(Duration::from_secs),
         drain: Duration::from_secs(args.drain),
         tls,
         collector,
         cors: args.cors.clone(),
+        beside: None,
     };
     allow_many_files();
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -160,6 +170,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         let listener = listen(args.host, args.port);
         let listener =
             listener.with_context(|| format!("listening on {} port {}", args.host, args.port))?;
+        #[cfg(feature = "gateway")]
+        {
+            options.beside = args.gateway.open().await?;
+        }
         let told_to_end = told_to_end()?;
         let scheme = if options.tls.is_some() { "https" } else { "http" };
         // Where nobody reads it, it is served all the same.
@@ -175,6 +189,22 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     runtime.shutdown_background();
     tracing::info!("stopped");
     result
+}
+
+/// All models, the first of them loaded; the others' files are known to be good.
+fn models(args: &Args, flags: &ModelFlags, remembered: usize) -> Result<Vec<Served>> {
+    let models = flags.each()?;
+    let names = names(&args.served_model_name, models.len())?;
+    let mut served = Vec::with_capacity(models.len());
+    for (model, names) in models.iter().zip(names) {
+        let losses = if served.is_empty() { args.lose_device.clone() } else { Vec::new() };
+        served.push(prepare(model, names, args.state_memory, remembered, losses)?);
+    }
+    refuse_namesakes(&served)?;
+    let start = Instant::now();
+    served[0].engine = Some((served[0].load)().map_err(anyhow::Error::msg)?);
+    served[0].load_s = start.elapsed().as_secs_f64();
+    Ok(served)
 }
 
 /// The names of each model, where any are given: all are a single model's, of several each has one.
@@ -215,7 +245,7 @@ fn prepare(
 ) -> Result<Served> {
     let (mut prepared, text) = model.prepare()?;
     let weights = std::mem::take(&mut prepared.weights);
-    let (config, on_device) = (prepared.config().clone(), prepared.is_on_device());
+    let (config, on_device) = (prepared.config().clone(), prepared.is_on_device);
     let (name, mode, context) = (prepared.name.clone(), prepared.mode, prepared.context);
     let kv = format!("{:?}", prepared.kv()).to_lowercase();
     let loadable = Mutex::new((prepared, losses.into_iter()));
@@ -264,6 +294,16 @@ fn load(
     }
     engine.set_memory(remembered);
     Ok(engine)
+}
+
+/// Reads `DIR,GIB`.
+fn disk_share(words: &str) -> Result<DiskShare, String> {
+    let share = words.rsplit_once(',').and_then(|(folder, share)| {
+        let gib: f64 = share.trim().parse().ok().filter(|gib| *gib > 0.0 && *gib < 1e9)?;
+        let bytes = (gib * f64::from(1 << 30)) as u64;
+        (!folder.is_empty()).then(|| DiskShare { folder: folder.into(), bytes })
+    });
+    share.ok_or_else(|| "a folder and GiB are expected, such as `/var/cache/forerun,50`".to_owned())
 }
 
 fn listen(host: IpAddr, port: u16) -> std::io::Result<TcpListener> {

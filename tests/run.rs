@@ -52,7 +52,8 @@ fn the_embedded_pair_writes_quicksort() {
     assert_eq!(spec["rounds"], lengths.len());
     let sum: u64 = lengths.iter().filter_map(Value::as_u64).sum();
     assert_eq!(spec["accepted"], sum - lengths.len() as u64);
-    assert!(spec["mean_accept_length"].as_f64() > Some(15.0), "{spec}");
+    // Nearly all of every block of 8 rows stands.
+    assert!(spec["mean_accept_length"].as_f64() > Some(7.0), "{spec}");
     for key in
         ["load_s", "prefill_s", "decode_s", "tokens_per_s", "draft_s", "verify_s", "commit_s"]
     {
@@ -143,7 +144,7 @@ fn what_can_go_wrong_is_said() {
         ),
         (
             &["run", "x", "--block", "20"],
-            "`--block 20` is more than the 16 rows the drafter was trained for",
+            "`--block 20` is more than the 8 rows the drafter was trained for",
         ),
         (
             &["run", "x", "--relaxed-thinking", "--temp", "1"],
@@ -151,7 +152,7 @@ fn what_can_go_wrong_is_said() {
         ),
         (
             &["run", "x", "--spec", "chain", "--budget", "40"],
-            "`--budget 40`: a chain over a block of 16 rows has at most 15 tokens",
+            "`--budget 40`: a chain over a block of 8 rows has at most 7 tokens",
         ),
         (
             &["run", "--prompt-ids", "5000"],
@@ -216,20 +217,24 @@ fn a_drafter_for_another_target_runs_exactly() {
 
 #[test]
 fn verbose_and_explain_show_the_rounds() {
-    let output = forerun(&["run", QUICKSORT, "--temp", "0", "--no-think", "--spec", "chain", "-v"]);
+    let args = [QUICKSORT, "--temp", "0", "--no-think", "--spec", "chain"];
+    let spec = json(&args)["spec"].take();
+    let (rounds, mean) = (&spec["rounds"], spec["mean_accept_length"].as_f64().expect("a mean"));
+    let full = spec["accept_lengths"].as_array().expect("lengths").iter().filter(|l| **l == 8);
+    let output = forerun(&[&["run", "-v"], &args[..]].concat());
     let lines = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(lines.lines().count(), 6, "{lines}");
+    assert_eq!(lines.lines().count(), *rounds, "{lines}");
     assert!(
-        lines.starts_with("round    1  dflash drafted 15  accepted 15  rows 16  draft "),
+        lines.starts_with("round    1  dflash drafted  7  accepted  7  rows  8  draft "),
         "{lines}"
     );
 
-    let output =
-        forerun(&["run", QUICKSORT, "--temp", "0", "--no-think", "--spec", "chain", "--explain"]);
+    let output = forerun(&[&["run", "--explain"], &args[..]].concat());
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(text.contains("\u{1b}[32m") && text.contains("\u{1b}[33m"), "both colours: {text}");
-    assert!(text.contains("acceptance length, rounds\n 16     6 ########"), "{text}");
-    assert!(text.contains("mean 16.00 over 6 rounds"), "{text}");
+    assert!(text.contains("acceptance length, rounds\n"), "{text}");
+    assert!(text.contains(&format!("\n  8 {:5} ########", full.count())), "{text}");
+    assert!(text.contains(&format!("mean {mean:.2} over {rounds} rounds")), "{text}");
 }
 
 #[test]
@@ -322,4 +327,68 @@ fn an_interrupt_ends_the_turn_and_not_the_chat() {
     input.write_all(b"/quit\n").expect("it still reads");
     assert!(child.wait().expect("it ends").success());
     drain.join().expect("no panic").expect("read");
+}
+
+/// Conversations under a name: what is said with one command is known to the next, which reads only
+/// what is new.
+#[test]
+fn sessions_go_on_where_they_were_left() {
+    let home = tempfile::tempdir().unwrap();
+    let run = |args: &[&str], input: &str| {
+        let mut child = command(args)
+            .env("XDG_STATE_HOME", home.path())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the program starts");
+        child.stdin.take().expect("piped").write_all(input.as_bytes()).expect("it reads");
+        let output = child.wait_with_output().expect("it ends");
+        let said = String::from_utf8(output.stderr).expect("text");
+        (output.status.success(), String::from_utf8(output.stdout).expect("text"), said)
+    };
+    let rules = "Answer in Python. ".repeat(40);
+    let ask = |name: &str, question: &str, more: &[&str]| {
+        let args =
+            ["run", "--json", "--temp", "0", "--max-tokens", "24", "--session", name, question];
+        let (done, out, said) = run(&[&args[..], more].concat(), "");
+        assert!(done, "{said}");
+        serde_json::from_str::<Value>(&out).expect("JSON")
+    };
+    let first = ask("sorting", QUICKSORT, &["--system", &rules]);
+    assert_eq!(first["cached_tokens"], 0);
+    let second = ask("sorting", "And now merge sort", &[]);
+    let known = second["cached_tokens"].as_u64().expect("a number");
+    let prompt = first["prompt_tokens"].as_u64().expect("a number");
+    assert!(known > 100 && prompt - known < 20, "{known} of {prompt}");
+    // Without what was kept the same is answered, only later.
+    let path = home.path().join("forerun/sessions/sorting");
+    let saved = std::fs::read_to_string(path.join("conversation.json")).expect("a conversation");
+    let third = ask("sorting", "Shorter", &[]);
+    assert!(third["cached_tokens"].as_u64() > second["cached_tokens"].as_u64());
+    std::fs::remove_dir_all(path.join("states")).expect("states go");
+    std::fs::write(path.join("conversation.json"), saved).expect("it is as before");
+    let again = ask("sorting", "Shorter", &[]);
+    assert_eq!((&again["cached_tokens"], &again["ids"]), (&Value::from(0), &third["ids"]));
+
+    // A chat goes on with it too, and hears of it.
+    let args = ["chat", "--temp", "0", "--max-tokens", "4", "--session", "sorting"];
+    let (done, _, said) = run(&args, "Thanks\n");
+    assert!(done && said.contains("the session has 3 turns"), "{said}");
+    let listed = |args: &[&str]| run(args, "").1;
+    let all: Value = serde_json::from_str(&listed(&["sessions", "--json"])).expect("JSON");
+    assert_eq!(
+        (&all["sessions"][0]["name"], &all["sessions"][0]["turns"]),
+        (&"sorting".into(), &4.into())
+    );
+    assert!(listed(&["sessions"]).starts_with("sorting "));
+    let refused = |args: &[&str], why: &str| {
+        let (done, _, said) = run(args, "");
+        assert!(!done && said.contains(why), "{said}");
+    };
+    refused(&["run", "--session", "sorting", "--system", "Else", "Hi"], "begin another one");
+    refused(&["run", "--session", "../x", "Hi"], "is no name of a session");
+    refused(&["sessions", "--remove", "nobody"], "there is no session `nobody`");
+    assert!(run(&["sessions", "--remove", "sorting"], "").0 && !path.exists());
+    assert!(listed(&["sessions"]).starts_with("no sessions"));
 }

@@ -219,6 +219,11 @@ fn an_end_is_announced() {
     assert_eq!((health.status, health.json()), (200, json!({"status": "draining"})));
     let refused = server.post(CHAT, &ask("hi", json!({})));
     assert_eq!((refused.status, header(&refused.head, "retry-after")), (503, Some("1")));
+    let loads = server.get("/v1/loads", "").json();
+    let load = &loads["loads"][0];
+    assert_eq!((&load["num_running_reqs"], &load["max_running_requests"]), (&json!(1), &json!(4)));
+    assert!(load["num_used_tokens"].as_u64() > Some(0), "{loads}");
+    assert_eq!(loads["aggregate"]["total_reqs"], 1);
     drop(stream);
     assert!(logged.server.child.wait().unwrap().success());
     let text = logged.wait_for("stopped");

@@ -82,7 +82,7 @@ pub(crate) fn examine(args: &Args) -> Result<Option<Examination>> {
     let context =
         args.model.ctx.unwrap_or(target.config.context_length).min(target.config.context_length);
     let layers = alternatives::layers(config, &target.config);
-    let backend = args.model.device.backend()?;
+    let (backend, _) = args.model.device.backend()?;
     let mut probe =
         Probe::load(backend, (&target.config, &target.weights), layers, args.model.device.kv())?;
     let loaded = probe.drafter(config, &drafter.weights)?;

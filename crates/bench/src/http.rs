@@ -3,7 +3,7 @@
 //! local port has no use for, and would hide when bytes arrive.
 
 use anyhow::{Context, Result, anyhow, bail};
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
@@ -65,6 +65,16 @@ impl Client {
         let list: Value = serde_json::from_str(&text).context("the server's list of models")?;
         let name = list["data"][0]["id"].as_str().context("the server names no model")?;
         Ok(name.to_owned())
+    }
+
+    /// The tokens of a text, where the server tells them.
+    pub(crate) fn tokens(&self, text: &str) -> Result<Vec<u32>> {
+        let (root, mut told) = (Self { base: String::new(), ..self.clone() }, String::new());
+        let body = json!({"prompt": text}).to_string();
+        root.send("POST", "/tokenize", &body)?.read_to_string(&mut told)?;
+        let told: Value = serde_json::from_str(&told).context("the server's tokens")?;
+        let ids = told["tokens"].as_array().context("the server tells no tokens")?;
+        Ok(ids.iter().filter_map(|id| Some(id.as_u64()? as u32)).collect())
     }
 
     /// Posts a request that asks for a stream, and times what comes.

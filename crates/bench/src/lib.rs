@@ -7,6 +7,7 @@ mod ask;
 mod compare;
 mod cost;
 mod figures;
+mod fleet;
 mod floor;
 mod http;
 mod kernels;
@@ -72,6 +73,8 @@ enum Task {
     Rounds(Box<rounds::Args>),
     /// Run two builds in turns and say in what they differ
     Versus(versus::Args),
+    /// Say what so many workers behind a router would do, by what one was measured to take
+    Fleet(Box<fleet::Args>),
     /// Write the tables of a page from the JSON of named runs, or name a run
     Tables(pages::Args),
 }
@@ -145,8 +148,8 @@ struct MeasureArgs {
     /// A file with the key that the server asks for
     #[arg(long, value_name = "FILE", requires = "server", conflicts_with_all = NO_SERVER)]
     api_key_file: Option<PathBuf>,
-    /// Count rounds as if they ran elsewhere: h200-27b or h200-35b-a3b, at what stages took in that
-    /// run, or cpu, in part an estimate; texts and acceptance are the model's
+    /// Count rounds as if they ran elsewhere, at what stages took there: h200-27b, h200-35b-a3b, or
+    /// a file that `--json` wrote there; texts and acceptance are the model's
     #[arg(long, value_name = "WHERE", conflicts_with_all = ["server", "synthetic", "sweep"])]
     prices: Option<String>,
     /// What memory can deliver, in GB/s, for the floor; measured unless given
@@ -222,6 +225,7 @@ pub fn run(args: &Args) -> Result<()> {
         Some(Task::Compare(args)) => compare::run(args),
         Some(Task::Rounds(args)) => rounds::run(args),
         Some(Task::Versus(args)) => versus::run(args),
+        Some(Task::Fleet(args)) => fleet::run(args),
         Some(Task::Tables(args)) => pages::run(args),
         None => measured(&args.measure),
     }
@@ -312,6 +316,7 @@ fn answers(args: &MeasureArgs, results: &mut Results) -> Result<()> {
     let slow_down = args.slow_down;
     let asking = Asking { sampling, max_tokens, repeats, patience, imposed, slow_down };
     results.samples = measure::samples(&mut running, &suites, &modes, &asking)?;
+    results.prices = Some(running.engine.prices().into());
     let repeats = results.samples.iter().map(|s| s.repeat + 1).max().unwrap_or(0);
     let asking = Asking { patience: Duration::ZERO, ..asking };
     let settings = Settings {
@@ -344,7 +349,7 @@ fn answers(args: &MeasureArgs, results: &mut Results) -> Result<()> {
 
 /// The model's cost by rows, without text.
 fn costs(args: &MeasureArgs, rows: &[usize], machine: &Machine) -> Result<Cost> {
-    let mut backend = args.model.device.backend()?;
+    let (mut backend, _) = args.model.device.backend()?;
     let (bandwidth, threads, kv) = (args.bandwidth, machine.threads, args.model.device.kv());
     let plan = Plan { bandwidth, rows, patience: PATIENCE, threads, kv };
     if let Some(shape) = &args.synthetic {

@@ -10,9 +10,10 @@ use crate::statistics::{Interval, interval};
 use anyhow::{Result, bail};
 use checkpoint::drafter::Kind;
 use checkpoint::{DrafterConfig, TargetConfig};
+use compute::Backend;
 use engine::synthetic;
-use engine::{Engine, Generation, Sequence, Spec};
-use launch::DeviceFlags;
+use engine::{Engine, Generation, Placement, Sequence, Spec, WeightSource};
+use launch::{DeviceFlags, Need, Room};
 use std::collections::{BTreeMap, HashMap};
 use std::io::Write;
 use std::path::PathBuf;
@@ -102,11 +103,16 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let draft_bytes = multiplied + looked_up.into_values().sum::<u64>();
     let head_bytes =
         bytes.get("output.weight").or(bytes.get("token_embd.weight")).copied().unwrap_or(0);
-    let mut backend = args.device.backend()?;
-    let (most, trees) = (backend.decode_rows(), args.tree.iter().map(|n| usize::from(*n) + 1));
-    let passes = args.rows.iter().chain(&args.texts).map(|n| usize::from(*n)).chain(trees);
-    if let Some(rows) = passes.max().filter(|rows| *rows > most) {
-        bail!("a pass of {rows} rows is asked for, and has {most} at most here");
+    let (mut backend, room) = args.device.backend()?;
+    let trees = args.tree.iter().map(|n| usize::from(*n) + 1);
+    let of_text = args.rows.iter().map(|n| usize::from(*n)).chain(trees).max().unwrap_or(0);
+    if of_text > backend.text_rows() {
+        let most = backend.text_rows();
+        bail!("a pass of {of_text} rows of a text is asked for, which has {most} at most here");
+    }
+    let (texts, most) = (args.texts.iter().copied().max().unwrap_or(0), backend.decode_rows());
+    if usize::from(texts) > most {
+        bail!("a pass of {texts} texts is asked for, and has {most} rows at most here");
     }
     let bandwidth = match backend.read_bandwidth()? {
         Some(bandwidth) => bandwidth,
@@ -115,7 +121,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let device = backend.describe();
     eprintln!("{device}: {:.0} GB/s; making weights", bandwidth / 1e9);
     let pair = drafter.as_ref().map(|(d, w)| (d, w as &dyn engine::WeightSource));
-    let engine = Engine::load(backend, (&config, &weights), pair, args.device.kv(), Spec::Off)?;
+    let engine = load(args, backend, room, (&config, &weights), pair)?;
     let kv_bytes = {
         let row = args.device.kv().row_bytes(config.attention.head_dim);
         config.attention_layers() * 2 * config.attention.kv_heads * row
@@ -175,6 +181,36 @@ fn shape(args: &Args) -> Result<TargetConfig> {
         bail!("`--mtp`: `{}` has no next-token block", args.synthetic);
     }
     Ok(config)
+}
+
+/// Takes the weights in, those that do not fit on the device in the host's memory.
+fn load(
+    args: &Args,
+    backend: Box<dyn Backend>,
+    room: Option<Room>,
+    target: (&TargetConfig, &dyn WeightSource),
+    drafter: Option<(&DrafterConfig, &dyn WeightSource)>,
+) -> Result<Engine> {
+    let (flags, kv) = (&args.device.place, args.device.kv());
+    let placement = match room {
+        Some(room) => {
+            let rows = backend.prompt_rows();
+            let longest = args.context.iter().chain(&args.prompt).max().copied();
+            let count = |placement| {
+                Need::count(rows, |ledger| {
+                    let memory = (kv, placement);
+                    let ledger = Box::new(ledger);
+                    Ok(Engine::load_placed(ledger, target, drafter, memory, Spec::Off)?)
+                })
+            };
+            let (placement, need) = flags.plan(target.0, room, longest, count)?;
+            let plan = need.at(longest.unwrap_or(0));
+            eprintln!("the model takes {}", plan.line());
+            placement
+        }
+        None => flags.asked(target.0)?.unwrap_or(Placement::ON_DEVICE),
+    };
+    Ok(Engine::load_placed(backend, target, drafter, (kv, placement), Spec::Off)?)
 }
 
 /// The drafter that is asked for; nothing where none is published for the shape.
@@ -350,7 +386,7 @@ impl Bench<'_> {
     fn rounds(&mut self, context: usize, texts: usize, floor: &Floor<'_>) -> Result<()> {
         let (args, most) = (self.args, self.engine.decode_rows());
         let rounds = |name: String, spec: Spec, rows: usize, draft_ms: f64| {
-            let rows = rows.min(most / texts);
+            let rows = rows.min((most / texts).max(1));
             let kept = args.assume_accept.min(rows as f64);
             let verify_ms = floor.pass(texts * rows, texts, context);
             let floors_ms = [draft_ms, verify_ms, texts as f64 * floor.commit(kept)];

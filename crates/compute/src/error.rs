@@ -31,9 +31,6 @@ pub enum Error {
         /// The driver's own words.
         reason: String,
     },
-    /// It was asked to leave a weight where its kernels do not read.
-    #[error("{0}")]
-    Placement(&'static str),
     /// The kernels are not in this build for this device and could not be compiled.
     #[error("{0}")]
     Kernels(String),

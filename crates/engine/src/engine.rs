@@ -1,11 +1,12 @@
 //! A target, its drafters and the backend they run on: how they are loaded, how a prompt is read
 //! and a text begun, and how state is committed.
 
+use crate::archive::Archive;
 use crate::choose::Proposer;
 use crate::draft::{Drafter, Reads, dflash::Dflash, lookup::Lookup, mtp::Mtp};
 use crate::generation::Generation;
 use crate::judge::token_of;
-use crate::model::{Accepted, Model, Options, WeightSource};
+use crate::model::{Accepted, Model, Options, Placement, WeightSource};
 use crate::prices::Prices;
 use crate::propose::{Failure, Learned, Slot, Spec};
 use crate::sampling::{Constraint, History, Likelihood, Sampler, Sampling};
@@ -13,7 +14,7 @@ use crate::size::{Costs, Curve};
 use crate::stow::Copies;
 use crate::{Error, Row, Sequence};
 use checkpoint::{DrafterConfig, TargetConfig};
-use compute::{Backend, Draw, Drawn, KvType};
+use compute::{Backend, Draw, Drawn, KvType, Role};
 use std::borrow::Cow;
 
 /// Bytes of features that may wait to be taken in: in batches that costs little, and while nobody
@@ -34,6 +35,10 @@ pub struct Engine {
     pub(crate) learned: Learned,
     /// Blocks of sequences that have copies in the host's memory.
     pub(crate) copies: Copies,
+    /// Blocks of sequences that lie in files.
+    pub(crate) archive: Archive,
+    /// What its states belong to, where somebody has worked that out.
+    pub(crate) identity: Option<[u8; 32]>,
     /// Bytes of earlier texts that may be kept to look into.
     pub(crate) memory: usize,
     /// What stages count as, where that is imposed.
@@ -44,14 +49,25 @@ impl Engine {
     /// Loads a target and, where one is given, its drafter. `spec` must have the drafter it asks
     /// for.
     pub fn load(
-        mut backend: Box<dyn Backend>,
+        backend: Box<dyn Backend>,
         target: (&TargetConfig, &dyn WeightSource),
         drafter: Option<(&DrafterConfig, &dyn WeightSource)>,
         kv: KvType,
         spec: Spec,
     ) -> Result<Self, Error> {
+        Self::load_placed(backend, target, drafter, (kv, Placement::ON_DEVICE), spec)
+    }
+
+    /// The same with some of the target's weights in the host's memory.
+    pub fn load_placed(
+        mut backend: Box<dyn Backend>,
+        target: (&TargetConfig, &dyn WeightSource),
+        drafter: Option<(&DrafterConfig, &dyn WeightSource)>,
+        (kv, placement): (KvType, Placement),
+        spec: Spec,
+    ) -> Result<Self, Error> {
         let taps = drafter.map_or_else(Vec::new, |(config, _)| config.taps.clone());
-        let options = Options { kv, taps, ..Options::new(&*backend) };
+        let options = Options { kv, taps, placement, ..Options::new(&*backend) };
         let model = Model::load(&mut *backend, target.0, target.1, options)?;
         let mut drafters = Vec::new();
         if let Some((config, source)) = drafter {
@@ -78,6 +94,8 @@ impl Engine {
             commit_costs: Curve::default(),
             learned,
             copies: Copies::default(),
+            archive: Archive::default(),
+            identity: None,
             memory: 0,
             prices: None,
         };
@@ -155,14 +173,39 @@ impl Engine {
         self.backend.decode_rows()
     }
 
+    /// Those of them that one text has at most.
+    pub fn text_rows(&self) -> usize {
+        self.backend.text_rows()
+    }
+
     /// Reads tokens into a sequence, as many as one pass takes at most: part of a prompt that
     /// [`Self::begin`] finishes.
     pub fn read(&mut self, sequence: &mut Sequence, tokens: &[u32]) -> Result<(), Error> {
+        self.read_as(Role::Prompt, sequence, tokens)
+    }
+
+    /// Reads tokens of an answer that was begun elsewhere with the arithmetic that would have
+    /// written them: a backend may round prompts otherwise.
+    pub fn read_written(&mut self, sequence: &mut Sequence, tokens: &[u32]) -> Result<(), Error> {
+        let mut chunks = tokens.chunks(self.decode_rows());
+        chunks.try_for_each(|chunk| self.read_as(Role::Decode, sequence, chunk))
+    }
+
+    fn read_as(
+        &mut self,
+        role: Role,
+        sequence: &mut Sequence,
+        tokens: &[u32],
+    ) -> Result<(), Error> {
         let rows: Vec<Row> = crate::model::chain(tokens, 0).collect();
         let path: Vec<u32> = (0..tokens.len() as u32).collect();
         let last = &path[path.len().saturating_sub(1)..];
         self.reserve(sequence, rows.len())?;
-        self.model.forward_prompt(&mut *self.backend, &rows, last, &[sequence])?;
+        let (model, backend) = (&mut self.model, &mut *self.backend);
+        match role {
+            Role::Prompt => model.forward_prompt(backend, &rows, last, &[sequence])?,
+            Role::Decode => model.forward(backend, &rows, last, &[sequence])?,
+        }
         self.commit(0, sequence, &rows, &path)
     }
 
@@ -183,7 +226,7 @@ impl Engine {
     /// Begins a text that stays within `constraint`.
     pub fn begin_within(
         &mut self,
-        mut constraint: Option<Box<dyn Constraint>>,
+        constraint: Option<Box<dyn Constraint>>,
         mut sequence: Sequence,
         unread: &[u32],
         prompt: &[u32],
@@ -200,7 +243,30 @@ impl Engine {
             done += chunk.len();
             progress(done);
         }
-        let mut history = History::new(prompt);
+        self.begin_read(constraint, sequence, prompt, 0, sampling, ends)
+    }
+
+    /// Draws the first token of a text whose last token has just been read. Of `prompt`, all that
+    /// was read, the last `written` tokens are the text's own: penalties and the constraint count
+    /// them as such, so that it goes on as it would have where it was begun.
+    pub fn begin_read(
+        &mut self,
+        mut constraint: Option<Box<dyn Constraint>>,
+        mut sequence: Sequence,
+        prompt: &[u32],
+        written: usize,
+        sampling: Sampling,
+        ends: Vec<u32>,
+    ) -> Result<Generation, Error> {
+        let (asked, own) = prompt.split_at(prompt.len().saturating_sub(written));
+        let mut history = History::new(asked);
+        own.iter().for_each(|token| history.push(*token));
+        if let Some(constraint) = &mut constraint
+            && let Some(at) = own.iter().position(|token| !constraint.push(*token))
+        {
+            let reason = format!("token {} of what was written does not fit", own[at]);
+            return Err(Error::Constraint { position: asked.len() + at, reason });
+        }
         let mut sampler = Sampler::default();
         let plain = sampling.plain(sequence.committed()).filter(|_| constraint.is_none());
         let draws: Vec<Draw> = plain.into_iter().collect();

@@ -1,19 +1,19 @@
 //! The plan of device memory before a byte is copied: what a model needs at a context, what is
 //! free, and what would make it fit.
 
+use crate::place::Room;
 use anyhow::{Result, bail};
 use compute::cuda::{Bill, Ledger};
 use engine::Engine;
 use serde::Serialize;
 
 /// Bytes a device needs beside what we ask for: its context, kernels, graphs, and what fragments.
-const OVERHEAD: usize = 1 << 30;
-/// A context that is always asked for; less is no use to anyone.
-const LEAST: usize = 4096;
-
+pub(crate) const OVERHEAD: usize = 1 << 30;
 /// What a model needs.
 pub struct Need {
     bill: Bill,
+    /// Bytes the device takes for itself.
+    overhead: usize,
     /// Loaded on nothing: knows what a sequence takes.
     engine: Engine,
 }
@@ -23,8 +23,12 @@ pub struct Need {
 pub struct Plan {
     /// Tokens of a text.
     pub context: usize,
-    /// All weights.
+    /// All weights that lie on the device.
     pub weights: usize,
+    /// Weights that lie in the host's memory, which are no part of the total.
+    pub host_weights: usize,
+    /// Those of them that are experts', of which a pass reads what it has chosen.
+    pub host_experts: usize,
     /// What plans work on.
     pub buffers: usize,
     /// The state of one text.
@@ -48,10 +52,15 @@ impl Plan {
 
     /// One line for people.
     pub fn line(&self) -> String {
-        let gb = |bytes: usize| format!("{:.1}", bytes as f64 / 1e9);
+        let (unit, size) = if self.total() < 1 << 30 { ("MB", 1e6) } else { ("GB", 1e9) };
+        let gb = |bytes: usize| format!("{:.1}", bytes as f64 / size);
+        let elsewhere = match self.host_weights {
+            0 => String::new(),
+            bytes => format!(", and weights of {} {unit} in the host's memory", gb(bytes)),
+        };
         format!(
-            "{} GB at {} tokens: weights {}, a sequence {}, buffers {}, scratch {}, the device's \
-             own {}",
+            "{} {unit} at {} tokens: weights {}, a sequence {}, buffers {}, scratch {}, the device's \
+             own {}{elsewhere}",
             gb(self.total()),
             self.context,
             gb(self.weights),
@@ -64,11 +73,19 @@ impl Plan {
 }
 
 impl Need {
+    /// A context that is always asked for; less is no use to anyone.
+    pub(crate) const LEAST: usize = 4096;
+
     /// Counts what `load` would take from a device that reads prompts in passes of `prompt_rows`.
     pub fn count(prompt_rows: usize, load: impl FnOnce(Ledger) -> Result<Engine>) -> Result<Self> {
         let ledger = Ledger::new(prompt_rows);
         let engine = load(ledger.clone())?;
-        Ok(Self { bill: ledger.bill(), engine })
+        Ok(Self { bill: ledger.bill(), overhead: OVERHEAD, engine })
+    }
+
+    /// The same in memory of which the device takes less, or more, for itself.
+    pub(crate) fn within(self, room: Room) -> Self {
+        Self { overhead: room.overhead, ..self }
     }
 
     /// What it takes at that context.
@@ -76,10 +93,12 @@ impl Need {
         Plan {
             context,
             weights: self.bill.weights,
+            host_weights: self.bill.host_weights,
+            host_experts: self.bill.host_experts,
             buffers: self.bill.buffers,
             state: self.engine.state_bytes(context),
             scratch: self.bill.scratch(),
-            overhead: OVERHEAD,
+            overhead: self.overhead,
         }
     }
 
@@ -94,7 +113,7 @@ impl Need {
             let middle = (fits + too_long) / 2;
             if self.at(middle * 1024).total() <= free { fits = middle } else { too_long = middle }
         }
-        (fits * 1024 >= LEAST.min(limit)).then_some(fits * 1024)
+        (fits * 1024 >= Self::LEAST.min(limit)).then_some(fits * 1024)
     }
 
     /// The context to run with: the one asked for, or the longest that fits. Refuses what does not
@@ -108,10 +127,10 @@ impl Need {
     ) -> Result<usize> {
         let longest = self.longest(free, limit.max(asked.unwrap_or(0)));
         match (asked, longest) {
-            (Some(asked), Some(longest)) if asked <= longest => Ok(asked),
+            (Some(asked), _) if self.at(asked).total() <= free => Ok(asked),
             (None, Some(longest)) => Ok(longest.min(limit)),
             (_, longest) => {
-                let plan = self.at(asked.unwrap_or(LEAST.min(limit)));
+                let plan = self.at(asked.unwrap_or(Self::LEAST.min(limit)));
                 let mut advice = vec!["`--kv q8_0` or `--kv q4_0` shrinks the cache".to_owned()];
                 if let Some(longest) = longest {
                     advice.insert(0, format!("`--ctx {longest}` fits"));

@@ -12,10 +12,13 @@ mod device;
 mod device_memory;
 mod draft_flags;
 mod embedded;
+mod identity;
 mod loading;
 mod model_flags;
+mod place;
 mod prepared;
 mod sampling_flags;
+mod tokenizer_files;
 mod watched;
 
 pub use answer::{Answer, Finish, Piece, Question, answer};
@@ -23,8 +26,10 @@ pub use device_memory::{Need, Plan};
 pub use draft_flags::DraftFlags;
 pub use loading::{Loaded, TextSide, WeightSummary};
 pub use model_flags::{DeviceFlags, Mode, ModelFlags, Running};
+pub use place::{PlaceFlags, Room};
 pub use prepared::Prepared;
 pub use sampling_flags::SamplingFlags;
+pub use tokenizer_files::tokenizer_files;
 
 use std::path::{Path, PathBuf};
 

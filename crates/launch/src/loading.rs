@@ -20,6 +20,9 @@ pub struct Loaded {
     pub target: Target,
     /// The drafter, where there is one.
     pub drafter: Option<Drafter>,
+    /// Rows of the longest blocks that the drafter is known to have learned, where there are some
+    /// beyond what its file says.
+    pub longest_block: Option<usize>,
     /// Its text side.
     pub text: TextSide,
 }
@@ -114,6 +117,8 @@ pub(crate) fn load(model: Option<&Path>, draft: &Draft, overrides: &Overrides) -
             let (source, config) = (Source::Gguf { gguf, beside: None }, &loaded.target.config);
             let drafter = Drafter::read(source, overrides, Some(config));
             loaded.drafter = Some(drafter.context("the embedded drafter")?);
+            let as_filed = overrides.block.is_none();
+            loaded.longest_block = as_filed.then_some(embedded::LONGEST_BLOCK);
         }
         (Some(_), _) | (None, Draft::Nothing) => {}
     }
@@ -136,14 +141,15 @@ fn real_tokens(tokenizer: &Tokenizer) -> usize {
     (0..tokenizer.len()).rev().find(is_token).map_or(tokenizer.len(), |last| last + 1)
 }
 
-const NO_PAIR: &str = "this build has no embedded model: give `--model FILE`";
+pub(crate) const NO_PAIR: &str = "this build has no embedded model: give `--model FILE`";
 
 fn embedded_target() -> Result<Loaded> {
     let (bytes, _) = embedded::PAIR.context(NO_PAIR)?;
     let gguf = Box::new(Gguf::parse(bytes).context("the embedded model")?);
     let text = text_of_gguf(&gguf).context("the embedded model")?;
     let target = Target::read(Source::Gguf { gguf, beside: None }).context("the embedded model")?;
-    Ok(Loaded { name: "embedded".to_owned(), format: "gguf", target, drafter: None, text })
+    let (name, format) = ("embedded".to_owned(), "gguf");
+    Ok(Loaded { name, format, target, drafter: None, longest_block: None, text })
 }
 
 fn target_at(path: &Path) -> Result<Loaded> {
@@ -163,11 +169,12 @@ fn target_at(path: &Path) -> Result<Loaded> {
     };
     let target = Target::read(source).map_err(about(path))?;
     let name = path.file_name().map_or_else(|| shown.clone(), |n| n.to_string_lossy().into_owned());
-    Ok(Loaded { name, format, target, drafter: None, text: text.context(shown)? })
+    let text = text.context(shown)?;
+    Ok(Loaded { name, format, target, drafter: None, longest_block: None, text })
 }
 
-/// `tokenizer.*` and `general.sampling.*` of a GGUF.
-fn text_of_gguf(gguf: &Gguf) -> Result<TextSide> {
+/// `tokenizer.ggml.*` of a GGUF.
+pub(crate) fn vocabulary_of(gguf: &Gguf) -> Result<Vocabulary> {
     let strings = |key: &str| -> Result<Vec<String>> {
         let strings =
             gguf.strings(key)?.ok_or_else(|| anyhow!("the file has no tokenizer (`{key}`)"))?;
@@ -182,7 +189,7 @@ fn text_of_gguf(gguf: &Gguf) -> Result<TextSide> {
         ends.extend(id(key)?);
     }
     let types = gguf.integers("tokenizer.ggml.token_type")?.unwrap_or_default();
-    let vocabulary = Vocabulary {
+    Ok(Vocabulary {
         model: named("tokenizer.ggml.model")?,
         pre: named("tokenizer.ggml.pre")?,
         tokens: strings("tokenizer.ggml.tokens")?,
@@ -193,7 +200,12 @@ fn text_of_gguf(gguf: &Gguf) -> Result<TextSide> {
         pad: id("tokenizer.ggml.padding_token_id")?,
         add_bos: gguf.bool("tokenizer.ggml.add_bos_token")?.unwrap_or(false),
         ends,
-    };
+    })
+}
+
+/// `tokenizer.*` and `general.sampling.*` of a GGUF.
+pub(crate) fn text_of_gguf(gguf: &Gguf) -> Result<TextSide> {
+    let vocabulary = vocabulary_of(gguf)?;
     let defaults = Sampling::default();
     let float =
         |key: &str, default: f32| Ok::<_, anyhow::Error>(gguf.float(key)?.unwrap_or(default));

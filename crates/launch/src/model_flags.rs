@@ -4,6 +4,7 @@ use crate::device::Device;
 use crate::device_memory::{Need, Plan};
 use crate::draft_flags::DraftFlags;
 use crate::loading::{self, Loaded, TextSide, WeightSummary};
+use crate::place::{PlaceFlags, Room};
 use crate::prepared::Prepared;
 use crate::watched::Watched;
 use crate::{about, locate};
@@ -12,7 +13,7 @@ use checkpoint::{Drafter, Target, TargetConfig};
 use clap::ValueEnum;
 use compute::cuda::{Cuda, Images};
 use compute::{Activations, Backend, Cpu, CpuLevel, Faults, Faulty, KvType};
-use engine::{Engine, Requantised, Spec, WeightSource};
+use engine::{Engine, Placement, Requantised, Spec, WeightSource};
 use formats::BlockType;
 use hub::Draft;
 use indicatif::ProgressBar;
@@ -56,7 +57,10 @@ pub struct ModelFlags {
     draft_flags: DraftFlags,
     /// Quantise a drafter of floats to this type while it is loaded: q8_0, q6_k, q5_k, q4_k or q4_0
     #[arg(long, value_name = "TYPE", value_parser = quantised, help_heading = "Drafter overrides")]
-    draft_type: Option<BlockType>,
+    pub(crate) draft_type: Option<BlockType>,
+    /// Whether the engine is to know what its states belong to, which takes reading all weights.
+    #[arg(skip)]
+    pub identified: bool,
 }
 
 /// What runs, whichever model it is.
@@ -77,6 +81,9 @@ pub struct DeviceFlags {
     /// What weights are multiplied with, to compare
     #[arg(long, value_enum, default_value = "int8")]
     activations: Rounding,
+    /// What lies on it.
+    #[command(flatten)]
+    pub place: PlaceFlags,
 }
 
 /// Modes of `--spec`.
@@ -157,17 +164,20 @@ impl Running {
 }
 
 impl DeviceFlags {
-    /// A backend as the flags say.
-    pub fn backend(&self) -> Result<Box<dyn Backend>> {
-        match self.open()? {
-            Some(cuda) => Ok(Box::new(cuda)),
-            None => Ok(Box::new(self.cpu()?)),
+    /// A backend as the flags say, and the memory to plan within; none where nothing limits it.
+    pub fn backend(&self) -> Result<(Box<dyn Backend>, Option<Room>)> {
+        let cap = self.place.device_memory;
+        match Device::parse(&self.device)?.open()? {
+            Some(mut cuda) => {
+                cap.iter().for_each(|cap| cuda.cap_memory(*cap));
+                let room = Room::of_card(cuda.memory_info()?.0, cap);
+                Ok((Box::new(cuda), Some(room)))
+            }
+            None => {
+                let room = cap.map(|bytes| Room { bytes, overhead: 0 });
+                Ok((Box::new(self.cpu()?), room))
+            }
         }
-    }
-
-    /// The GPU as the flags say; none where the processor is meant.
-    pub(crate) fn open(&self) -> Result<Option<Cuda>> {
-        Device::parse(&self.device)?.open()
     }
 
     /// The number of the GPU that the flags ask for, be it there or not; none where the processor
@@ -301,9 +311,9 @@ impl ModelFlags {
         kv: KvType,
         wrap: impl FnOnce(Box<dyn Backend>) -> Box<dyn Backend>,
     ) -> Result<Running> {
-        let cuda = self.device.open()?;
-        let (prepared, text) = Prepared::new(self, kv, cuda.as_ref())?;
-        let engine = prepared.start_on(cuda, wrap)?;
+        let (backend, room) = self.device.backend()?;
+        let (prepared, text) = Prepared::new(self, kv, &*backend, room)?;
+        let engine = prepared.start_on(backend, room, wrap)?;
         let Prepared { name, mode, context, weights, .. } = prepared;
         Ok(Running { name, engine, mode, text, context, weights })
     }
@@ -311,7 +321,8 @@ impl ModelFlags {
     /// Opens the files and settles how the model runs; its weights are taken in as often as they
     /// are wanted.
     pub fn prepare(&self) -> Result<(Prepared, TextSide)> {
-        Prepared::new(self, self.device.kv(), self.device.open()?.as_ref())
+        let (backend, room) = self.device.backend()?;
+        Prepared::new(self, self.device.kv(), &*backend, room)
     }
 
     /// Takes the weights of opened files into a backend.
@@ -320,7 +331,7 @@ impl ModelFlags {
         target: &Target,
         drafter: Option<&Drafter>,
         backend: Box<dyn Backend>,
-        kv: KvType,
+        memory: (KvType, Placement),
         spec: Spec,
         bar: &ProgressBar,
     ) -> Result<Engine> {
@@ -335,29 +346,45 @@ impl ModelFlags {
             (None, weights) => weights.as_ref().map(|w| w as &dyn WeightSource),
         };
         let pair = drafter.zip(source).map(|(d, source)| (&d.config, source));
-        Ok(Engine::load(backend, (&target.config, &target_weights), pair, kv, spec)?)
+        let target = (&target.config, &target_weights as &dyn WeightSource);
+        Ok(Engine::load_placed(backend, target, pair, memory, spec)?)
     }
 
     /// What opened files need of a device that reads prompts in passes of `prompt_rows`.
-    pub fn need(&self, loaded: &Loaded, kv: KvType, prompt_rows: usize) -> Result<Need> {
+    pub(crate) fn need(
+        &self,
+        loaded: &Loaded,
+        memory: (KvType, Placement),
+        prompt_rows: usize,
+    ) -> Result<Need> {
         let Loaded { target, drafter, .. } = loaded;
         Need::count(prompt_rows, |ledger| {
             let (drafter, bar) = (drafter.as_ref(), ProgressBar::hidden());
-            self.take_in(target, drafter, Box::new(ledger), kv, Spec::Off, &bar)
+            self.take_in(target, drafter, Box::new(ledger), memory, Spec::Off, &bar)
         })
     }
 
     /// What the model needs of the GPU asked for, else of the first, at the context asked for or
-    /// its own. One that does not open counts as one that reads prompts 256 tokens at a time.
+    /// its own, with what would lie in the host's memory. A GPU that does not open counts as one
+    /// that reads prompts 256 tokens at a time.
     pub fn plan_memory(&self) -> Result<Plan> {
         let loaded = self.open()?;
-        let context = self.ctx.unwrap_or(loaded.target.config.context_length);
-        let card = Cuda::new(self.device.card()?.unwrap_or(0), Images::Best);
-        let prompt_rows = card.map_or(256, |card| card.prompt_rows());
-        Ok(self.need(&loaded, self.device.kv(), prompt_rows)?.at(context))
+        let config = &loaded.target.config;
+        let cap = self.device.place.device_memory;
+        let card = Cuda::new(self.device.card()?.unwrap_or(0), Images::Best).map(|mut card| {
+            cap.iter().for_each(|cap| card.cap_memory(*cap));
+            card
+        });
+        let (prompt_rows, room) = match card {
+            Ok(card) => (card.prompt_rows(), Room::of_card(card.memory_info()?.0, cap)),
+            Err(_) => (256, Room::of_card(usize::MAX, cap)),
+        };
+        let count = |placement| self.need(&loaded, (self.device.kv(), placement), prompt_rows);
+        let (_, need) = self.device.place.plan(config, room, self.ctx, count)?;
+        Ok(need.at(self.ctx.unwrap_or(config.context_length)))
     }
 
-    /// How to propose with what was opened, where a pass that decodes has so many rows.
+    /// How to propose with what was opened, where a text has so many rows in a pass.
     pub(crate) fn spec_for(&self, loaded: &Loaded, rows: usize) -> Result<(Mode, Spec)> {
         let drafter = loaded.drafter.as_ref().map(|drafter| &drafter.config);
         let mtp = loaded.target.config.mtp.is_some();
@@ -375,6 +402,7 @@ impl ModelFlags {
         // The newest token's row proposes too in some drafters.
         let from_anchor = drafter.is_some_and(|config| config.extras.sample_from_anchor);
         let longest = block - usize::from(!from_anchor);
+        let widest = loaded.longest_block.filter(|_| self.block.is_none()).unwrap_or(block);
         let spec = match mode {
             Mode::Chain | Mode::Tree if trained.is_none() => {
                 bail!("`--spec {}` needs a drafter: give `--draft FILE`", mode.name())
@@ -385,7 +413,7 @@ impl ModelFlags {
             }
             Mode::Tree | Mode::Lookup | Mode::Auto if budget(1) >= rows => {
                 bail!(
-                    "`--budget {}`: a pass has {rows} rows here, for the newest token and at most \
+                    "`--budget {}`: a text has {rows} rows here, for the newest token and at most \
                      {} others",
                     budget(1),
                     rows - 1
@@ -403,7 +431,7 @@ impl ModelFlags {
             Mode::Tree => Spec::Tree { block, budget: budget(22) },
             Mode::Mtp => Spec::Mtp { depth: budget(3) },
             Mode::Lookup => Spec::Lookup { budget: budget(15) },
-            Mode::Auto => Spec::Auto { block, budget: budget(Spec::AUTO_BUDGET) },
+            Mode::Auto => Spec::Auto { block: widest, budget: budget(Spec::AUTO_BUDGET) },
         };
         Ok((mode, spec))
     }

@@ -4,6 +4,7 @@ use crate::job::{
     Delta, Event, EventKind, Finish, Origin, Outcome, Report, SpecReport, Ticket, Timing,
 };
 use crate::output::OutputParser;
+use crate::prefix::Source;
 use crate::reading::Reading;
 use crate::thought::Thought;
 use engine::sampling::Likelihood;
@@ -31,6 +32,7 @@ impl Begun {
         let report = Report {
             seed: ticket.job.choices[reading.choice].seed,
             cached_tokens: reading.cached,
+            cached_from: reading.cached_from.map(Source::name),
             spec: SpecReport { mode, ..SpecReport::default() },
             timing: Timing { load_s, queue_s, ..Timing::default() },
             ignored: ticket.job.ignored.clone(),
@@ -87,7 +89,8 @@ impl Answer {
             Arc::clone(&tokenizer),
             ticket.job.controls,
             ticket.job.stops.iter().cloned(),
-        );
+        )
+        .after(&ticket.job.prompt[ticket.job.told_from()..]);
         let (tokens, parser) = (ticket.job.prompt.clone(), ticket.job.parser.clone());
         let reasoning = ticket.job.reasoning.clone();
         let thought = reasoning.map(|reasoning| Thought::new(reasoning, tokenizer));
@@ -195,6 +198,9 @@ impl Answer {
             self.untold.text.push_str(&piece);
             if let Some(parser) = &mut self.parser {
                 parser.push(&piece);
+            }
+            if self.ticket.job.ids {
+                self.untold.ids.push(token);
             }
             if self.ticket.job.origins {
                 let proposed = proposed.filter(|_| i == 0);

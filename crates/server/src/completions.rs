@@ -33,6 +33,16 @@ pub(crate) struct Completion {
     ignored: Vec<String>,
 }
 
+impl Completion {
+    /// The job of a request that has one prompt.
+    pub(crate) fn into_job(mut self) -> Result<Job, ApiError> {
+        match (self.jobs.pop(), self.jobs.is_empty()) {
+            (Some(job), true) => Ok(job),
+            _ => Err(ApiError::field("prompt", "`prompt` has to be one prompt")),
+        }
+    }
+}
+
 /// What answers are to look like.
 struct Form {
     /// By prompt.

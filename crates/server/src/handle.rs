@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 
 /// The way to a model's engine.
 #[derive(Debug)]
@@ -28,6 +28,8 @@ pub(crate) struct Handle {
     share: usize,
     timeout: Option<Duration>,
     closing: AtomicBool,
+    /// Whether what was under way when the door closed has ended.
+    drained: watch::Sender<bool>,
     abandon: Arc<AtomicBool>,
     metrics: Arc<Metrics>,
 }
@@ -45,8 +47,20 @@ impl Handle {
     ) -> Self {
         let permits = Arc::new(Semaphore::new(capacity));
         let share = share.clamp(1, capacity);
-        let closing = AtomicBool::new(false);
-        Self { seat, asks, model, permits, capacity, share, timeout, closing, abandon, metrics }
+        let (closing, drained) = (AtomicBool::new(false), watch::Sender::new(false));
+        Self {
+            seat,
+            asks,
+            model,
+            permits,
+            capacity,
+            share,
+            timeout,
+            closing,
+            drained,
+            abandon,
+            metrics,
+        }
     }
 
     /// Sends the jobs of one request, a share of them at a time where there are many: a request has
@@ -144,6 +158,12 @@ impl Handle {
             tracing::warn!(answers = self.under_way(), "given up");
             self.abandon.store(true, Ordering::Relaxed);
         }
+        self.drained.send_replace(true);
+    }
+
+    /// Ready when [`Self::drain`] is through.
+    pub(crate) async fn closed(&self) {
+        let _ = self.drained.subscribe().wait_for(|drained| *drained).await;
     }
 }
 

@@ -22,6 +22,11 @@ pub(crate) struct Job {
     pub(crate) choices: Vec<Sampling>,
     /// Index of the first of them in the response.
     pub(crate) first_choice: usize,
+    /// Tokens at the prompt's end that were written for this answer elsewhere, where that is known.
+    pub(crate) written: usize,
+    /// From here on the prompt is read with the arithmetic of decoding; where it is no place in it,
+    /// nothing is.
+    pub(crate) decoded_from: usize,
     /// Tokens of an answer at most, within the context; where it is 0 the prompt is read and
     /// nothing is written.
     pub(crate) room: usize,
@@ -43,6 +48,8 @@ pub(crate) struct Job {
     pub(crate) stream: bool,
     /// Whether to tell which tokens were drafted.
     pub(crate) origins: bool,
+    /// Whether to tell tokens beside their text.
+    pub(crate) ids: bool,
     /// Whether to tell how much of the prompt has been read.
     pub(crate) progress: bool,
     /// Whether control tokens are part of an answer's text.
@@ -53,6 +60,13 @@ pub(crate) struct Job {
     pub(crate) held: Held,
     /// What takes thinking and answer apart, where thinking is to be counted.
     pub(crate) reasoning: Option<Reasoning>,
+}
+
+impl Job {
+    /// Where in the prompt the answer begins that is gone on with, as far as that is known.
+    pub(crate) fn told_from(&self) -> usize {
+        self.decoded_from.min(self.prompt.len() - self.written)
+    }
 }
 
 /// A job on its way through the scheduler.
@@ -126,12 +140,15 @@ pub(crate) struct Delta {
     pub(crate) origins: Vec<Origin>,
     /// Tokens that were written for it.
     pub(crate) tokens: usize,
+    /// Which, where that is wanted.
+    pub(crate) ids: Vec<u32>,
 }
 
 impl Delta {
     pub(crate) fn is_empty(&self) -> bool {
-        let Self { text, likelihoods, scores, origins, .. } = self;
-        text.is_empty() && likelihoods.is_empty() && scores.is_empty() && origins.is_empty()
+        let Self { text, likelihoods, scores, origins, ids, .. } = self;
+        let is_silent = text.is_empty() && ids.is_empty() && origins.is_empty();
+        is_silent && likelihoods.is_empty() && scores.is_empty()
     }
 }
 
@@ -164,6 +181,9 @@ pub(crate) struct Outcome {
 pub(crate) struct Report {
     pub(crate) seed: u64,
     pub(crate) cached_tokens: usize,
+    /// Where these came from: `memory`, `host` or `disk`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) cached_from: Option<&'static str>,
     pub(crate) spec: SpecReport,
     pub(crate) timing: Timing,
     /// Fields of the request that were ignored.

@@ -20,11 +20,13 @@ mod answer;
 mod anthropic;
 mod arguments;
 mod batches;
+mod beside;
 mod budget;
 mod chat;
 mod completions;
 mod connections;
 mod constraint;
+mod disk;
 mod error;
 mod failure;
 mod fields;
@@ -37,6 +39,7 @@ mod job;
 mod keys;
 pub mod known;
 mod legacy;
+mod loads;
 mod log;
 mod logprobs;
 mod messages;
@@ -72,6 +75,9 @@ mod tokens;
 mod totals;
 
 pub use axum::http::HeaderValue;
+pub use beside::{Beside, Change, Door, Ended, Piece, Serve, Tier, Told};
+pub use disk::DiskShare;
+pub use engine::sampling::Likelihood;
 pub use error::ApiError;
 pub use keys::{KeyError, Keys};
 pub use log::log_panics;
@@ -140,6 +146,8 @@ pub struct Options {
     pub cache_bytes: usize,
     /// Bytes of the host's memory for states that are used less; none unless given.
     pub host_cache_bytes: usize,
+    /// Where states outlive the process, of an engine that is identified; nowhere unless given.
+    pub disk_cache: Option<DiskShare>,
     /// Bytes of responses kept for requests that go on from them; none unless given.
     pub store_bytes: usize,
     /// The longest a request may take.
@@ -152,6 +160,8 @@ pub struct Options {
     pub collector: Option<Collector>,
     /// Origins of pages elsewhere that may ask; `*` for any.
     pub cors: Vec<HeaderValue>,
+    /// Who asks by another way than HTTP.
+    pub beside: Option<Beside>,
 }
 
 impl Default for Options {
@@ -163,12 +173,14 @@ impl Default for Options {
             keys: None,
             cache_bytes: 1 << 30,
             host_cache_bytes: 0,
+            disk_cache: None,
             store_bytes: 0,
             timeout: None,
             drain: Duration::from_secs(30),
             tls: None,
             collector: None,
             cors: Vec::new(),
+            beside: None,
         }
     }
 }
@@ -207,13 +219,22 @@ pub async fn serve(
     let app = router::router(Arc::clone(&models), log, &options.cors, address.ip().is_loopback());
     let ended = async move { closed.await.unwrap_or_default() };
     let server = tokio::spawn(connections::serve(listener, options.tls, app, ended));
+    let door = Door::new(Arc::clone(models.first()?), slots);
+    let beside = options.beside.map(|beside| tokio::spawn((beside.serve)(door)));
     let mut reason = tokio::select! {
         () = stop => None,
         Some(reason) = lost.recv() => Some(reason),
     };
     models.drain(options.drain).await;
     let _ = close.send(());
-    let finished = tokio::time::timeout(CLOSE_GRACE, server).await;
+    let both = async {
+        let served = server.await;
+        if let Some(beside) = beside {
+            let _ = beside.await;
+        }
+        served
+    };
+    let finished = tokio::time::timeout(CLOSE_GRACE, both).await;
     drop(models);
     match finished {
         Ok(Ok(())) => {

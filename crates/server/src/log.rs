@@ -34,7 +34,7 @@ const ANTHROPIC_REQUEST_ID: HeaderName = HeaderName::from_static("request-id");
 const MAX_NAME: usize = 128;
 
 /// Paths that machines ask for all day; their lines are of the level `debug`.
-const PROBES: [&str; 4] = ["/health", "/ready", "/ping", "/metrics"];
+const PROBES: [&str; 5] = ["/health", "/ready", "/ping", "/metrics", "/v1/loads"];
 
 /// Who is at the other end of a connection.
 #[derive(Clone, Copy, Debug)]

@@ -3,8 +3,10 @@
 //! memory: what is used least recently is stowed there when the first is spent, fetched when it is
 //! wanted, and let go of when the second is spent too.
 
+use crate::beside::{Change, Tier};
 use engine::{Engine, Sequence, StateBlock, Stowed};
 use std::collections::HashMap;
+use tokio::sync::mpsc::UnboundedSender;
 
 /// Copies states to the host's memory and back; nothing where there is no room.
 pub(crate) trait Keeper {
@@ -37,6 +39,37 @@ impl Keeper for Engine {
     fn stowed_blocks(stowed: &Stowed) -> Vec<StateBlock> {
         stowed.blocks()
     }
+}
+
+/// Where a state was found.
+#[derive(Clone, Copy, Debug, Hash, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// Where passes read.
+    Memory,
+    /// The host's memory.
+    Host,
+    /// A file.
+    Disk,
+}
+
+impl Source {
+    /// For clients and metrics.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Memory => "memory",
+            Self::Host => "host",
+            Self::Disk => "disk",
+        }
+    }
+}
+
+/// A state that a prompt goes on from.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Hit<S> {
+    /// Tokens that led to it.
+    pub(crate) len: usize,
+    pub(crate) state: S,
+    pub(crate) from: Source,
 }
 
 /// Bytes of the blocks that states refer to; a block that several share counts once.
@@ -90,6 +123,8 @@ pub(crate) struct PrefixCache<K: Keeper> {
     far: Tally,
     /// Counts uses; an entry's age is how long ago it was stamped.
     clock: u64,
+    /// Who hears of states that are kept, that move and that go.
+    listener: Option<UnboundedSender<Change>>,
 }
 
 struct Entry<K: Keeper> {
@@ -108,6 +143,10 @@ impl<K: Keeper> Entry<K> {
         matches!(self.state, Place::Near(_))
     }
 
+    fn tier(&self) -> Tier {
+        if self.is_near() { Tier::Device } else { Tier::Host }
+    }
+
     fn blocks(&self) -> Vec<StateBlock> {
         match &self.state {
             Place::Near(state) => K::blocks(state),
@@ -120,19 +159,49 @@ impl<K: Keeper> PrefixCache<K> {
     /// A cache of at most `near` bytes where passes read states, and `far` bytes of the host's
     /// memory beside them.
     pub(crate) fn new(near: usize, far: usize) -> Self {
-        Self { entries: Vec::new(), near: Tally::new(near), far: Tally::new(far), clock: 0 }
+        let (near, far) = (Tally::new(near), Tally::new(far));
+        Self { entries: Vec::new(), near, far, clock: 0, listener: None }
     }
 
-    /// The state after the longest known beginning of `prompt`, less than all of it: the logits of
-    /// its last token are wanted, so that one is always read.
-    pub(crate) fn find(&mut self, keeper: &mut K, prompt: &[u32]) -> Option<(usize, K::State)> {
+    /// Tells `listener` of every change from now on. What was kept before is gone.
+    pub(crate) fn heard_by(mut self, listener: Option<UnboundedSender<Change>>) -> Self {
+        self.listener = listener;
+        self.tell(|| Change::Cleared);
+        self
+    }
+
+    /// Nobody may be there to hear it, and then nothing is copied.
+    fn tell(&self, change: impl FnOnce() -> Change) {
+        if let Some(listener) = &self.listener {
+            let _ = listener.send(change());
+        }
+    }
+
+    fn tell_of(&self, tokens: &[u32], from: Option<Tier>, to: Option<Tier>) {
+        self.tell(|| Change::Moved { tokens: tokens.into(), from, to });
+    }
+
+    /// The entry of the longest known beginning of `prompt`, less than all of it: the logits of its
+    /// last token are wanted, so that one is always read.
+    fn longest(&self, prompt: &[u32]) -> Option<usize> {
         let known = |e: &Entry<K>| e.tokens.len() < prompt.len() && prompt.starts_with(&e.tokens);
         let matches = (0..self.entries.len()).filter(|i| known(&self.entries[*i]));
-        let best = matches.max_by_key(|i| self.entries[*i].tokens.len())?;
+        matches.max_by_key(|i| self.entries[*i].tokens.len())
+    }
+
+    /// How many tokens of `prompt` are known.
+    pub(crate) fn known(&self, prompt: &[u32]) -> usize {
+        self.longest(prompt).map_or(0, |best| self.entries[best].tokens.len())
+    }
+
+    /// The state after the longest known beginning of `prompt`.
+    pub(crate) fn find(&mut self, keeper: &mut K, prompt: &[u32]) -> Option<Hit<K::State>> {
+        let best = self.longest(prompt)?;
         self.clock += 1;
         let entry = &mut self.entries[best];
         entry.used = self.clock;
         let len = entry.tokens.len();
+        let from = if entry.is_near() { Source::Memory } else { Source::Host };
         let state = match &entry.state {
             Place::Near(state) => state.clone(),
             Place::Far(stowed) => keeper.fetch(stowed)?,
@@ -142,9 +211,10 @@ impl<K: Keeper> PrefixCache<K> {
             self.far.remove(&entry.blocks());
             self.near.add(&blocks);
             entry.state = Place::Near(state.clone());
+            self.tell_of(&prompt[..len], Some(Tier::Host), Some(Tier::Device));
             self.settle(keeper);
         }
-        Some((len, state))
+        Some(Hit { len, state, from })
     }
 
     /// Whether exactly these tokens are known; counts as a use.
@@ -171,7 +241,9 @@ impl<K: Keeper> PrefixCache<K> {
         } else {
             return;
         };
-        self.entries.push(Entry { tokens: tokens.into(), state, used: self.clock });
+        let entry = Entry { tokens: tokens.into(), state, used: self.clock };
+        self.tell_of(tokens, None, Some(entry.tier()));
+        self.entries.push(entry);
         self.settle(keeper);
     }
 
@@ -184,6 +256,7 @@ impl<K: Keeper> PrefixCache<K> {
         {
             let gone = self.entries.swap_remove(oldest);
             self.far.remove(&gone.blocks());
+            self.tell_of(&gone.tokens, Some(Tier::Host), None);
         }
     }
 
@@ -195,6 +268,8 @@ impl<K: Keeper> PrefixCache<K> {
         let Place::Near(state) = &self.entries[oldest].state else { return false };
         let stowed = if self.far.could_hold(&blocks) { keeper.stow(state) } else { None };
         self.near.remove(&blocks);
+        let to = stowed.as_ref().map(|_| Tier::Host);
+        self.tell_of(&self.entries[oldest].tokens, Some(Tier::Device), to);
         match stowed {
             Some(stowed) => {
                 self.far.add(&K::stowed_blocks(&stowed));
@@ -259,17 +334,21 @@ mod tests {
     }
 
     /// A cache with its keeper, with room for so many blocks near and far.
-    struct Case(PrefixCache<Lists>, Lists);
+    struct Case(PrefixCache<Lists>, Lists, Option<Source>);
 
     impl Case {
         fn new(near: usize, far: usize) -> Self {
-            Self(PrefixCache::new(10 * near, 10 * far), Lists::default())
+            Self(PrefixCache::new(10 * near, 10 * far), Lists::default(), None)
         }
         fn insert(&mut self, tokens: &[u32], state: &[usize]) {
             self.0.insert(&mut self.1, tokens, state.to_vec());
         }
         fn find(&mut self, prompt: &[u32]) -> Option<(usize, Vec<usize>)> {
-            self.0.find(&mut self.1, prompt)
+            let known = self.0.known(prompt);
+            let hit = self.0.find(&mut self.1, prompt)?;
+            assert_eq!(hit.len, known);
+            self.2 = Some(hit.from);
+            Some((hit.len, hit.state))
         }
     }
 
@@ -343,10 +422,11 @@ mod tests {
         assert_eq!((case.1.stowed, case.1.fetched), (2, 0));
         // 1 comes back, 3 makes room for it.
         assert_eq!(case.find(&[1, 0]), Some((1, vec![1])));
+        assert_eq!(case.2, Some(Source::Host));
         assert_eq!((case.1.stowed, case.1.fetched, case.0.bytes()), (3, 1, (20, 20)));
         // Now 1 is near: finding it again copies nothing.
         assert_eq!(case.find(&[1, 0]), Some((1, vec![1])));
-        assert_eq!((case.1.stowed, case.1.fetched), (3, 1));
+        assert_eq!((case.1.stowed, case.1.fetched, case.2), (3, 1, Some(Source::Memory)));
         // 5 pushes 4 out of the near memory and 2, the oldest, out of the far one.
         case.insert(&[5], &[5]);
         assert_eq!((case.0.len(), case.0.bytes()), (4, (20, 20)));
@@ -354,6 +434,29 @@ mod tests {
         assert!(
             [1, 3, 4, 5].into_iter().all(|id| case.find(&[id, 0]) == Some((1, vec![id as usize])))
         );
+    }
+
+    #[test]
+    fn who_listens_can_tell_what_is_kept_where() {
+        let (listener, mut heard) = tokio::sync::mpsc::unbounded_channel();
+        let mut case = Case::new(2, 2);
+        case.0 = case.0.heard_by(Some(listener));
+        for id in [1, 2, 3, 1, 4, 5, 2, 6, 5] {
+            if case.find(&[id, 0]).is_none() {
+                case.insert(&[id], &[id as usize]);
+            }
+        }
+        assert_eq!(heard.try_recv(), Ok(Change::Cleared));
+        let mut kept: HashMap<Box<[u32]>, Tier> = HashMap::new();
+        let mut stowed = 0;
+        while let Ok(Change::Moved { tokens, from, to }) = heard.try_recv() {
+            assert_eq!(kept.remove(&tokens), from);
+            stowed += usize::from(to == Some(Tier::Host));
+            kept.extend(to.map(|to| (tokens, to)));
+        }
+        let entries = case.0.entries.iter().map(|e| (e.tokens.clone(), e.tier()));
+        assert_eq!(kept, entries.collect());
+        assert!(stowed > 2 && case.0.len() == 4);
     }
 
     #[test]

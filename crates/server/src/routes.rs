@@ -4,7 +4,7 @@ use crate::known;
 use crate::models::Models;
 use crate::openapi::{self, Asked};
 use crate::router;
-use crate::{anthropic, chat, completions, models, responses, tokens};
+use crate::{anthropic, chat, completions, loads, models, responses, tokens};
 use axum::routing::{MethodRouter, delete, get, post};
 use serde_json::json;
 use std::sync::Arc;
@@ -137,6 +137,7 @@ pub(crate) const ROUTES: &[Route] = &[
     asks("/detokenize", "Turns tokens into text", DETOKENIZE, JSON, || post(tokens::detokenize)),
     tells("/tokenizer_info", "Tells of the tokenizer", || get(tokens::info)),
     Route { kinds: TEXT, ..tells("/metrics", "Counts, for Prometheus", || get(router::metrics)) },
+    tells("/v1/loads", "How busy the engine is, for gateways", || get(loads::loads)),
     open(tells("/health", "Whether the process is any good", || get(router::health))),
     open(tells("/ping", "The same", || get(router::health))),
     open(Route { method: "post", ..tells("/ping", "The same", || post(router::health)) }),

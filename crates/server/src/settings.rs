@@ -66,6 +66,8 @@ pub(crate) struct Settings {
     pub(crate) origins: bool,
     /// Whether to tell how much of the prompt has been read.
     pub(crate) progress: bool,
+    /// Tokens at the prompt's end that are the answer's own, written elsewhere.
+    pub(crate) written: usize,
     /// Whether control tokens are part of an answer's text.
     pub(crate) controls: Controls,
     /// How much of a prompt is kept where it is too long; all of it has to fit otherwise.
@@ -160,6 +162,10 @@ impl Settings {
         // The second name is llama.cpp's.
         let progress = wanted("progress")? | fields.bool("return_progress")?.unwrap_or(false);
         let (origins, progress) = (wanted("origins")?, progress && stream);
+        let written = match &own {
+            Some(own) => own.integer("written", 0..=i64::MAX)?.unwrap_or(0) as usize,
+            None => 0,
+        };
         let controls = match fields.bool("skip_special_tokens")? {
             Some(false) => Controls::Show,
             _ => Controls::Hide,
@@ -181,6 +187,7 @@ impl Settings {
             continuous_usage,
             origins,
             progress,
+            written,
             controls,
             keep: read_keep(fields)?,
         })
@@ -221,6 +228,15 @@ impl Settings {
         if prompt.len() >= context {
             return Err(ApiError::TooLong { field, tokens: prompt.len(), context });
         }
+        if self.written >= prompt.len() {
+            let message = format!(
+                "`forerun.written` is {}, but all of the prompt and what was written has {} tokens",
+                self.written,
+                prompt.len()
+            );
+            return Err(ApiError::field("forerun.written", message));
+        }
+        let decoded_from = if self.written > 0 { prompt.len() - self.written } else { usize::MAX };
         let room = self.max_tokens.unwrap_or(usize::MAX).min(context - prompt.len());
         let choices =
             (0..self.choices as u32).map(|choice| Sampling { choice, ..self.sampling.clone() });
@@ -230,6 +246,8 @@ impl Settings {
             prompt,
             choices,
             first_choice,
+            written: self.written,
+            decoded_from,
             room,
             stops,
             ends: self.ends(limits),
@@ -240,6 +258,7 @@ impl Settings {
             tells_ends: false,
             stream: self.stream,
             origins: self.origins,
+            ids: false,
             progress: self.progress,
             controls: self.controls,
             ignored: Vec::new(),

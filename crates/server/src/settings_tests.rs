@@ -95,6 +95,7 @@ fn wrong_values_name_their_field() {
         (json!({"forerun": 1}), "forerun"),
         (json!({"forerun": {"origins": 1}}), "forerun.origins"),
         (json!({"forerun": {"progress": 1}}), "forerun.progress"),
+        (json!({"forerun": {"written": -1}}), "forerun.written"),
         (json!({"return_progress": 1}), "return_progress"),
         (json!({"model": {}}), "model"),
         (json!({"stop_token_ids": [100]}), "stop_token_ids[0]"),

@@ -158,7 +158,11 @@ pub(crate) fn held(
     Ok(Held {
         field: field.unwrap_or_default(),
         grammar,
-        least: if ends.is_empty() { 0 } else { settings.min_tokens },
+        // What was written elsewhere is among the tokens that it counts.
+        least: match settings.min_tokens {
+            least if least > 0 && !ends.is_empty() => least + settings.written,
+            _ => 0,
+        },
         ends: ends.into(),
         allowed,
         banned: read_bad_words(fields, shared)?.into(),

@@ -1,6 +1,8 @@
 //! From what is served and how to what serves it: models that requests are read for, and engines'
 //! threads that answer them.
 
+use crate::beside::Change;
+use crate::disk::{Disk, DiskShare};
 use crate::handle::Handle;
 use crate::metrics::{CacheConfig, Metrics};
 use crate::models::{Abilities, About, Models};
@@ -44,6 +46,9 @@ pub(crate) struct Starter {
     mode: &'static str,
     cache_bytes: usize,
     host_cache_bytes: usize,
+    disk_cache: Option<DiskShare>,
+    /// Who hears what the cache keeps.
+    listener: Option<UnboundedSender<Change>>,
     lost: UnboundedSender<String>,
 }
 
@@ -55,14 +60,22 @@ impl Starter {
         load_s: f64,
     ) -> io::Result<(Resident, JoinHandle<()>)> {
         let Self { slots, context, mode, cache_bytes, host_cache_bytes, .. } = *self;
+        let rows = engine.decode_rows();
+        if slots > rows {
+            return Err(io::Error::other(format!(
+                "{slots} slots are asked for, and a pass has {rows} rows here, one for each of them"
+            )));
+        }
         let health = Arc::new(Health::default());
         let (jobs, received) = mpsc::channel();
         let resident = Resident { jobs, health: Arc::downgrade(&health), used: Instant::now() };
         let scheduler = Scheduler {
+            disk: self.disk_cache.as_ref().and_then(|share| Disk::start(share, &engine)),
             prefill_budget: prefill_budget(&mut engine),
             engine,
             tokenizer: Arc::clone(&self.tokenizer),
-            cache: PrefixCache::new(cache_bytes, host_cache_bytes),
+            cache: PrefixCache::new(cache_bytes, host_cache_bytes).heard_by(self.listener.clone()),
+            listener: self.listener.clone(),
             metrics: Arc::clone(&self.metrics),
             abandon: Arc::clone(&self.abandon),
             slots,
@@ -97,10 +110,13 @@ pub(crate) fn start(
     let (asks, asked) = unbounded_channel();
     let store = (options.store_bytes > 0).then(|| responses::Store::new(options.store_bytes));
     let store = store.map(Arc::new);
+    // Who asks by another way asks for the first model.
+    let mut listener = options.beside.as_mut().and_then(|beside| beside.listener.take());
     let (mut all, mut loadable) = (Vec::new(), Vec::new());
     for (number, one) in served.into_iter().enumerate() {
         let way = (number, asks.clone());
-        let (shared, model) = prepare(one, options, way, tell.clone(), store.clone())?;
+        let heard = (tell.clone(), listener.take());
+        let (shared, model) = prepare(one, options, way, heard, store.clone())?;
         all.push(Arc::new(shared));
         loadable.push(model);
     }
@@ -116,7 +132,7 @@ fn prepare(
     served: Served,
     options: &Options,
     (number, asks): (usize, Asks),
-    lost: UnboundedSender<String>,
+    (lost, listener): (UnboundedSender<String>, Option<UnboundedSender<Change>>),
     store: Option<Arc<responses::Store>>,
 ) -> io::Result<(Shared, Loadable)> {
     let Options { slots, cache_bytes, host_cache_bytes, timeout, .. } = *options;
@@ -143,6 +159,8 @@ fn prepare(
         mode,
         cache_bytes,
         host_cache_bytes,
+        disk_cache: options.disk_cache.clone(),
+        listener,
         lost,
     };
     let mut loadable = Loadable {

@@ -21,6 +21,16 @@ impl<T: Deref<Target = Tokenizer>> Stream<T> {
         Self { tokenizer, controls, stops: Stops::new(stops), partial: Vec::new() }
     }
 
+    /// Goes on from tokens whose text was told elsewhere: the bytes of a character that they left
+    /// broken off come with what follows.
+    pub fn after(mut self, told: &[u32]) -> Self {
+        for id in told {
+            self.partial.extend_from_slice(self.tokenizer.visible_bytes(*id, self.controls));
+            take_whole_characters(&mut self.partial, &mut String::new());
+        }
+        self
+    }
+
     /// Takes a token and returns the text that is now certain; nothing once a stop string has
     /// occurred.
     pub fn push(&mut self, id: u32) -> String {

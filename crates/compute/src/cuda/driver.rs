@@ -242,11 +242,11 @@ impl Driver {
         self.finish()
     }
 
-    /// Copies from one address to another.
+    /// Copies from one address to another, be it of the device or of mapped memory.
     pub(crate) fn copy(&self, from: u64, to: u64, len: usize) -> Result<(), Error> {
         self.enter()?;
         // SAFETY: callers give addresses of blocks that are long enough.
-        unsafe { call!(cuMemcpyDtoDAsync_v2(to, from, len, self.stream)) }
+        unsafe { call!(cuMemcpyAsync(to, from, len, self.stream)) }
     }
 
     /// Loads the image of a kernel file.

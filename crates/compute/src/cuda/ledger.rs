@@ -9,7 +9,7 @@ use crate::{
     budget::Budget,
     memory::Memory,
     pass::Pass,
-    plan::{AttentionShape, MatrixId, Op, Plan, VectorId},
+    plan::{AttentionShape, MatrixId, Op, Plan, Product, VectorId},
 };
 use formats::BlockType;
 use std::sync::{Arc, Mutex};
@@ -19,17 +19,22 @@ use std::sync::{Arc, Mutex};
 pub struct Bill {
     /// Bytes of weights as tiles, tables and vectors.
     pub weights: usize,
-    /// Bytes of weights that stay in the host's memory, as in the file.
+    /// Bytes of weights as tiles in the host's memory.
     pub host_weights: usize,
+    /// Those of them that are experts', of which a pass reads what it has chosen.
+    pub host_experts: usize,
     /// Bytes of the buffers of passes.
     pub buffers: usize,
     attention: Vec<AttentionShape>,
+    decode_rows: usize,
+    staged: usize,
 }
 
 impl Bill {
     /// Bytes of scratch memory.
     pub fn scratch(&self) -> usize {
-        self.attention.iter().map(ops::attention::partial_bytes).max().unwrap_or(0)
+        let bytes = |shape| ops::attention::partial_bytes(shape, self.decode_rows);
+        self.attention.iter().map(bytes).max().unwrap_or(0) + self.staged
     }
 }
 
@@ -38,7 +43,8 @@ impl Bill {
 pub struct Ledger {
     bill: Arc<Mutex<Bill>>,
     prompt_rows: usize,
-    matrices: u32,
+    /// For each matrix its bytes in the host's memory, without those of experts.
+    brought: Vec<usize>,
     vectors: u32,
     budget: Budget,
 }
@@ -46,7 +52,8 @@ pub struct Ledger {
 impl Ledger {
     /// One for a device that reads prompts in passes of `prompt_rows` rows.
     pub fn new(prompt_rows: usize) -> Self {
-        Self { prompt_rows, ..Self::default() }
+        let bill = Bill { decode_rows: super::decode_rows(prompt_rows), ..Bill::default() };
+        Self { prompt_rows, bill: Arc::new(Mutex::new(bill)), ..Self::default() }
     }
 
     /// What was counted so far.
@@ -57,16 +64,26 @@ impl Ledger {
     fn add_matrix(&mut self, ty: BlockType, experts: usize, rows: usize, cols: usize) -> MatrixId {
         let (_, bytes) = weights::tiles(ty, [experts, rows, cols]);
         self.count(|bill| bill.weights += bytes);
-        self.next_matrix()
+        self.next_matrix(0)
+    }
+
+    fn add_host(&mut self, ty: BlockType, shape: [usize; 3]) -> MatrixId {
+        let (_, bytes) = weights::tiles(ty, shape);
+        let experts = if shape[0] > 1 { bytes } else { 0 };
+        self.count(|bill| {
+            bill.host_weights += bytes;
+            bill.host_experts += experts;
+        });
+        self.next_matrix(bytes - experts)
     }
 
     fn count(&self, add: impl FnOnce(&mut Bill)) {
         add(&mut self.bill.lock().expect("nothing panics while counting"));
     }
 
-    fn next_matrix(&mut self) -> MatrixId {
-        self.matrices += 1;
-        MatrixId(self.matrices - 1)
+    fn next_matrix(&mut self, brought: usize) -> MatrixId {
+        self.brought.push(brought);
+        MatrixId(self.brought.len() as u32 - 1)
     }
 }
 
@@ -75,18 +92,21 @@ impl Backend for Ledger {
         &self.budget
     }
 
+    fn arithmetic(&self) -> String {
+        "none".to_owned()
+    }
+
     fn matrix(&mut self, m: Matrix<'_>) -> Result<MatrixId, Error> {
         Ok(self.add_matrix(m.ty, m.experts, m.rows, m.cols))
     }
 
     fn host_matrix(&mut self, m: Matrix<'_>) -> Result<MatrixId, Error> {
-        self.count(|bill| bill.host_weights += m.bytes.len());
-        Ok(self.next_matrix())
+        Ok(self.add_host(m.ty, [m.experts, m.rows, m.cols]))
     }
 
     fn table(&mut self, m: Matrix<'_>) -> Result<MatrixId, Error> {
         self.count(|bill| bill.weights += m.bytes.len());
-        Ok(self.next_matrix())
+        Ok(self.next_matrix(0))
     }
 
     fn tied(&mut self, _table: MatrixId, m: Matrix<'_>) -> Result<MatrixId, Error> {
@@ -94,7 +114,10 @@ impl Backend for Ledger {
     }
 
     fn random(&mut self, m: RandomMatrix) -> Result<Option<MatrixId>, Error> {
-        Ok(Some(self.add_matrix(m.ty, m.experts, m.rows, m.cols)))
+        Ok(Some(match m.on_host {
+            true => self.add_host(m.ty, [m.experts, m.rows, m.cols]),
+            false => self.add_matrix(m.ty, m.experts, m.rows, m.cols),
+        }))
     }
 
     fn vector(&mut self, numbers: &[f32]) -> Result<VectorId, Error> {
@@ -106,10 +129,15 @@ impl Backend for Ledger {
     fn arena(&self, plan: Arc<Plan>, capacity: usize, chosen: usize) -> Result<Arena, Error> {
         let mut bill = self.bill.lock().expect("nothing panics while counting");
         for op in &plan.ops {
-            if let Op::Attention { shape, .. } = op
-                && !bill.attention.contains(shape)
-            {
-                bill.attention.push(*shape);
+            match op {
+                Op::Attention { shape, .. } if !bill.attention.contains(shape) => {
+                    bill.attention.push(*shape);
+                }
+                Op::Matmul { products } => {
+                    let brought = |p: &Product| self.brought[p.weight.0 as usize];
+                    bill.staged = bill.staged.max(ops::prompt_matmul::staged(products, brought));
+                }
+                _ => {}
             }
         }
         let count = std::cell::Cell::new(0);
@@ -123,7 +151,11 @@ impl Backend for Ledger {
     }
 
     fn decode_rows(&self) -> usize {
-        args::DECODE_ROWS
+        super::decode_rows(self.prompt_rows)
+    }
+
+    fn text_rows(&self) -> usize {
+        args::TEXT_ROWS
     }
 
     fn prompt_rows(&self) -> usize {

@@ -10,6 +10,7 @@ mod driver;
 mod graph;
 mod kernels;
 mod ledger;
+mod mapped;
 mod nvrtc;
 mod ops;
 mod pack;
@@ -26,11 +27,11 @@ use crate::{
     budget::Budget,
     memory::Memory,
     pass::{Pass, Role},
-    plan::{AttentionShape, Buf, MatrixId, Op, Plan, VectorId},
+    plan::{AttentionShape, Buf, MatrixId, Op, Plan, Product, VectorId},
     rank::Ranked,
     recurrent::RecurrentLayout,
 };
-use args::DECODE_ROWS;
+use args::{DECODE_ROWS, TEXT_ROWS};
 use block::DeviceMemory;
 use captured::{Captured, Lent};
 use driver::Driver;
@@ -41,6 +42,7 @@ pub use ledger::{Bill, Ledger};
 use run::Run;
 use scratch::Scratch;
 use std::{
+    cell::Cell,
     collections::HashMap,
     sync::{Arc, atomic::Ordering},
     time::Instant,
@@ -68,13 +70,15 @@ pub struct Cuda {
 struct Needs {
     /// Bytes for partial sums of products.
     products: usize,
+    /// Bytes of weights that a prompt's products bring from the host's memory.
+    staged: usize,
     attention: Vec<AttentionShape>,
     recurrent: Option<RecurrentLayout>,
 }
 
 impl Needs {
     fn new(plan: &Arc<Plan>, weights: &Weights, limits: &DeviceInfo) -> Self {
-        let mut needs = Self { products: 0, attention: Vec::new(), recurrent: None };
+        let mut needs = Self { products: 0, staged: 0, attention: Vec::new(), recurrent: None };
         for op in &plan.expanded().ops {
             match op {
                 Op::Attention { shape, .. } if !needs.attention.contains(shape) => {
@@ -84,6 +88,8 @@ impl Needs {
                 Op::Matmul { products } => {
                     let bytes = ops::matmul::workspace_bytes(weights, limits, products);
                     needs.products = needs.products.max(bytes);
+                    let host = |p: &Product| weights.matrix(p.weight).host_bytes();
+                    needs.staged = needs.staged.max(ops::prompt_matmul::staged(products, host));
                 }
                 _ => {}
             }
@@ -97,7 +103,7 @@ const FIRST_PAGES: usize = 512;
 /// What memory of sequences is called where there is no room for it.
 const STATE: &str = "the state of a sequence";
 /// Bytes of the inbox and the outbox.
-const BOX: usize = 1 << 20;
+const BOX: usize = 4 << 20;
 /// Graphs and shapes that came once an arena keeps; when there are more, the latter go, and all
 /// where most were graphs.
 const MAX_GRAPHS: usize = 256;
@@ -110,6 +116,12 @@ fn prompt_rows(memory: usize) -> usize {
         60.. => 1024,
         _ => 256,
     }
+}
+
+/// Rows of a decode pass where prompts are read so many at a time: logits of a row are 1 MB, and
+/// parts of attention as much, which small cards need for other things.
+fn decode_rows(prompt_rows: usize) -> usize {
+    if prompt_rows >= 1024 { DECODE_ROWS } else { TEXT_ROWS }
 }
 
 impl Cuda {
@@ -132,6 +144,12 @@ impl Cuda {
     /// The device.
     pub fn info(&self) -> &DeviceInfo {
         self.driver.info()
+    }
+
+    /// Behaves as a card with no more than `bytes` of memory does: prompts are read in passes that
+    /// suit it. Who loads a model plans within them.
+    pub fn cap_memory(&mut self, bytes: usize) {
+        self.limits.memory = self.limits.memory.min(bytes);
     }
 
     /// Free and total bytes of its memory.
@@ -184,6 +202,7 @@ impl Cuda {
             slots: pass.slots,
             most_rows: most_rows(pass),
             outbox: self.outbox.address(),
+            staged: Cell::new(0),
         }
     }
 
@@ -191,12 +210,16 @@ impl Cuda {
     fn reserve(&mut self, needs: &Needs, pass: &Pass<'_>) -> Result<(), Error> {
         if pass.role == Role::Decode {
             for shape in &needs.attention {
-                self.scratch.reserve_attention(ops::attention::partial_bytes(shape))?;
+                let bytes = ops::attention::partial_bytes(shape, pass.rows());
+                self.scratch.reserve_attention(bytes)?;
             }
         }
         if let Some(layout) = &needs.recurrent {
             let bytes = ops::deltanet::state_bytes(layout, pass.sequences.len(), pass.slots);
             self.scratch.reserve_states(bytes)?;
+        }
+        if pass.role == Role::Prompt {
+            self.scratch.reserve_staged(needs.staged)?;
         }
         self.scratch.reserve_products(needs.products)
     }
@@ -216,8 +239,8 @@ impl Backend for Cuda {
         self.weights.add_matrix(&self.driver, matrix)
     }
 
-    fn host_matrix(&mut self, _: Matrix<'_>) -> Result<MatrixId, Error> {
-        Err(Error::Placement("the CUDA backend reads weights from the device's memory alone"))
+    fn host_matrix(&mut self, matrix: Matrix<'_>) -> Result<MatrixId, Error> {
+        self.weights.add_host_matrix(&self.driver, matrix)
     }
 
     fn table(&mut self, matrix: Matrix<'_>) -> Result<MatrixId, Error> {
@@ -229,11 +252,11 @@ impl Backend for Cuda {
     }
 
     fn random(&mut self, m: RandomMatrix) -> Result<Option<MatrixId>, Error> {
-        let shape = [m.experts, m.rows, m.cols];
-        let (format, bytes) = weights::tiles(m.ty, shape);
-        let memory = self.driver.allocate_as_is(bytes, "weights")?;
-        ops::fill::tiles(&self.driver, &self.kernels, &memory, format, m.scale, m.seed)?;
-        Ok(Some(self.weights.add_tiles(memory, format, shape)))
+        let (driver, kernels) = (&self.driver, &self.kernels);
+        let fill = |at, bytes, format| {
+            ops::fill::tiles(driver, kernels, (at, bytes), format, m.scale, m.seed)
+        };
+        self.weights.add_made(driver, &m, fill).map(Some)
     }
 
     fn vector(&mut self, numbers: &[f32]) -> Result<VectorId, Error> {
@@ -243,16 +266,18 @@ impl Backend for Cuda {
     fn arena(&self, plan: Arc<Plan>, capacity: usize, chosen: usize) -> Result<Arena, Error> {
         let allocate = |len| Ok(self.driver.allocate(len, "buffers of a pass")?.into());
         let mut arena = Arena::new(plan, capacity, chosen, run::rounded_bytes, allocate)?;
-        let small = PassBuffer::new(&self.driver, DECODE_ROWS, FIRST_PAGES)?;
-        let large = match capacity > DECODE_ROWS {
-            true => Some(PassBuffer::new(&self.driver, capacity, FIRST_PAGES)?),
-            false => None,
+        // What a pass sends to the device grows with the rows that its buffer has room for.
+        let small = PassBuffer::new(&self.driver, TEXT_ROWS, FIRST_PAGES)?;
+        let more = |rows: usize| {
+            let is_needed = capacity > TEXT_ROWS && rows > TEXT_ROWS;
+            is_needed.then(|| PassBuffer::new(&self.driver, rows, FIRST_PAGES)).transpose()
         };
+        let (wide, large) = (more(self.decode_rows())?, more(capacity)?);
         let commit = ops::commit::Tables::new(&self.driver, &arena)?;
         let needs = Needs::new(&arena.plan, &self.weights, &self.limits);
         let graphs = HashMap::new();
         arena.beside =
-            Some(Box::new(Captured { small, large, graphs, generation: 0, commit, needs }));
+            Some(Box::new(Captured { small, wide, large, graphs, generation: 0, commit, needs }));
         Ok(arena)
     }
 
@@ -278,12 +303,31 @@ impl Backend for Cuda {
         Ok(Memory::from(memory).holding(share))
     }
 
+    /// How products are cut follows from the device; kernels that are no cubins of this program are
+    /// made by the driver, or by a compiler of this machine's.
+    fn arithmetic(&self) -> String {
+        let DeviceInfo { name, major, minor, multiprocessors, shared, .. } = self.driver.info();
+        let (kernels, driver) = (self.limits.major, driver_version());
+        format!(
+            "CUDA, {name}, {major}.{minor} as {kernels}, {multiprocessors} multiprocessors, \
+             {shared} bytes shared, driver {driver:?}, {}",
+            self.kernels.origin()
+        )
+    }
+
     fn decode_rows(&self) -> usize {
-        DECODE_ROWS
+        match ops::attention::has_warps(&self.limits) {
+            true => decode_rows(self.prompt_rows()),
+            false => TEXT_ROWS,
+        }
+    }
+
+    fn text_rows(&self) -> usize {
+        TEXT_ROWS
     }
 
     fn prompt_rows(&self) -> usize {
-        prompt_rows(self.driver.info().memory)
+        prompt_rows(self.limits.memory)
     }
 
     fn run(&mut self, arena: &mut Arena, pass: &Pass<'_>) -> Result<(), Error> {
@@ -401,9 +445,10 @@ impl Cuda {
         plan: &Plan,
         pass: &Pass<'_>,
     ) -> Result<(), Error> {
-        let is_small = pass.rows() <= DECODE_ROWS && pass.role == Role::Decode;
-        let buffer = match (is_small, &mut captured.large) {
-            (false, Some(large)) => large,
+        let is_small = pass.rows() <= self.decode_rows() && pass.role == Role::Decode;
+        let more = if is_small { &mut captured.wide } else { &mut captured.large };
+        let buffer = match more {
+            Some(more) if !is_small || pass.rows() > TEXT_ROWS => more,
             _ => &mut captured.small,
         };
         if !buffer.fits(pass) {

@@ -13,9 +13,9 @@ use super::{
 use crate::{
     Error,
     arena::Arena,
-    plan::{Buf, Op, Plan, VectorId},
+    plan::{Buf, MatrixId, Op, Plan, VectorId},
 };
-use std::sync::Arc;
+use std::{cell::Cell, sync::Arc};
 
 /// What a launch needs to know.
 pub(crate) struct Run<'a> {
@@ -33,6 +33,8 @@ pub(crate) struct Run<'a> {
     pub(crate) most_rows: usize,
     /// Where what is read back is put together; free while a plan runs.
     pub(crate) outbox: args::Address,
+    /// How far the room for weights from the host's memory is in use.
+    pub(crate) staged: Cell<usize>,
 }
 
 impl Run<'_> {
@@ -91,6 +93,26 @@ impl Run<'_> {
 
     pub(crate) fn vector(&self, id: VectorId) -> args::Address {
         self.weights.vector(id)
+    }
+
+    /// Where a prompt's product finds a matrix. Its blocks of rows each read all of it, so one that
+    /// lies in the host's memory is brought over once; experts, of which a block of rows has few,
+    /// are read where they are. Room is taken in turns: what an op brings never reaches round to
+    /// its own beginning (`ops::prompt_matmul::staged`).
+    pub(crate) fn weight_of_prompt(&self, id: MatrixId) -> Result<args::Address, Error> {
+        let matrix = self.weights.matrix(id);
+        let bytes = matrix.host_bytes();
+        if bytes == 0 || matrix.experts > 1 {
+            return Ok(matrix.address());
+        }
+        let mut at = self.staged.get();
+        if at + bytes > self.scratch.staged.len() {
+            at = 0;
+        }
+        let address = self.scratch.staged.address() + at as u64;
+        self.driver.copy(matrix.address(), address, bytes)?;
+        self.staged.set(at + bytes);
+        Ok(address)
     }
 
     /// Launches everything an op is.

@@ -14,6 +14,8 @@ pub(crate) struct Scratch {
     pub(crate) states: DeviceMemory,
     /// Partial sums of products.
     pub(crate) products: DeviceMemory,
+    /// Weights of a prompt's products that lie in the host's memory.
+    pub(crate) staged: DeviceMemory,
     /// A pass's visits by expert, from one launch of a block's experts to the next.
     pub(crate) visits: DeviceMemory,
     /// How often an address changed.
@@ -27,6 +29,7 @@ impl Scratch {
             attention: none()?,
             states: none()?,
             products: none()?,
+            staged: none()?,
             visits: driver.allocate(VISIT_LIST, "scratch")?,
             generation: 0,
             driver: driver.clone(),
@@ -57,8 +60,15 @@ impl Scratch {
         Ok(())
     }
 
+    pub(crate) fn reserve_staged(&mut self, bytes: usize) -> Result<(), Error> {
+        if bytes > self.staged.len() {
+            self.staged = grown(&self.driver, &self.staged, bytes)?;
+        }
+        Ok(())
+    }
+
     pub(crate) fn bytes(&self) -> usize {
-        self.attention.len() + self.states.len() + self.products.len()
+        self.attention.len() + self.states.len() + self.products.len() + self.staged.len()
     }
 }
 

@@ -1,26 +1,34 @@
-//! Weights in the device's memory: matrices as tiles, tables of rows as in the file, vectors.
+//! Weights where the device reads them: matrices as tiles in its own memory or in the host's, tables
+//! of rows as in the file, vectors.
 
 use super::{
     args::Address,
     block::DeviceMemory,
     driver::Driver,
+    mapped::MappedMemory,
     pack::{self, TileFormat},
 };
 use crate::{
     Error,
-    backend::Matrix,
+    backend::{Matrix, RandomMatrix},
     plan::{MatrixId, VectorId},
 };
 use formats::BlockType;
 use std::sync::Arc;
 
-/// A matrix on the device.
+/// A matrix that the device reads.
 pub(crate) struct Stored {
-    memory: DeviceMemory,
+    home: Home,
     pub(crate) form: Form,
     pub(crate) experts: usize,
     pub(crate) rows: usize,
     pub(crate) cols: usize,
+}
+
+/// The memory it lies in.
+enum Home {
+    Device(DeviceMemory),
+    Host(MappedMemory),
 }
 
 /// How it is laid out.
@@ -34,7 +42,25 @@ pub(crate) enum Form {
 
 impl Stored {
     pub(crate) fn address(&self) -> Address {
-        self.memory.address()
+        match &self.home {
+            Home::Device(memory) => memory.address(),
+            Home::Host(memory) => memory.address(),
+        }
+    }
+
+    /// Its bytes where they are read over the bus.
+    pub(crate) fn host_bytes(&self) -> usize {
+        match &self.home {
+            Home::Device(_) => 0,
+            Home::Host(memory) => memory.len(),
+        }
+    }
+
+    fn device_bytes(&self) -> usize {
+        match &self.home {
+            Home::Device(memory) => memory.len(),
+            Home::Host(_) => 0,
+        }
     }
 
     /// The format of its tiles.
@@ -71,15 +97,29 @@ impl Weights {
         self.vectors[id.0 as usize].address()
     }
 
-    /// Bytes of all matrices and vectors.
+    /// Bytes of all matrices and vectors on the device.
     pub(crate) fn bytes(&self) -> usize {
-        self.matrices.iter().map(|m| m.memory.len()).sum::<usize>()
+        self.matrices.iter().map(Stored::device_bytes).sum::<usize>()
             + self.vectors.iter().map(DeviceMemory::len).sum::<usize>()
     }
 
     fn push(&mut self, stored: Stored) -> MatrixId {
         self.matrices.push(stored);
         MatrixId(self.matrices.len() as u32 - 1)
+    }
+
+    /// Packs a matrix into tiles that stay in the host's memory.
+    pub(crate) fn add_host_matrix(
+        &mut self,
+        driver: &Arc<Driver>,
+        m: Matrix<'_>,
+    ) -> Result<MatrixId, Error> {
+        let (format, bytes) = tiles(m.ty, [m.experts, m.rows, m.cols]);
+        let mut memory = MappedMemory::new(driver, bytes)?;
+        pack::pack(&m, 0, memory.bytes());
+        let Matrix { experts, rows, cols, .. } = m;
+        let (home, form) = (Home::Host(memory), Form::Tiles(format));
+        Ok(self.push(Stored { home, form, experts, rows, cols }))
     }
 
     /// Packs a matrix into tiles, a piece at a time.
@@ -100,7 +140,8 @@ impl Weights {
             driver.upload(memory.address() + (first * row) as u64, &piece[..count * row])?;
         }
         let Matrix { experts, rows, cols, .. } = m;
-        Ok(self.push(Stored { memory, form: Form::Tiles(format), experts, rows, cols }))
+        let (home, form) = (Home::Device(memory), Form::Tiles(format));
+        Ok(self.push(Stored { home, form, experts, rows, cols }))
     }
 
     /// Keeps a matrix as it is.
@@ -112,17 +153,26 @@ impl Weights {
         let memory = driver.allocate_as_is(m.bytes.len(), "the embedding")?;
         driver.upload(memory.address(), m.bytes)?;
         let Matrix { experts, rows, cols, .. } = m;
-        Ok(self.push(Stored { memory, form: Form::Table(m.ty), experts, rows, cols }))
+        let (home, form) = (Home::Device(memory), Form::Table(m.ty));
+        Ok(self.push(Stored { home, form, experts, rows, cols }))
     }
 
-    /// Takes tiles that were made on the device.
-    pub(crate) fn add_tiles(
+    /// Has `fill` make tiles by writing to an address, in the host's memory or the device's.
+    pub(crate) fn add_made(
         &mut self,
-        memory: DeviceMemory,
-        format: TileFormat,
-        [experts, rows, cols]: [usize; 3],
-    ) -> MatrixId {
-        self.push(Stored { memory, form: Form::Tiles(format), experts, rows, cols })
+        driver: &Arc<Driver>,
+        m: &RandomMatrix,
+        fill: impl FnOnce(Address, usize, TileFormat) -> Result<(), Error>,
+    ) -> Result<MatrixId, Error> {
+        let RandomMatrix { experts, rows, cols, .. } = *m;
+        let (format, bytes) = tiles(m.ty, [experts, rows, cols]);
+        let home = match m.on_host {
+            true => Home::Host(MappedMemory::new(driver, bytes)?),
+            false => Home::Device(driver.allocate_as_is(bytes, "weights")?),
+        };
+        let stored = Stored { home, form: Form::Tiles(format), experts, rows, cols };
+        fill(stored.address(), bytes, format)?;
+        Ok(self.push(stored))
     }
 
     pub(crate) fn add_vector(

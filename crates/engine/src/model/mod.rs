@@ -19,7 +19,7 @@ use compute::{
     PAGE_TOKENS, Pass, Product, RecurrentLayout, Role, Row, Rows, VectorId,
 };
 pub(crate) use placement::Weights;
-pub use placement::{Form, NamedWeight, Place, Placement, on_device};
+pub use placement::{Form, NamedWeight, Place, Placement};
 pub(crate) use record::Recorder;
 pub use requantise::Requantised;
 pub use source::{Random, Tensor, WeightSource};
@@ -37,7 +37,7 @@ pub struct Options {
     pub max_chosen: usize,
     /// Layers whose residual stream is kept, in this order.
     pub taps: Vec<usize>,
-    /// Where weights lie.
+    /// Where the target's weights lie.
     pub placement: Placement,
 }
 
@@ -46,7 +46,8 @@ impl Options {
     /// its device.
     pub fn new(backend: &dyn Backend) -> Self {
         let (max_rows, max_chosen) = (backend.prompt_rows(), backend.decode_rows());
-        Self { kv: KvType::F16, max_rows, max_chosen, taps: Vec::new(), placement: on_device }
+        let placement = Placement::ON_DEVICE;
+        Self { kv: KvType::F16, max_rows, max_chosen, taps: Vec::new(), placement }
     }
 }
 

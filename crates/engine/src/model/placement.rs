@@ -4,6 +4,7 @@
 
 use super::source::{Random, WeightSource, find, numbers};
 use crate::Error;
+use checkpoint::{TargetConfig, target::Ffn};
 use compute::{Backend, Links, Matrix, MatrixId, RandomMatrix, VectorId};
 use formats::BlockType;
 
@@ -12,17 +13,56 @@ use formats::BlockType;
 pub enum Place {
     /// The backend's own, which for the CPU is the host's.
     Device,
-    /// The host's. Only matrices that are multiplied with can lie there, and no kernel of CUDA
-    /// reads them from it yet.
+    /// The host's, which a device reads over the bus. Only matrices that are multiplied with can
+    /// lie there.
     Host,
 }
 
-/// Decides where a weight lies.
-pub type Placement = fn(&NamedWeight) -> Place;
+/// Which layers of a target have left the device's memory for the host's: the last ones. What a
+/// pass reads of every layer, and drafters, stay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Placement {
+    /// The first layer whose experts lie in the host's memory.
+    pub experts_from: usize,
+    /// The first layer all of whose matrices do.
+    pub layers_from: usize,
+}
 
-/// The placement unless another is asked for: everything where the backend computes.
-pub fn on_device(_: &NamedWeight) -> Place {
-    Place::Device
+impl Placement {
+    /// Everything where the backend computes.
+    pub const ON_DEVICE: Self = Self { experts_from: usize::MAX, layers_from: usize::MAX };
+
+    /// How many placements there are for a target, from everything on the device to as little as
+    /// can be.
+    pub fn steps(config: &TargetConfig) -> usize {
+        config.layers.len() * if has_experts(config) { 2 } else { 1 }
+    }
+
+    /// The placement after so many steps. Experts leave first: a pass reads a few of a layer's,
+    /// and all of its other matrices.
+    pub fn step(config: &TargetConfig, step: usize) -> Self {
+        let layers = config.layers.len();
+        let gone = if has_experts(config) { step.saturating_sub(layers) } else { step };
+        let from = |gone: usize| if gone == 0 { usize::MAX } else { layers - gone.min(layers) };
+        Self { experts_from: from(step), layers_from: from(gone) }
+    }
+
+    /// Where a weight of the target lies.
+    fn of(self, weight: &NamedWeight) -> Place {
+        let layer = weight.name.strip_prefix("blk.").and_then(|rest| rest.split('.').next());
+        let Some(layer) = layer.and_then(|number| number.parse::<usize>().ok()) else {
+            return Place::Device;
+        };
+        let is_expert = weight.shape.len() == 3;
+        match layer >= self.layers_from || is_expert && layer >= self.experts_from {
+            true => Place::Host,
+            false => Place::Device,
+        }
+    }
+}
+
+fn has_experts(config: &TargetConfig) -> bool {
+    matches!(config.ffn, Ffn::Moe { .. })
 }
 
 /// A weight that plans name.
@@ -155,7 +195,7 @@ impl Weights {
                     self.links.vectors.push(place_vector(&weight, source, backend)?);
                 }
                 _ => {
-                    let place = placement(&weight);
+                    let place = placement.of(&weight);
                     let matrix = place_matrix(&weight, place, &self.links, source, backend)?;
                     self.links.matrices.push(matrix);
                 }
@@ -192,10 +232,12 @@ fn place_matrix(
         [experts, rows, cols] => [experts, rows, cols],
         _ => unreachable!("`{name}` has {} dimensions", shape.len()),
     };
-    if (*form, place) == (Form::Matrix, Place::Device)
+    let on_host = place == Place::Host;
+    if *form == Form::Matrix
         && let Some(Random { ty, shape: found, scale, seed }) = source.random(name)
         && found == *shape
-        && let Some(id) = backend.random(RandomMatrix { ty, experts, rows, cols, scale, seed })?
+        && let made = (RandomMatrix { ty, experts, rows, cols, scale, seed, on_host })
+        && let Some(id) = backend.random(made)?
     {
         return Ok(id);
     }
@@ -231,11 +273,10 @@ mod tests {
     use super::*;
     use crate::model::{Model, Options, Row};
     use crate::synthetic::{self, Mix};
-    use compute::{Activations, Cpu, CpuLevel, cuda::Ledger};
-
-    fn experts_on_host(weight: &NamedWeight) -> Place {
-        if weight.shape.len() == 3 { Place::Host } else { Place::Device }
-    }
+    use compute::{
+        Activations, Cpu, CpuLevel,
+        cuda::{Bill, Ledger},
+    };
 
     fn load(backend: &mut dyn Backend, placement: Placement) -> Model {
         let config = synthetic::tiny_moe();
@@ -244,22 +285,30 @@ mod tests {
         Model::load(backend, &config, &weights, options).expect("the model loads")
     }
 
+    fn bill(placement: Placement) -> Bill {
+        let mut ledger = Ledger::new(256);
+        load(&mut ledger, placement);
+        ledger.bill()
+    }
+
     #[test]
     fn what_is_counted_is_what_is_placed() {
-        let bill = |placement| {
-            let mut ledger = Ledger::new(256);
-            load(&mut ledger, placement);
-            ledger.bill()
-        };
-        let (all, some) = (bill(on_device), bill(experts_on_host));
-        let bytes = synthetic::Weights::new(&synthetic::tiny_moe(), Mix::Q8_0, 7).bytes();
-        let layers = 0..synthetic::tiny_moe().layers.len();
-        let is_expert = |name: &str| layers.clone().any(|i| name.starts_with(&format!("blk.{i}.")));
-        let experts = bytes.iter().filter(|(name, _)| name.contains("_exps.") && is_expert(name));
-        assert_eq!(some.host_weights as u64, experts.map(|(_, bytes)| bytes).sum::<u64>());
-        assert_eq!((all.host_weights, all.buffers), (0, some.buffers));
-        // Tiles are padded, so they are no smaller than what the file has.
-        assert!(some.host_weights > 0 && all.weights - some.weights >= some.host_weights);
+        let config = synthetic::tiny_moe();
+        let (layers, all) = (config.layers.len(), bill(Placement::ON_DEVICE));
+        assert_eq!(Placement::step(&config, 0), Placement::ON_DEVICE);
+        assert_eq!((all.host_weights, all.host_experts), (0, 0));
+        let mut last = all.weights + 1;
+        for step in 0..=Placement::steps(&config) {
+            let some = bill(Placement::step(&config, step));
+            assert_eq!(some.weights + some.host_weights, all.weights, "nothing is lost");
+            assert_eq!(some.buffers, all.buffers);
+            assert!(some.weights < last, "every step lets something go");
+            let only_experts = some.host_experts == some.host_weights;
+            assert_eq!(only_experts, step <= layers, "experts go first");
+            // A prompt brings over what is no expert's.
+            assert_eq!(some.scratch() > all.scratch(), step > layers);
+            last = some.weights;
+        }
     }
 
     #[test]
@@ -272,8 +321,9 @@ mod tests {
             model.forward(&mut cpu, &rows, &[0], &[&sequence]).expect("a pass");
             model.logits(&cpu, 0).expect("logits").into_owned()
         };
-        let found = logits(on_device);
+        let found = logits(Placement::ON_DEVICE);
         assert!(found.iter().all(|logit| logit.is_finite()));
-        assert_eq!(found, logits(experts_on_host));
+        let config = synthetic::tiny_moe();
+        assert_eq!(found, logits(Placement::step(&config, Placement::steps(&config))));
     }
 }

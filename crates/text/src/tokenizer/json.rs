@@ -1,5 +1,5 @@
-//! `tokenizer.json` -> [`Vocabulary`]. The file describes a pipeline; anything in it that differs
-//! from the one pipeline known here is refused by name.
+//! `tokenizer.json` -> [`Vocabulary`], and back. The file describes a pipeline; anything in it that
+//! differs from the one pipeline known here is refused by name.
 
 use std::collections::HashMap;
 
@@ -127,6 +127,41 @@ pub(super) fn vocabulary(bytes: &[u8]) -> Result<Vocabulary, Error> {
         merges,
         ..Vocabulary::default()
     })
+}
+
+/// The `tokenizer.json` that describes the same tokenizer, for others who read such files.
+pub(super) fn of_vocabulary(vocabulary: &Vocabulary) -> Result<Value, Error> {
+    vocabulary.check()?;
+    let pattern = split::pattern_of(&vocabulary.pre);
+    let known = vocabulary.tokens.iter().zip(&vocabulary.token_types).zip(0u32..);
+    let known = known.filter(|((_, kind), _)| **kind != 5);
+    // Added tokens are among the others too, so that their ids are theirs whatever is missing.
+    let vocab: serde_json::Map<String, Value> =
+        known.clone().map(|((token, _), id)| (token.clone(), json!(id))).collect();
+    let added = known.filter(|((_, kind), _)| [3, 4].contains(*kind)).map(|((token, kind), id)| {
+        json!({"id": id, "content": token, "special": *kind == 3, "single_word": false,
+            "lstrip": false, "rstrip": false, "normalized": false})
+    });
+    let spelling = |prefix: bool| json!({"type": "ByteLevel", "add_prefix_space": prefix, "trim_offsets": true, "use_regex": prefix});
+    let merges = vocabulary.merges.iter().map(|merge| match merge.split_once(' ') {
+        Some((left, right)) => json!([left, right]),
+        None => json!(merge),
+    });
+    Ok(json!({
+        "version": "1.0", "truncation": null, "padding": null,
+        "added_tokens": added.collect::<Vec<Value>>(),
+        "normalizer": {"type": "NFC"},
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [
+            {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": false},
+            spelling(false),
+        ]},
+        "post_processor": null,
+        "decoder": spelling(true),
+        "model": {"type": "BPE", "dropout": null, "unk_token": null,
+            "continuing_subword_prefix": null, "end_of_word_suffix": null, "fuse_unk": false,
+            "byte_fallback": false, "ignore_merges": false, "vocab": vocab,
+            "merges": merges.collect::<Vec<Value>>()},
+    }))
 }
 
 /// The split behind `Sequence[Split, ByteLevel]`, byte-level in spelling alone.

@@ -28,6 +28,11 @@ pub(super) fn name_of(pattern: &str) -> Option<&'static str> {
     KNOWN.iter().find(|known| known.1 == pattern).map(|known| known.0)
 }
 
+/// The pattern of a known split.
+pub(super) fn pattern_of(name: &str) -> Option<&'static str> {
+    KNOWN.iter().find(|known| known.0 == name).map(|known| known.1)
+}
+
 /// A compiled split.
 pub(super) struct Split(Regex);
 

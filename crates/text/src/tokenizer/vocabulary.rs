@@ -1,6 +1,7 @@
 //! What a tokenizer is built from, however it was stored, and what can be wrong with it.
 
 use super::MAX_TOKENS;
+use super::json;
 use super::split::{self, Split};
 use std::path::PathBuf;
 
@@ -31,6 +32,12 @@ pub struct Vocabulary {
 }
 
 impl Vocabulary {
+    /// The `tokenizer.json` that describes the same tokenizer. Which tokens begin and end texts is
+    /// not part of it.
+    pub fn to_json(&self) -> Result<serde_json::Value, TokenizerError> {
+        json::of_vocabulary(self)
+    }
+
     /// Checks what can be told without looking at single tokens; returns how text is split.
     pub(super) fn check(&self) -> Result<Split, TokenizerError> {
         use TokenizerError as Error;

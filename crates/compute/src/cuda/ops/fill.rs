@@ -3,8 +3,7 @@
 use crate::{
     Error,
     cuda::{
-        args::{FillTilesArgs, ReadArgs, kernel},
-        block::DeviceMemory,
+        args::{Address, FillTilesArgs, ReadArgs, kernel},
         driver::{Driver, Shape},
         kernels::Kernels,
         pack::TileFormat,
@@ -16,13 +15,13 @@ use std::{sync::Arc, time::Instant};
 pub(crate) fn tiles(
     driver: &Driver,
     kernels: &Kernels,
-    memory: &DeviceMemory,
+    (out, bytes): (Address, usize),
     format: TileFormat,
     scale: f32,
     seed: u64,
 ) -> Result<(), Error> {
-    let pieces = memory.len() as u64 / 16;
-    let args = FillTilesArgs { out: memory.address(), pieces, seed, format: format as i32, scale };
+    let pieces = bytes as u64 / 16;
+    let args = FillTilesArgs { out, pieces, seed, format: format as i32, scale };
     let blocks = 16 * driver.info().multiprocessors;
     driver.enter()?;
     kernels.launch(driver, kernel::FILL_TILES, Shape::new([blocks, 1, 1], 256), &args)

@@ -29,20 +29,30 @@ pub(super) fn groups(products: impl Iterator<Item = Product>) -> Vec<Vec<Product
     groups
 }
 
-pub(super) fn list(run: &Run<'_>, products: &[Product]) -> [PromptProduct; MAX_PRODUCTS] {
+/// Bytes of room for the weights of an op that lie in the host's memory, by the bytes each has
+/// there: twice what they take, so that going round never meets them.
+pub(crate) fn staged(products: &[Product], host_bytes: impl Fn(&Product) -> usize) -> usize {
+    let brought = products.iter().filter(|p| p.rows == Rows::All);
+    2 * brought.map(host_bytes).sum::<usize>()
+}
+
+pub(super) fn list(
+    run: &Run<'_>,
+    products: &[Product],
+) -> Result<[PromptProduct; MAX_PRODUCTS], Error> {
     let mut list = [PromptProduct::default(); MAX_PRODUCTS];
     for (to, p) in list.iter_mut().zip(products) {
         let matrix = run.weights.matrix(p.weight);
         assert!(run.cols(p.out) == matrix.rows, "{p:?}");
         assert!(padded(matrix.cols) == padded(run.cols(p.x)), "{p:?}");
         *to = PromptProduct {
-            weight: matrix.address(),
+            weight: run.weight_of_prompt(p.weight)?,
             out: run.buffer(p.out),
             rows: matrix.rows as i32,
             format: matrix.tiles() as i32,
         };
     }
-    list
+    Ok(list)
 }
 
 /// Whether there are kernels for this device's own matrix instructions: images for other
@@ -100,7 +110,7 @@ fn launch_group(run: &Run<'_>, products: &[Product]) -> Result<(), Error> {
         rows: run.rows() as i32,
         count: products.len() as i32,
         warps_n: warps_n as i32,
-        products: list(run, products),
+        products: list(run, products)?,
     };
     run.launch(kernel::PROMPT_MATMUL, shape, &args)
 }
@@ -142,7 +152,7 @@ fn launch_expert_group(
         experts: routing.experts as i32,
         divisor: divisor as i32,
         count: products.len() as i32,
-        products: list(run, products),
+        products: list(run, products)?,
     };
     let shape = Shape {
         grid: [run.limits.multiprocessors, 1, 1],

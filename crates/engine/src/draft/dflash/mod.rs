@@ -16,10 +16,12 @@ mod golden_tests;
 mod parts;
 mod plans;
 #[cfg(test)]
+mod specified_tests;
+#[cfg(test)]
 mod tests;
 
-use super::{Ask, Drafted, Drafter, Lattice, Reads, Shape, ranks_needed};
-use crate::model::{Model, WeightSource, append};
+use super::{Ask, Drafter, Lattice, Reads, Shape, ranks_needed};
+use crate::model::{Model, Placement, WeightSource, append};
 use crate::propose::Spec;
 use crate::state::{DraftState, commit_pages};
 use crate::{Error, Row};
@@ -32,7 +34,6 @@ use compute::{
 use parts::Parts;
 use plans::{Block, Caches};
 use std::borrow::Cow;
-use std::time::Instant;
 
 /// Rows of features taken in by one pass.
 const CONTEXT_ROWS: usize = 256;
@@ -71,7 +72,7 @@ impl Dflash {
         check(config, target.config().vocab)?;
         let mut weights = target.weights().clone();
         let parts = Parts::new(&mut weights, source, config)?;
-        weights.place(target.options().placement, source, backend)?;
+        weights.place(Placement::ON_DEVICE, source, backend)?;
         Self::record(backend, config, parts, weights.links().clone(), target)
     }
 
@@ -111,8 +112,8 @@ impl Dflash {
         let context = backend.arena(context.linked(&links).into(), CONTEXT_ROWS, 0)?;
         // Blocks of several texts share a pass.
         let rows = backend.decode_rows();
-        if config.block > rows {
-            let (what, expected) = ("a drafter's block", "no more rows than a pass that decodes");
+        if config.block > backend.text_rows() {
+            let (what, expected) = ("a drafter's block", "no more rows than a text has in a pass");
             return Err(Error::Unsupported { what, found: config.block, expected });
         }
         let block = backend.arena(plan.linked(&links).into(), rows, rows)?;
@@ -360,8 +361,7 @@ impl Drafter for Dflash {
         &mut self,
         backend: &mut dyn Backend,
         asks: &mut [Ask<'_>],
-    ) -> Result<Drafted, Error> {
-        let start = Instant::now();
+    ) -> Result<Vec<Option<Lattice>>, Error> {
         let mut states: Vec<&mut DraftState> = asks.iter_mut().map(|ask| &mut *ask.state).collect();
         self.absorb(backend, &mut states)?;
         let mut lattices = vec![None; asks.len()];
@@ -380,7 +380,7 @@ impl Drafter for Dflash {
             let found = self.fill_in(backend, &texts, rows, ranks)?;
             places.into_iter().zip(found).for_each(|(i, found)| lattices[i] = found);
         }
-        Ok(Drafted { lattices, first_s: start.elapsed().as_secs_f64() })
+        Ok(lattices)
     }
 
     fn logits(&self, i: usize) -> Result<Cow<'_, [f32]>, Error> {

@@ -91,7 +91,7 @@ pub(super) fn launch(run: &Run<'_>, products: &[Product], format: TileFormat) ->
         rows: run.rows() as i32,
         count: products.len() as i32,
         slots: slots as i32,
-        products: list(run, products),
+        products: list(run, products)?,
     };
     let shape =
         Shape { grid: [tiles.min(multiprocessors) as u32, 1, 1], block: 384, shared, cluster: 1 };
@@ -143,7 +143,7 @@ pub(super) fn launch_experts(
         divisor: divisor as i32,
         count: products.len() as i32,
         slots: slots as i32,
-        products: list(run, products),
+        products: list(run, products)?,
     };
     let shape = Shape { grid: [run.limits.multiprocessors, 1, 1], block: 384, shared, cluster: 1 };
     run.launch(kernel, shape, &args)

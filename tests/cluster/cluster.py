@@ -1,0 +1,163 @@
+"""Processes of a section of docs/cluster.md, and questions to what they serve."""
+
+import http.client
+import json
+import os
+import pathlib
+import shlex
+import signal
+import subprocess
+import threading
+import time
+import urllib.request
+
+PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs" / "cluster.md"
+
+
+def commands(section):
+    """The lines of the section's `sh` block."""
+    text = PAGE.read_text().split(f"\n## {section}\n")[1].split("\n## ")[0]
+    return text.split("```sh\n")[1].split("```")[0].strip().splitlines()
+
+
+class Cluster:
+    """The commands of a section, each a process; lines that end by themselves are waited for."""
+
+    def __init__(self, section, logs):
+        self.logs = pathlib.Path(logs)
+        self.logs.mkdir(parents=True, exist_ok=True)
+        self.env = dict(os.environ)
+        self.lines = []
+        self.running = {}
+        for line in commands(section):
+            if line.startswith("export "):
+                self.env.update(word.split("=", 1) for word in shlex.split(line)[1:])
+            elif line.startswith("forerun tokenizer"):
+                subprocess.run(shlex.split(line), env=self.env, check=True, stdout=subprocess.DEVNULL)
+            else:
+                self.lines.append(line)
+
+    def start(self, number):
+        """Starts the process of a line, or starts it again."""
+        with open(self.logs / f"{number}.log", "ab") as log:
+            self.running[number] = subprocess.Popen(
+                shlex.split(self.lines[number]), env=self.env, stdout=log, stderr=log
+            )
+
+    def end(self, number, how=signal.SIGTERM):
+        self.running[number].send_signal(how)
+
+    def wait(self, number, seconds=40):
+        return self.running[number].wait(seconds)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        # In front first, so that nobody complains of who is gone.
+        for how, patience in ((signal.SIGTERM, 15), (signal.SIGKILL, 5)):
+            for process in reversed(self.running.values()):
+                if process.poll() is None:
+                    process.send_signal(how)
+            until = time.time() + patience
+            while time.time() < until and any(p.poll() is None for p in self.running.values()):
+                time.sleep(0.1)
+
+
+def get(url):
+    with urllib.request.urlopen(url, timeout=5) as response:
+        return json.load(response)
+
+
+def wait_for(what, holds, seconds=90):
+    """Until `holds()`, which may fail meanwhile."""
+    until = time.time() + seconds
+    while time.time() < until:
+        try:
+            if holds():
+                return
+        except (OSError, ValueError, KeyError, http.client.HTTPException):
+            pass
+        time.sleep(0.2)
+    raise SystemExit(f"{what}: not within {seconds} s")
+
+
+def post(port, path, body):
+    """A whole answer; what went wrong is raised."""
+    question = urllib.request.Request(
+        f"http://127.0.0.1:{port}{path}",
+        json.dumps(body).encode(),
+        {"content-type": "application/json"},
+    )
+    with urllib.request.urlopen(question, timeout=120) as response:
+        return json.load(response)
+
+
+def stream(port, path, body, hook=None):
+    """Text, how it ended and what else was said; `hook(chunks)` is called after each chunk."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
+    said = {"text": "", "finish": None, "error": None, "chunks": 0, "nvext": []}
+    try:
+        body = json.dumps({**body, "stream": True})
+        connection.request("POST", path, body, {"content-type": "application/json"})
+        response = connection.getresponse()
+        if response.status != 200:
+            said["error"] = f"{response.status}: {response.read()[:300]}"
+            return said
+        for line in response:
+            if not line.startswith(b"data: {"):
+                if line.startswith((b"event: error", b": error")):
+                    said["error"] = line.decode()
+                continue
+            chunk = json.loads(line[6:])
+            said["chunks"] += 1
+            if "error" in chunk:
+                said["error"] = chunk["error"]
+            for choice in chunk.get("choices") or []:
+                delta = choice.get("delta") or {}
+                said["text"] += choice.get("text") or delta.get("content") or ""
+                said["text"] += delta.get("reasoning_content") or ""
+                said["finish"] = choice.get("finish_reason") or said["finish"]
+            said["nvext"].append(chunk.get("nvext"))
+            if hook:
+                hook(said["chunks"])
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        said["error"] = said["error"] or repr(error)
+    finally:
+        connection.close()
+    return said
+
+
+def running(port):
+    """Answers under way on a worker; none where it is gone."""
+    try:
+        return get(f"http://127.0.0.1:{port}/v1/loads")["loads"][0]["num_running_reqs"]
+    except (OSError, http.client.HTTPException):
+        return 0
+
+
+def many(count, at_once, ask):
+    """Asks `count` questions, so many at once; what failed."""
+    left, failed, lock = list(range(count)), [], threading.Lock()
+
+    def work():
+        while True:
+            with lock:
+                if not left:
+                    return
+                number = left.pop()
+            said = ask(number)
+            if said["error"] or said["finish"] not in ("stop", "length"):
+                with lock:
+                    failed.append((number, said["error"] or "no end"))
+
+    threads = [threading.Thread(target=work) for _ in range(at_once)]
+    for thread in threads:
+        thread.start()
+    return threads, failed
+
+
+def check(holds, what):
+    print(("  ok: " if holds else "  FAILED: ") + what, flush=True)
+    if not holds:
+        raise SystemExit(1)

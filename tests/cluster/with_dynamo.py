@@ -1,0 +1,112 @@
+"""Two workers under Dynamo, as docs/cluster.md starts them. Argument: a folder for logs."""
+
+import random
+import shutil
+import signal
+import sys
+import time
+
+from cluster import Cluster, check, get, many, post, running, stream, wait_for
+
+FRONT, WORKERS = 8200, (8201, 8202)
+CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
+# Lines of the page: engines, their sidecars, the frontend.
+ENGINES, SIDECARS, FRONTEND = (0, 1), (2, 3), 4
+
+
+def instances():
+    listed = get(f"http://127.0.0.1:{FRONT}/health")["instances"]
+    return sorted({i["instance_id"] for i in listed if i["endpoint"] == "generate"})
+
+
+def chat(messages, pin=None):
+    nvext = {"extra_fields": ["worker_id"]}
+    if pin is not None:
+        nvext["backend_instance_id"] = pin
+    answer = post(FRONT, CHAT, {"model": "qwen", "messages": messages, "max_tokens": 8,
+                                "temperature": 0, "seed": 1, "nvext": nvext})
+    text = answer["choices"][0]["message"].get("content") or ""
+    return text, answer["nvext"]["worker_id"]["decode_worker_id"]
+
+
+def next_turns_stay():
+    right = 0
+    for number in range(20):
+        worker = instances()[number % 2]
+        rules = " ".join(f"Rule {random.random()}" for _ in range(40))
+        talk = [{"role": "system", "content": f"{random.random()} {rules}"},
+                {"role": "user", "content": "hello"}]
+        text, first = chat(talk, worker)
+        time.sleep(0.2)
+        talk += [{"role": "assistant", "content": text},
+                 {"role": "user", "content": "write Python quicksort"}]
+        _, second = chat(talk)
+        right += first == second == worker
+    check(right == 20, f"next turns went to the worker that has the prefix: {right} of 20")
+
+
+def text(number, tokens):
+    return {"model": "qwen", "prompt": f"# {number}\ndef quicksort(items):\n", "seed": number,
+            "max_tokens": tokens, "temperature": 0.9, "nvext": {"ignore_eos": True}}
+
+
+def talk(number, tokens):
+    return {"model": "qwen", "seed": number, "max_tokens": tokens, "temperature": 0.9,
+            "messages": [{"role": "user", "content": f"{number}: write Python quicksort"}],
+            "nvext": {"ignore_eos": True}}
+
+
+def a_death_changes_nothing(cluster):
+    for path, question in ((TEXT, text(5, 600)), (CHAT, talk(6, 600))):
+        whole = stream(FRONT, path, question)
+        check(whole["finish"] == "length", f"{path} is answered: {whole['error']}")
+        dead = []
+
+        def kill(chunks):
+            if chunks == 3:
+                dead.extend(i for i in (0, 1) if running(WORKERS[i]))
+                cluster.end(SIDECARS[dead[0]], signal.SIGKILL)
+                cluster.end(ENGINES[dead[0]], signal.SIGKILL)
+
+        survived = stream(FRONT, path, question, kill)
+        check(len(dead) == 1, f"worker {dead} was killed in the middle of {path}")
+        check(survived["error"] is None and survived["text"] == whole["text"],
+              f"{len(whole['text'])} characters of sampled text are the same: {survived['error']}")
+        start_worker(cluster, dead[0])
+
+
+def start_worker(cluster, worker):
+    cluster.start(ENGINES[worker])
+    wait_for(f"worker {worker}", lambda: get(f"http://127.0.0.1:{WORKERS[worker]}/ready"))
+    cluster.start(SIDECARS[worker])
+    # Who died is on the list for a while yet.
+    asked = time.time()
+    wait_for("both are listed", lambda: len(instances()) == 2 and time.time() - asked > 12)
+
+
+def rolling_restarts(cluster):
+    threads, failed = many(200, 4, lambda i: stream(FRONT, TEXT, text(i, 24)))
+    for worker in (0, 1):
+        time.sleep(1.5)
+        cluster.end(SIDECARS[worker])
+        cluster.wait(SIDECARS[worker])
+        cluster.end(ENGINES[worker])
+        check(cluster.wait(ENGINES[worker]) == 0, f"worker {worker} ended when it was told to")
+        start_worker(cluster, worker)
+    for thread in threads:
+        thread.join()
+    check(not failed, f"200 requests under rolling restarts, {len(failed)} lost {failed[:2]}")
+
+
+shutil.rmtree("/tmp/forerun-dynamo", ignore_errors=True)
+with Cluster("Under Dynamo", sys.argv[1]) as cluster:
+    for number in ENGINES:
+        cluster.start(number)
+    for port in WORKERS:
+        wait_for(f"worker {port}", lambda: get(f"http://127.0.0.1:{port}/ready"))
+    for number in (*SIDECARS, FRONTEND):
+        cluster.start(number)
+    wait_for("both workers are listed", lambda: len(instances()) == 2)
+    next_turns_stay()
+    a_death_changes_nothing(cluster)
+    rolling_restarts(cluster)
