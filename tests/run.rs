@@ -52,7 +52,8 @@ fn the_embedded_pair_writes_quicksort() {
     assert_eq!(spec["rounds"], lengths.len());
     let sum: u64 = lengths.iter().filter_map(Value::as_u64).sum();
     assert_eq!(spec["accepted"], sum - lengths.len() as u64);
-    assert!(spec["mean_accept_length"].as_f64() > Some(15.0), "{spec}");
+    // Nearly all of every block of 8 rows stands.
+    assert!(spec["mean_accept_length"].as_f64() > Some(7.0), "{spec}");
     for key in
         ["load_s", "prefill_s", "decode_s", "tokens_per_s", "draft_s", "verify_s", "commit_s"]
     {
@@ -143,7 +144,7 @@ fn what_can_go_wrong_is_said() {
         ),
         (
             &["run", "x", "--block", "20"],
-            "`--block 20` is more than the 16 rows the drafter was trained for",
+            "`--block 20` is more than the 8 rows the drafter was trained for",
         ),
         (
             &["run", "x", "--relaxed-thinking", "--temp", "1"],
@@ -151,7 +152,7 @@ fn what_can_go_wrong_is_said() {
         ),
         (
             &["run", "x", "--spec", "chain", "--budget", "40"],
-            "`--budget 40`: a chain over a block of 16 rows has at most 15 tokens",
+            "`--budget 40`: a chain over a block of 8 rows has at most 7 tokens",
         ),
         (
             &["run", "--prompt-ids", "5000"],
@@ -216,20 +217,24 @@ fn a_drafter_for_another_target_runs_exactly() {
 
 #[test]
 fn verbose_and_explain_show_the_rounds() {
-    let output = forerun(&["run", QUICKSORT, "--temp", "0", "--no-think", "--spec", "chain", "-v"]);
+    let args = [QUICKSORT, "--temp", "0", "--no-think", "--spec", "chain"];
+    let spec = json(&args)["spec"].take();
+    let (rounds, mean) = (&spec["rounds"], spec["mean_accept_length"].as_f64().expect("a mean"));
+    let full = spec["accept_lengths"].as_array().expect("lengths").iter().filter(|l| **l == 8);
+    let output = forerun(&[&["run", "-v"], &args[..]].concat());
     let lines = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(lines.lines().count(), 6, "{lines}");
+    assert_eq!(lines.lines().count(), *rounds, "{lines}");
     assert!(
-        lines.starts_with("round    1  dflash drafted 15  accepted 15  rows 16  draft "),
+        lines.starts_with("round    1  dflash drafted  7  accepted  7  rows  8  draft "),
         "{lines}"
     );
 
-    let output =
-        forerun(&["run", QUICKSORT, "--temp", "0", "--no-think", "--spec", "chain", "--explain"]);
+    let output = forerun(&[&["run", "--explain"], &args[..]].concat());
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(text.contains("\u{1b}[32m") && text.contains("\u{1b}[33m"), "both colours: {text}");
-    assert!(text.contains("acceptance length, rounds\n 16     6 ########"), "{text}");
-    assert!(text.contains("mean 16.00 over 6 rounds"), "{text}");
+    assert!(text.contains("acceptance length, rounds\n"), "{text}");
+    assert!(text.contains(&format!("\n  8 {:5} ########", full.count())), "{text}");
+    assert!(text.contains(&format!("mean {mean:.2} over {rounds} rounds")), "{text}");
 }
 
 #[test]

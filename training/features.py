@@ -12,7 +12,7 @@ from own_texts import continue_prompts
 from stages import half
 
 LENGTH_STEP = 160  # prompts whose lengths differ by no more are continued together
-WARM_EVERY, WARM = 3, 0.8  # every so many rows are drawn at this temperature, the others are greedy
+HEAT = (0.0, 0.0, 0.7, 1.0)  # temperatures of the rows of a group, in turns; 0 is greedy
 
 
 class Group(NamedTuple):
@@ -49,14 +49,14 @@ def grouped(prompts, most):
 def write_groups(target, prompts, count, most, ends, device):
     """Every group of prompts continued."""
     for group in grouped(prompts, most):
-        heat = [WARM if is_warm(row) else 0.0 for row in range(len(group))]
+        heat = [HEAT[row % len(HEAT)] for row in range(len(group))]
         tokens = continue_prompts(target, [ids for _, ids in group], count, heat, device)
         first = torch.tensor([len(ids) for _, ids in group], device=device)
         yield Group(tokens, first, last_places(tokens, first, ends), [kind for kind, _ in group])
 
 
 def is_warm(row):
-    return row % WARM_EVERY == WARM_EVERY - 1
+    return HEAT[row % len(HEAT)] > 0
 
 
 def last_places(tokens, first, ends):

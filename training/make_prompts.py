@@ -8,7 +8,7 @@ import random
 import re
 from pathlib import Path
 
-COUNTS = {"code": 3400, "prose": 2600, "repeat": 600, "chat": 3200, "code_chat": 1300, "edit": 500}
+COUNTS = {"code": 3000, "prose": 2400, "repeat": 700, "chat": 2600, "code_chat": 1100, "edit": 1400}
 CODE_CHARACTERS = (60, 120, 250, 450, 800, 2000)  # longest beginning; a length is drawn for each prompt
 SENTENCE = re.compile(r"[A-Z][A-Za-z ,;'-]{40,300}\.(?=\s|$)")
 

@@ -1,14 +1,16 @@
 """A DFlash 2 drafter beside its target in float32 on the CPU: the rows of a block, the candidates, the lattice of
-their scores and the walk through it, each as the specification of DFlash 2 has it."""
+their scores and the walk through it, each as the specification of DFlash 2 has it. Keys and values are rounded to
+float16, as caches keep them: what else differs between an engine and this is its arithmetic."""
 
 from typing import NamedTuple
 
 import torch
+from transformers import DynamicCache
 
 import gguf_state
 from dflash2 import Drafter2, dflash2_config, top_candidates
 from drafter import BlockView, block_tokens
-from reference import Reference, read_state
+from reference import Reference, Rows, read_state
 from vocabulary import MASK, TOKENS
 
 
@@ -32,12 +34,32 @@ HEADS = dict(
 )
 
 
+def halved(x):
+    return x.half().float()
+
+
+class HalvingCache(DynamicCache):
+    """Gives the target's keys and values back as float16 has them."""
+
+    def update(self, key_states, value_states, *rest, **more):
+        return super().update(halved(key_states), halved(value_states), *rest, **more)
+
+
 class Reference2(Reference):
     def load_drafter(self, kind, path):
         assert kind == "dense", f"there is no DFlash 2 drafter for the {kind} target"
         config = dflash2_config(self.target.config, TAPS, MASK, LAYERS, like=HEADS)
         self.drafter = Drafter2(config).float().eval()
         self.drafter.load_state_dict(read_state(path, gguf_state.draft_state, config))
+        for layer in self.drafter.layers:
+            layer.self_attn.kept = halved
+
+    @torch.no_grad()
+    def forward(self, ids):
+        cache = HalvingCache(config=self.target.config)
+        out = self.target.model(torch.tensor([ids]), past_key_values=cache, output_hidden_states=True)
+        hidden = out.last_hidden_state
+        return Rows(self.target.lm_head(hidden)[0], self.drafter.tapped(out.hidden_states)[0], hidden[0])
 
     @torch.no_grad()
     def draft(self, taps, anchor, block_rows=8):

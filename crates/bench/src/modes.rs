@@ -17,6 +17,8 @@ pub(crate) struct Mode {
 pub(crate) struct Means {
     /// Rows of a block the drafter was trained for.
     pub(crate) block: Option<usize>,
+    /// Rows of a block that `auto` may ask for, where it runs unless something else is said.
+    pub(crate) widest: Option<usize>,
     pub(crate) mtp: bool,
     /// Rows of a pass, of which a draft leaves one to the newest token.
     pub(crate) rows: usize,
@@ -30,7 +32,12 @@ const MAX_DEPTH: usize = 7;
 
 impl Means {
     pub(crate) fn of(running: &Running) -> Self {
+        let widest = match running.engine.spec() {
+            Spec::Auto { block, .. } => Some(block),
+            _ => None,
+        };
         Self {
+            widest,
             block: running.engine.drafter("dflash").and_then(|drafter| drafter.block()),
             mtp: running.engine.model().config().mtp.is_some(),
             rows: running.engine.decode_rows(),
@@ -65,7 +72,10 @@ impl Means {
         let block = self.block.unwrap_or(2);
         let spec = match kind {
             "off" if number.is_none() => Spec::Off,
-            "auto" if number.is_none() => Spec::Auto { block, budget: Spec::AUTO_BUDGET },
+            "auto" if number.is_none() => {
+                let block = self.widest.unwrap_or(block);
+                Spec::Auto { block, budget: Spec::AUTO_BUDGET }
+            }
             "chain" => {
                 let block = within(number.unwrap_or(block), 2, block, "a block")?;
                 Spec::Chain { block, budget: block - 1 }
@@ -103,7 +113,7 @@ mod tests {
 
     #[test]
     fn names_say_what_is_proposed() {
-        let means = Means { block: Some(16), mtp: false, rows: 64 };
+        let means = Means { block: Some(16), widest: None, mtp: false, rows: 64 };
         assert_eq!(means.mode("chain").unwrap().spec, Spec::Chain { block: 16, budget: 15 });
         assert_eq!(means.mode("chain:4").unwrap().spec, Spec::Chain { block: 4, budget: 3 });
         assert_eq!(means.mode("lookup:9").unwrap().spec, Spec::Lookup { budget: 9 });

@@ -20,6 +20,9 @@ pub struct Loaded {
     pub target: Target,
     /// The drafter, where there is one.
     pub drafter: Option<Drafter>,
+    /// Rows of the longest blocks that the drafter is known to have learned, where there are some
+    /// beyond what its file says.
+    pub longest_block: Option<usize>,
     /// Its text side.
     pub text: TextSide,
 }
@@ -113,6 +116,8 @@ pub(crate) fn load(model: Option<&Path>, draft: &Draft, overrides: &Overrides) -
             let (source, config) = (Source::Gguf { gguf, beside: None }, &loaded.target.config);
             let drafter = Drafter::read(source, overrides, Some(config));
             loaded.drafter = Some(drafter.context("the embedded drafter")?);
+            let as_filed = overrides.block.is_none();
+            loaded.longest_block = as_filed.then_some(embedded::LONGEST_BLOCK);
         }
         (Some(_), _) | (None, Draft::Nothing) => {}
     }
@@ -142,7 +147,8 @@ fn embedded_target() -> Result<Loaded> {
     let gguf = Box::new(Gguf::parse(bytes).context("the embedded model")?);
     let text = text_of_gguf(&gguf).context("the embedded model")?;
     let target = Target::read(Source::Gguf { gguf, beside: None }).context("the embedded model")?;
-    Ok(Loaded { name: "embedded".to_owned(), format: "gguf", target, drafter: None, text })
+    let (name, format) = ("embedded".to_owned(), "gguf");
+    Ok(Loaded { name, format, target, drafter: None, longest_block: None, text })
 }
 
 fn target_at(path: &Path) -> Result<Loaded> {
@@ -162,7 +168,8 @@ fn target_at(path: &Path) -> Result<Loaded> {
     };
     let target = Target::read(source).map_err(about(path))?;
     let name = path.file_name().map_or_else(|| shown.clone(), |n| n.to_string_lossy().into_owned());
-    Ok(Loaded { name, format, target, drafter: None, text: text.context(shown)? })
+    let text = text.context(shown)?;
+    Ok(Loaded { name, format, target, drafter: None, longest_block: None, text })
 }
 
 /// `tokenizer.ggml.*` of a GGUF.

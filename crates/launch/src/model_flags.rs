@@ -408,6 +408,7 @@ impl ModelFlags {
         // The newest token's row proposes too in some drafters.
         let from_anchor = drafter.is_some_and(|config| config.extras.sample_from_anchor);
         let longest = block - usize::from(!from_anchor);
+        let widest = loaded.longest_block.filter(|_| self.block.is_none()).unwrap_or(block);
         let spec = match mode {
             Mode::Chain | Mode::Tree if trained.is_none() => {
                 bail!("`--spec {}` needs a drafter: give `--draft FILE`", mode.name())
@@ -436,7 +437,7 @@ impl ModelFlags {
             Mode::Tree => Spec::Tree { block, budget: budget(22) },
             Mode::Mtp => Spec::Mtp { depth: budget(3) },
             Mode::Lookup => Spec::Lookup { budget: budget(15) },
-            Mode::Auto => Spec::Auto { block, budget: budget(Spec::AUTO_BUDGET) },
+            Mode::Auto => Spec::Auto { block: widest, budget: budget(Spec::AUTO_BUDGET) },
         };
         Ok((mode, spec))
     }

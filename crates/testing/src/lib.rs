@@ -23,7 +23,7 @@ pub struct Pair {
 }
 
 impl Pair {
-    /// The dense pair, which is also part of the binary.
+    /// The target that is also part of the binary, with a drafter of the first generation.
     pub fn dense() -> Self {
         Self::below("models/dense")
     }

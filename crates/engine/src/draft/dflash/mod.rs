@@ -16,6 +16,8 @@ mod golden_tests;
 mod parts;
 mod plans;
 #[cfg(test)]
+mod specified_tests;
+#[cfg(test)]
 mod tests;
 
 use super::{Ask, Drafted, Drafter, Lattice, Reads, Shape, ranks_needed};

@@ -45,21 +45,30 @@ impl WeightSource for Altered {
 }
 
 /// A random target and drafter, and what the drafter has read.
-struct Fixture {
-    cpu: Cpu,
+pub(super) struct Fixture {
+    pub(super) cpu: Cpu,
     target: Altered,
-    drafter: Dflash,
+    pub(super) drafter: Dflash,
     weights: Altered,
 }
 
-fn untouched(_: &str, _: &mut [f32]) {}
+pub(super) fn untouched(_: &str, _: &mut [f32]) {}
 
 impl Fixture {
-    fn new(config: &DrafterConfig, change: fn(&str, &mut [f32])) -> Self {
+    pub(super) fn new(config: &DrafterConfig, change: fn(&str, &mut [f32])) -> Self {
+        Self::beside(untouched, config, change)
+    }
+
+    /// The same with something done to the target's tensors too.
+    pub(super) fn beside(
+        target: fn(&str, &mut [f32]),
+        config: &DrafterConfig,
+        change: fn(&str, &mut [f32]),
+    ) -> Self {
         let mut cpu = Cpu::new(CpuLevel::detect(), 2, Activations::F32);
         let shape = TargetConfig { mtp: None, ..synthetic::tiny() };
         let target =
-            Altered { weights: synthetic::Weights::new(&shape, Mix::BF16, 1), change: untouched };
+            Altered { weights: synthetic::Weights::new(&shape, Mix::BF16, 1), change: target };
         let options = Options { max_rows: 64, max_chosen: 64, ..Options::new(&cpu) };
         let model = Model::load(&mut cpu, &shape, &target, options).expect("a target");
         let weights =
@@ -69,7 +78,7 @@ impl Fixture {
     }
 
     /// A state that has read random features, and the features.
-    fn read(&mut self, seed: u64) -> (DraftState, Vec<Vec<f32>>) {
+    pub(super) fn read(&mut self, seed: u64) -> (DraftState, Vec<Vec<f32>>) {
         let width = self.drafter.config.taps.len() * self.drafter.config.hidden;
         let mut random = compute::selftest::Random(seed);
         let features: Vec<Vec<f32>> = (0..CONTEXT).map(|_| random.numbers(width)).collect();
@@ -79,14 +88,25 @@ impl Fixture {
         (state, features)
     }
 
-    fn fill_in(&mut self, state: &DraftState, tip: u32, rows: usize, ranks: usize) -> Lattice {
+    pub(super) fn fill_in(
+        &mut self,
+        state: &DraftState,
+        tip: u32,
+        rows: usize,
+        ranks: usize,
+    ) -> Lattice {
         let found = self.drafter.fill_in(&mut self.cpu, &[(state, tip)], rows, ranks);
         found.expect("a pass").remove(0).expect("numbers")
+    }
+
+    /// Logits of so many positions of the newest block.
+    pub(super) fn logits(&self, positions: usize) -> Vec<Vec<f32>> {
+        (0..positions).map(|i| self.drafter.logits(i).expect("logits").into_owned()).collect()
     }
 }
 
 /// The drafter of the tests that follow, without anything of later generations.
-fn plain() -> DrafterConfig {
+pub(super) fn plain() -> DrafterConfig {
     DrafterConfig {
         hidden: 256,
         layers: vec![
@@ -109,7 +129,7 @@ fn plain() -> DrafterConfig {
     }
 }
 
-fn dflash2() -> DrafterConfig {
+pub(super) fn dflash2() -> DrafterConfig {
     let extras = Extras {
         conv: Some(ConvShape { kernel: 2, group: 16 }),
         selector: Some(Selector { rank: 64, top_k: 16, vocab: VOCAB }),
@@ -338,7 +358,7 @@ impl<'a> Plain<'a> {
 }
 
 /// The best `count` tokens below `vocab`: by logit, then by id.
-fn best(logits: &[f32], vocab: usize, count: usize) -> Vec<u32> {
+pub(super) fn best(logits: &[f32], vocab: usize, count: usize) -> Vec<u32> {
     let mut ids: Vec<u32> = (0..vocab as u32).collect();
     ids.sort_by(|a, b| logits[*b as usize].total_cmp(&logits[*a as usize]).then(a.cmp(b)));
     ids.truncate(count);
@@ -454,36 +474,11 @@ fn drafters_without_a_selector_rank_what_the_plain_forward_says() {
     }
 }
 
-#[test]
-fn a_successor_codebook_of_zeros_chooses_by_logits_alone() {
-    let zeros = |name: &str, x: &mut [f32]| {
-        if name == "selector_successor.weight" {
-            x.fill(0.0);
-        }
-    };
-    let mut fixture = Fixture::new(&dflash2(), zeros);
-    let (state, _) = fixture.read(3);
-    let chain = fixture.fill_in(&state, 8, 8, 1).best_first(64);
-    for (i, node) in chain.nodes.iter().enumerate() {
-        let logits = fixture.drafter.logits(i).expect("logits");
-        assert_eq!(node.token, best(&logits, 4000, 1)[0]);
-    }
-}
-
 /// Blocks of several texts share passes, whatever the number of their rows; none sees another.
 #[test]
-fn several_texts_are_each_as_if_alone() {
-    for config in [dflash2(), dspark(true), dspark(false)] {
-        let mut fixture = Fixture::new(&config, untouched);
-        let states: Vec<DraftState> = (0..10).map(|seed| fixture.read(seed).0).collect();
-        for rows in [5, 8, 13] {
-            let texts: Vec<_> = states.iter().zip(40..).collect();
-            let together =
-                fixture.drafter.fill_in(&mut fixture.cpu, &texts, rows, 16).expect("a pass");
-            for ((state, tip), together) in texts.into_iter().zip(together) {
-                assert_eq!(Some(fixture.fill_in(state, tip, rows, 16)), together, "{rows} rows");
-            }
-        }
+fn several_texts_with_a_markov_head_are_each_as_if_alone() {
+    for config in [dspark(true), dspark(false)] {
+        super::specified_tests::check_company(&config);
     }
 }
 
