@@ -180,7 +180,18 @@ def target_folder(moe, prefix):
     return json.dumps(config).encode() + b"\0" + safetensors(tensors)
 
 
+def kept_state(tokens, drafts):
+    """The file of a state but for its first line, which the fuzzer writes itself: it has a checksum."""
+    pages = -(-tokens // 64)
+    outline = {"committed": tokens, "kv": {"first": 0, "count": pages}, "drafts": drafts}
+    pieces = [[f"{i:064x}", 4096] for i in range(pages + 3)]
+    state = {"tokens": [i % 97 for i in range(tokens)], "outline": outline, "pieces": pieces}
+    return b"\n" + json.dumps(state, separators=(",", ":")).encode()
+
+
 def main():
+    lookup = {"committed": 0, "caches": [], "pending": 0, "next_tokens": []}
+    drafter = {"committed": 64, "caches": [{"first": 0, "count": 1}], "pending": 6, "next_tokens": [1, 2, 3, 4, 5]}
     ggufs = {arch: drafter_gguf(arch) for arch in ("dflash", "dflash-draft", "qwen35-dflash-draft")}
     seeds = {
         "gguf_header": ggufs | {"target": target_gguf(False), "bare": gguf({"a": ("bool", True)}, [("x", [2])])},
@@ -193,6 +204,8 @@ def main():
         "drafter_config": ggufs | {"flat": drafter_folder(False), "nested": drafter_folder(True),
                                    "bare": b"\0" + drafter_folder(True).split(b"\0", 1)[1]},
     }
+    seeds["kept_state"] = {"plain": kept_state(3, [lookup]), "mtp": kept_state(70, [drafter, lookup]),
+                           "unasked": kept_state(130, [None, lookup]), "none": kept_state(64, [])}
     for target, files in seeds.items():
         folder = ROOT / target
         folder.mkdir(parents=True, exist_ok=True)

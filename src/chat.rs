@@ -1,8 +1,8 @@
 //! `forerun chat`: a conversation. Ctrl-C ends the answer, Ctrl-D the program.
 
+use crate::session::Session;
 use crate::telling::{Telling, closing_line};
 use anyhow::{Context, Result, anyhow, bail};
-use engine::Sequence;
 use launch::{Finish, Question, answer};
 use launch::{ModelFlags, Running, SamplingFlags};
 use rustyline::error::ReadlineError;
@@ -14,9 +14,6 @@ use text::{Prompt, Reasoning, Specials};
 
 const HELP: &str = "/new starts over, /quit (or Ctrl-D) leaves, Ctrl-C ends an answer; a line that \
                     ends in \\ goes on; a message that begins with / is written with two of them";
-
-/// Earlier states kept for the next prompt to start from.
-const SNAPSHOTS: usize = 4;
 
 /// Arguments of `forerun chat`.
 #[derive(clap::Args)]
@@ -30,20 +27,19 @@ pub(crate) struct Args {
     /// Ask the model not to think first
     #[arg(long)]
     no_think: bool,
+    /// Go on with the conversation of that name, or begin it; `forerun sessions` lists them
+    #[arg(long, value_name = "NAME")]
+    session: Option<String>,
     #[command(flatten)]
     model: ModelFlags,
     #[command(flatten)]
     sampling: SamplingFlags,
 }
 
-/// A state and the tokens that led to it.
-struct Snapshot {
-    tokens: Vec<u32>,
-    sequence: Sequence,
-}
-
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let mut running = args.model.load()?;
+    let mut model = args.model.clone();
+    model.identified = args.session.is_some();
+    let mut running = model.load()?;
     if let Err(why) = &running.text.template {
         bail!(
             "{why}; `forerun run --raw` continues plain text, `--chat-template FILE` gives another \
@@ -60,18 +56,21 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         eprintln!("seed {}", sampling.seed);
     }
 
-    let opening: Vec<Value> =
-        args.system.iter().map(|s| json!({"role": "system", "content": s})).collect();
-    let mut messages = opening.clone();
-    let mut snapshots: Vec<Snapshot> = Vec::new();
+    let mut session = Session::open(args.session.as_deref(), &running)?;
+    if !session.messages.is_empty() {
+        let turns = session.messages.iter().filter(|m| m["role"] == "user").count();
+        eprintln!("the session has {turns} turns; /new starts over");
+    }
+    session.begin(args.system.as_deref())?;
     while let Some(line) = read_message(&mut lines)? {
         match line.trim() {
             "" => continue,
             "/quit" => break,
             "/help" => eprintln!("{HELP}"),
             "/new" => {
-                messages.clone_from(&opening);
-                snapshots.clear();
+                session.clear();
+                session.begin(args.system.as_deref())?;
+                session.save(&running.name)?;
             }
             command if command.starts_with('/') && !command.starts_with("//") => {
                 eprintln!("unknown command `{command}`; {HELP}");
@@ -79,13 +78,16 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             said => {
                 // Two slashes are one that begins no command.
                 let said = if said.starts_with("//") { &said[1..] } else { line.as_str() };
-                messages.push(json!({"role": "user", "content": said}));
+                session.messages.push(json!({"role": "user", "content": said}));
                 stop.store(false, Ordering::Relaxed);
-                match take_turn(args, &mut running, &sampling, &messages, &mut snapshots, &stop) {
-                    Ok(message) => messages.push(message),
+                match take_turn(args, &mut running, &sampling, &mut session, &stop) {
+                    Ok(message) => {
+                        session.messages.push(message);
+                        session.save(&running.name)?;
+                    }
                     Err(error) => {
                         // The turn is undone; the conversation goes on.
-                        messages.pop();
+                        session.messages.pop();
                         eprintln!("forerun: {error:#}");
                     }
                 }
@@ -123,16 +125,16 @@ fn take_turn(
     args: &Args,
     running: &mut Running,
     sampling: &engine::sampling::Sampling,
-    messages: &[Value],
-    snapshots: &mut Vec<Snapshot>,
+    session: &mut Session,
     stop: &AtomicBool,
 ) -> Result<Value> {
     let template = running.text.template.as_ref().map_err(|why| anyhow!("{why}"))?;
     let thinking = args.no_think.then_some(false);
+    let messages = &session.messages;
     let rendered =
         template.render(&Prompt { messages, enable_thinking: thinking, ..Prompt::default() })?;
     let prompt = running.text.tokenizer.encode(&rendered, Specials::Parse);
-    let sequence = recall(running, &prompt, snapshots)?;
+    let (_, sequence) = session.recall(running, &prompt)?;
 
     let max_tokens = args.max_tokens.unwrap_or(usize::MAX);
     let question =
@@ -148,40 +150,17 @@ fn take_turn(
     if std::io::stderr().is_terminal() {
         eprintln!("\x1b[2m{}\x1b[0m", closing_line(running, &prompt, &given));
     }
-    // Thoughts go where the template looks for them; most drop them from earlier turns.
-    let mut reasoning = Reasoning::new(&rendered);
-    let (parts, rest) = (reasoning.push(&given.text), reasoning.finish());
-    let (content, thoughts) = (parts.content + &rest.content, parts.reasoning + &rest.reasoning);
-    Ok(match thoughts.is_empty() {
-        true => json!({"role": "assistant", "content": content}),
-        false => json!({"role": "assistant", "content": content, "reasoning_content": thoughts}),
-    })
+    Ok(message_of(&rendered, &given.text))
 }
 
-/// The state after as much of `prompt` as an earlier turn has read, then read on to where the
-/// answer's message opens: the next prompt goes on from there, whatever the template makes of this
-/// answer.
-fn recall(
-    running: &mut Running,
-    prompt: &[u32],
-    snapshots: &mut Vec<Snapshot>,
-) -> Result<Sequence> {
-    let known = |s: &Snapshot| s.tokens.len() < prompt.len() && prompt.starts_with(&s.tokens);
-    let best = snapshots.iter().filter(|s| known(s)).max_by_key(|s| s.tokens.len());
-    let mut sequence = best.map_or_else(|| running.engine.sequence(), |s| s.sequence.clone());
-    let opening = running.text.tokenizer.special("<|im_start|>");
-    let mark = prompt.iter().rposition(|token| Some(*token) == opening).unwrap_or(0);
-    if prompt.len() >= running.context || mark <= sequence.committed() {
-        return Ok(sequence);
+/// The message that an answer is. Thoughts go where the template looks for them; most drop them from
+/// earlier turns.
+pub(crate) fn message_of(rendered: &str, text: &str) -> Value {
+    let mut reasoning = Reasoning::new(rendered);
+    let (parts, rest) = (reasoning.push(text), reasoning.finish());
+    let (content, thoughts) = (parts.content + &rest.content, parts.reasoning + &rest.reasoning);
+    match thoughts.is_empty() {
+        true => json!({"role": "assistant", "content": content}),
+        false => json!({"role": "assistant", "content": content, "reasoning_content": thoughts}),
     }
-    for chunk in
-        prompt[sequence.committed()..mark].chunks(running.engine.model().options().max_rows)
-    {
-        running.engine.read(&mut sequence, chunk)?;
-    }
-    snapshots.push(Snapshot { tokens: prompt[..mark].to_vec(), sequence: sequence.clone() });
-    if snapshots.len() > SNAPSHOTS {
-        snapshots.remove(0);
-    }
-    Ok(sequence)
 }

@@ -19,6 +19,8 @@ mod notify;
 mod pull;
 mod run;
 mod serve;
+mod session;
+mod sessions;
 mod telling;
 mod tokenizer;
 mod welcome;
@@ -64,6 +66,8 @@ enum Verb {
     Pull(pull::Args),
     /// List models that have a short name, what of them is here and what fits this machine
     Models(models::Args),
+    /// List conversations that were kept under a name (`chat --session NAME`), or remove some
+    Sessions(sessions::Args),
     /// Write what gateways need of a GGUF to tokenise: tokenizer, chat template, configuration
     Tokenizer(tokenizer::Args),
     /// Print what a shell needs to complete commands
@@ -100,6 +104,7 @@ fn run_verb(verb: Option<&Verb>) -> anyhow::Result<()> {
         Verb::Convert(args) => convert::run(args),
         Verb::Pull(args) => pull::run(args),
         Verb::Models(args) => models::run(args),
+        Verb::Sessions(args) => sessions::run(args),
         Verb::Tokenizer(args) => tokenizer::run(args),
         Verb::Completions(args) => manual::completions(args, Cli::command()),
         Verb::Man(args) => manual::man(args, Cli::command()),

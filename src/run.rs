@@ -1,6 +1,8 @@
 //! `forerun run`: one prompt, one answer.
 
+use crate::chat::message_of;
 use crate::explain;
+use crate::session::Session;
 use crate::telling::{Telling, closing_line, rate};
 use anyhow::{Context, Result, bail};
 use engine::Round;
@@ -8,7 +10,7 @@ use engine::judge::Relaxed;
 use engine::sampling::Sampling;
 use launch::{Answer, Question, answer};
 use launch::{ModelFlags, Running, SamplingFlags};
-use serde_json::json;
+use serde_json::{Value, json};
 use std::io::{IsTerminal, Read, Write};
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
@@ -28,12 +30,15 @@ pub(crate) struct Args {
     /// Ask the model not to think first
     #[arg(long)]
     no_think: bool,
+    /// Go on with the conversation of that name, or begin it; `forerun sessions` lists them
+    #[arg(long, value_name = "NAME")]
+    session: Option<String>,
     /// Continue the prompt as it is, without the chat template
-    #[arg(long, conflicts_with_all = ["system", "no_think"])]
+    #[arg(long, conflicts_with_all = ["system", "no_think", "session"])]
     raw: bool,
     /// Continue these tokens: `1,2,3`
     #[arg(long, value_name = "IDS", value_delimiter = ',')]
-    #[arg(conflicts_with_all = ["prompt", "raw", "system", "no_think"])]
+    #[arg(conflicts_with_all = ["prompt", "raw", "system", "no_think", "session"])]
     prompt_ids: Option<Vec<u32>>,
     /// Print one JSON object at the end instead of the text
     #[arg(long)]
@@ -60,13 +65,22 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         None => prompt_text(args.prompt.as_deref())?,
     };
     let start = Instant::now();
-    let mut running = args.model.load()?;
+    let mut model = args.model.clone();
+    model.identified = args.session.is_some();
+    let mut running = model.load()?;
     let load_s = start.elapsed().as_secs_f64();
     let sampling = args.sampling.over(&running.text.sampling, running.vocab())?;
-    let (ids, rendered) = prompt_ids(args, &running, &prompt)?;
+    let mut session = Session::open(args.session.as_deref(), &running)?;
+    session.begin(args.system.as_deref())?;
+    session.messages.push(json!({"role": "user", "content": prompt}));
+    let (ids, rendered) = prompt_ids(args, &running, &prompt, &session.messages)?;
     let relaxed = relaxed(args, &running, &sampling, &ids)?;
+    let (cached, sequence) = match args.session {
+        Some(_) => session.recall(&mut running, &ids)?,
+        None => (0, running.engine.sequence()),
+    };
     let question = Question {
-        sequence: running.engine.sequence(),
+        sequence,
         prompt: &ids,
         sampling: &sampling,
         max_tokens: args.max_tokens.unwrap_or(usize::MAX),
@@ -90,8 +104,14 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         }
         Ok(())
     })?;
+    if let Some(rendered) = rendered.as_deref().filter(|_| args.session.is_some()) {
+        session.messages.push(message_of(rendered, &given.text));
+        session.save(&running.name)?;
+    }
     if args.json {
-        let object = describe(&running, &sampling, ids.len(), load_s, relaxed.is_some(), &given);
+        let mut object =
+            describe(&running, &sampling, ids.len(), load_s, relaxed.is_some(), &given);
+        object["cached_tokens"] = json!(cached);
         writeln!(out, "{object}")?;
         return Ok(out.flush()?);
     }
@@ -130,7 +150,12 @@ fn prompt_text(given: Option<&str>) -> Result<String> {
 }
 
 /// The tokens of the prompt, and its text where the chat template wrote it.
-fn prompt_ids(args: &Args, running: &Running, prompt: &str) -> Result<(Vec<u32>, Option<String>)> {
+fn prompt_ids(
+    args: &Args,
+    running: &Running,
+    prompt: &str,
+    messages: &[Value],
+) -> Result<(Vec<u32>, Option<String>)> {
     if let Some(ids) = &args.prompt_ids {
         let vocab = running.engine.model().config().vocab;
         if let Some(id) = ids.iter().find(|id| **id as usize >= vocab) {
@@ -150,17 +175,9 @@ fn prompt_ids(args: &Args, running: &Running, prompt: &str) -> Result<(Vec<u32>,
             bail!("{why}: give `--raw` to continue the prompt as it is, or `--chat-template FILE`")
         }
     };
-    let mut messages = Vec::new();
-    if let Some(system) = &args.system {
-        messages.push(json!({"role": "system", "content": system}));
-    }
-    messages.push(json!({"role": "user", "content": prompt}));
     let thinking = args.no_think.then_some(false);
-    let rendered = template.render(&Prompt {
-        messages: &messages,
-        enable_thinking: thinking,
-        ..Prompt::default()
-    })?;
+    let rendered =
+        template.render(&Prompt { messages, enable_thinking: thinking, ..Prompt::default() })?;
     Ok((text.tokenizer.encode(&rendered, Specials::Parse), Some(rendered)))
 }
 

@@ -6,11 +6,12 @@ use crate::notify::notify;
 use anyhow::{Context, Result, bail};
 use compute::Faults;
 use launch::{ModelFlags, Running};
-use server::{HeaderValue, Keys, MAX_SLOTS, Options, Served, Tls};
+use server::{DiskShare, HeaderValue, Keys, MAX_SLOTS, Options, Served, Tls};
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+use store::{Folder, Identity, Name};
 use tokio::net::{TcpListener, TcpSocket};
 
 /// Threads that serve connections; the model has its own.
@@ -51,7 +52,7 @@ pub(crate) struct Args {
     /// Its private key (PEM)
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_key: Option<PathBuf>,
-    /// Answers written at once, 1 to 64
+    /// Answers written at once, 1 to 256, and no more than a pass has rows: 64 on a processor
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=MAX_SLOTS as i64))]
     slots: u16,
     /// Answers that may wait for a slot
@@ -68,6 +69,11 @@ pub(crate) struct Args {
     /// a GPU, else 0]
     #[arg(long, value_name = "MIB")]
     prefix_cache_host: Option<usize>,
+    /// Folder where states of earlier prompts outlive the server, and GiB of disk they may take:
+    /// `DIR,GIB`; a restarted server reads them instead of the prompts. Whoever can read the folder
+    /// can read prompts
+    #[arg(long, value_name = "DIR,GIB", value_parser = disk_share)]
+    prefix_cache_disk: Option<DiskShare>,
     /// Memory for earlier answers that lookup finds repetitions in, in MiB; 0 for none [default: 4,
     /// and 0 where `--api-key-file` tells clients apart: how fast an answer is written would tell
     /// what others were answered]
@@ -124,11 +130,18 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let mut losses = args.lose_device.clone().into_iter();
     let remembered = if keys.is_none() { DEFAULT_LOOKUP_MEMORY } else { 0 };
     let remembered = args.lookup_memory.unwrap_or(remembered).saturating_mul(1 << 20);
-    let running = load(&args.model, args.state_memory, remembered, losses.next())?;
+    let mut model = args.model.clone();
+    if let Some(share) = &args.prefix_cache_disk {
+        // A folder that cannot be used is said before anything is loaded.
+        let nobody = Identity(Name([0; 32]));
+        Folder::open(&share.folder, share.bytes, nobody).context("`--prefix-cache-disk`")?;
+        model.identified = true;
+    }
+    let running = load(&model, args.state_memory, remembered, losses.next())?;
     let Running { name, mut engine, mode, text, context, weights } = running;
     let load_s = start.elapsed().as_secs_f64();
     // What was promised to clients holds with another engine too.
-    let (mut model, state_memory) = (args.model.clone(), args.state_memory);
+    let state_memory = args.state_memory;
     model.ctx = Some(context);
     let reload = move || {
         let running = load(&model, state_memory, remembered, losses.next());
@@ -160,6 +173,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         keys,
         cache_bytes: args.prefix_cache.saturating_mul(1 << 20),
         host_cache_bytes: host_cache.saturating_mul(1 << 20),
+        disk_cache: args.prefix_cache_disk.clone(),
         store_bytes: args.store_responses.saturating_mul(1 << 20),
         timeout: args.timeout.map(Duration::from_secs),
         drain: Duration::from_secs(args.drain),
@@ -221,6 +235,16 @@ fn load(
     }
     running.engine.set_memory(remembered);
     Ok(running)
+}
+
+/// Reads `DIR,GIB`.
+fn disk_share(words: &str) -> Result<DiskShare, String> {
+    let share = words.rsplit_once(',').and_then(|(folder, share)| {
+        let gib: f64 = share.trim().parse().ok().filter(|gib| *gib > 0.0 && *gib < 1e9)?;
+        let bytes = (gib * f64::from(1 << 30)) as u64;
+        (!folder.is_empty()).then(|| DiskShare { folder: folder.into(), bytes })
+    });
+    share.ok_or_else(|| "a folder and GiB are expected, such as `/var/cache/forerun,50`".to_owned())
 }
 
 fn listen(host: IpAddr, port: u16) -> std::io::Result<TcpListener> {

@@ -328,3 +328,67 @@ fn an_interrupt_ends_the_turn_and_not_the_chat() {
     assert!(child.wait().expect("it ends").success());
     drain.join().expect("no panic").expect("read");
 }
+
+/// Conversations under a name: what is said with one command is known to the next, which reads only
+/// what is new.
+#[test]
+fn sessions_go_on_where_they_were_left() {
+    let home = tempfile::tempdir().unwrap();
+    let run = |args: &[&str], input: &str| {
+        let mut child = command(args)
+            .env("XDG_STATE_HOME", home.path())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the program starts");
+        child.stdin.take().expect("piped").write_all(input.as_bytes()).expect("it reads");
+        let output = child.wait_with_output().expect("it ends");
+        let said = String::from_utf8(output.stderr).expect("text");
+        (output.status.success(), String::from_utf8(output.stdout).expect("text"), said)
+    };
+    let rules = "Answer in Python. ".repeat(40);
+    let ask = |name: &str, question: &str, more: &[&str]| {
+        let args =
+            ["run", "--json", "--temp", "0", "--max-tokens", "24", "--session", name, question];
+        let (done, out, said) = run(&[&args[..], more].concat(), "");
+        assert!(done, "{said}");
+        serde_json::from_str::<Value>(&out).expect("JSON")
+    };
+    let first = ask("sorting", QUICKSORT, &["--system", &rules]);
+    assert_eq!(first["cached_tokens"], 0);
+    let second = ask("sorting", "And now merge sort", &[]);
+    let known = second["cached_tokens"].as_u64().expect("a number");
+    let prompt = first["prompt_tokens"].as_u64().expect("a number");
+    assert!(known > 100 && prompt - known < 20, "{known} of {prompt}");
+    // Without what was kept the same is answered, only later.
+    let path = home.path().join("forerun/sessions/sorting");
+    let saved = std::fs::read_to_string(path.join("conversation.json")).expect("a conversation");
+    let third = ask("sorting", "Shorter", &[]);
+    assert!(third["cached_tokens"].as_u64() > second["cached_tokens"].as_u64());
+    std::fs::remove_dir_all(path.join("states")).expect("states go");
+    std::fs::write(path.join("conversation.json"), saved).expect("it is as before");
+    let again = ask("sorting", "Shorter", &[]);
+    assert_eq!((&again["cached_tokens"], &again["ids"]), (&Value::from(0), &third["ids"]));
+
+    // A chat goes on with it too, and hears of it.
+    let args = ["chat", "--temp", "0", "--max-tokens", "4", "--session", "sorting"];
+    let (done, _, said) = run(&args, "Thanks\n");
+    assert!(done && said.contains("the session has 3 turns"), "{said}");
+    let listed = |args: &[&str]| run(args, "").1;
+    let all: Value = serde_json::from_str(&listed(&["sessions", "--json"])).expect("JSON");
+    assert_eq!(
+        (&all["sessions"][0]["name"], &all["sessions"][0]["turns"]),
+        (&"sorting".into(), &4.into())
+    );
+    assert!(listed(&["sessions"]).starts_with("sorting "));
+    let refused = |args: &[&str], why: &str| {
+        let (done, _, said) = run(args, "");
+        assert!(!done && said.contains(why), "{said}");
+    };
+    refused(&["run", "--session", "sorting", "--system", "Else", "Hi"], "begin another one");
+    refused(&["run", "--session", "../x", "Hi"], "is no name of a session");
+    refused(&["sessions", "--remove", "nobody"], "there is no session `nobody`");
+    assert!(run(&["sessions", "--remove", "sorting"], "").0 && !path.exists());
+    assert!(listed(&["sessions"]).starts_with("no sessions"));
+}

@@ -148,8 +148,8 @@ struct MeasureArgs {
     /// A file with the key that the server asks for
     #[arg(long, value_name = "FILE", requires = "server", conflicts_with_all = NO_SERVER)]
     api_key_file: Option<PathBuf>,
-    /// Count rounds as if they ran elsewhere: h200-27b or h200-35b-a3b, at what stages took in that
-    /// run, or cpu, in part an estimate; texts and acceptance are the model's
+    /// Count rounds as if they ran elsewhere, at what stages took there: h200-27b, h200-35b-a3b, or
+    /// a file that `--json` wrote there; texts and acceptance are the model's
     #[arg(long, value_name = "WHERE", conflicts_with_all = ["server", "synthetic", "sweep"])]
     prices: Option<String>,
     /// What memory can deliver, in GB/s, for the floor; measured unless given
@@ -316,6 +316,7 @@ fn answers(args: &MeasureArgs, results: &mut Results) -> Result<()> {
     let slow_down = args.slow_down;
     let asking = Asking { sampling, max_tokens, repeats, patience, imposed, slow_down };
     results.samples = measure::samples(&mut running, &suites, &modes, &asking)?;
+    results.prices = Some(running.engine.prices().into());
     let repeats = results.samples.iter().map(|s| s.repeat + 1).max().unwrap_or(0);
     let asking = Asking { patience: Duration::ZERO, ..asking };
     let settings = Settings {

@@ -1,5 +1,5 @@
 //! Modes of proposing as `bench` names them: `off`, `chain:8` (rows of a block), `tree:22`
-//! (budget), `mtp:3` (depth), `lookup:15` (budget), `auto`.
+//! (budget), `mtp:3` (depth), `lookup:15` and `auto:31` (budget).
 
 use anyhow::{Context, Result, bail};
 use engine::Spec;
@@ -40,7 +40,7 @@ impl Means {
             widest,
             block: running.engine.drafter("dflash").and_then(|drafter| drafter.block()),
             mtp: running.engine.model().config().mtp.is_some(),
-            rows: running.engine.decode_rows(),
+            rows: running.engine.text_rows(),
         }
     }
 
@@ -72,9 +72,10 @@ impl Means {
         let block = self.block.unwrap_or(2);
         let spec = match kind {
             "off" if number.is_none() => Spec::Off,
-            "auto" if number.is_none() => {
-                let block = self.widest.unwrap_or(block);
-                Spec::Auto { block, budget: Spec::AUTO_BUDGET }
+            "auto" => {
+                let (block, budget) =
+                    (self.widest.unwrap_or(block), number.unwrap_or(Spec::AUTO_BUDGET));
+                Spec::Auto { block, budget: within(budget, 1, self.rows - 1, "a budget")? }
             }
             "chain" => {
                 let block = within(number.unwrap_or(block), 2, block, "a block")?;
@@ -93,7 +94,7 @@ impl Means {
             }
             _ => bail!(
                 "unknown mode `{name}`: off, chain[:BLOCK], tree[:BUDGET], mtp[:DEPTH], \
-                 lookup[:BUDGET] or auto expected"
+                 lookup[:BUDGET] or auto[:BUDGET] expected"
             ),
         };
         Ok(Mode { name: name.to_owned(), spec })

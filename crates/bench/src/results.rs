@@ -3,6 +3,7 @@
 
 use crate::cost::Cost;
 use crate::machine::Machine;
+use crate::prices;
 use crate::served::Served;
 use crate::statistics::{Estimate, Interval, median};
 use crate::sweep::Sweep;
@@ -30,6 +31,9 @@ pub(crate) struct Results {
     /// Of a server that was asked.
     #[serde(default)]
     pub(crate) served: Option<Served>,
+    /// What stages of rounds took, for `--prices`.
+    #[serde(default)]
+    pub(crate) prices: Option<prices::Stages>,
     pub(crate) samples: Vec<Sample>,
 }
 
@@ -141,6 +145,7 @@ impl Results {
             sweeps: Vec::new(),
             cost: None,
             served: None,
+            prices: None,
             samples: Vec::new(),
         }
     }

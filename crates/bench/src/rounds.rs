@@ -104,10 +104,15 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let head_bytes =
         bytes.get("output.weight").or(bytes.get("token_embd.weight")).copied().unwrap_or(0);
     let (mut backend, room) = args.device.backend()?;
-    let (most, trees) = (backend.decode_rows(), args.tree.iter().map(|n| usize::from(*n) + 1));
-    let passes = args.rows.iter().chain(&args.texts).map(|n| usize::from(*n)).chain(trees);
-    if let Some(rows) = passes.max().filter(|rows| *rows > most) {
-        bail!("a pass of {rows} rows is asked for, and has {most} at most here");
+    let trees = args.tree.iter().map(|n| usize::from(*n) + 1);
+    let of_text = args.rows.iter().map(|n| usize::from(*n)).chain(trees).max().unwrap_or(0);
+    if of_text > backend.text_rows() {
+        let most = backend.text_rows();
+        bail!("a pass of {of_text} rows of a text is asked for, which has {most} at most here");
+    }
+    let (texts, most) = (args.texts.iter().copied().max().unwrap_or(0), backend.decode_rows());
+    if usize::from(texts) > most {
+        bail!("a pass of {texts} texts is asked for, and has {most} rows at most here");
     }
     let bandwidth = match backend.read_bandwidth()? {
         Some(bandwidth) => bandwidth,
@@ -381,7 +386,7 @@ impl Bench<'_> {
     fn rounds(&mut self, context: usize, texts: usize, floor: &Floor<'_>) -> Result<()> {
         let (args, most) = (self.args, self.engine.decode_rows());
         let rounds = |name: String, spec: Spec, rows: usize, draft_ms: f64| {
-            let rows = rows.min(most / texts);
+            let rows = rows.min((most / texts).max(1));
             let kept = args.assume_accept.min(rows as f64);
             let verify_ms = floor.pass(texts * rows, texts, context);
             let floors_ms = [draft_ms, verify_ms, texts as f64 * floor.commit(kept)];

@@ -1,9 +1,9 @@
 // Attention of decode passes: up to TEXT_ROWS rows in chains and trees of several sequences.
 //
 // A row at position p reads the keys below b(p) in chunks and the rest, its tail of 64 to 127 keys,
-// on its own: all keys below b(p) are committed in any company, since a text has at most
-// TEXT_ROWS rows in a pass. A chunk is t(p) tiles of 64 keys, so many that there are at most `parts` of them, and chunks lie at
-// multiples of their length: what is added in which order follows from p alone.
+// on its own: all keys below b(p) are committed in any company, since a text has at most TEXT_ROWS
+// rows in a pass. A chunk is t(p) tiles of 64 keys, so many that there are at most `parts` of them,
+// and chunks lie at multiples of their length: what is added in which order follows from p alone.
 //
 // attention_chunks_DIM (DIM 128 or 256, the next one to head_dim) works through items that its
 // blocks find for themselves, so that a captured graph serves any context:
@@ -28,7 +28,7 @@
 //         src/cuda/ops/attention.rs.
 #include "attention.cuh"
 
-typedef Directory<TEXT_ROWS> Blocks;  // as many as a pass has
+typedef Directory<TEXT_ROWS> Blocks;  // more rows are attention_texts.cu's
 
 // Lists the keys of a tail in order: committed ones by position, then those of the pass, by
 // position along the row's path or, not causal, in order of rows.

@@ -3,8 +3,6 @@
 #pragma once
 #include "kv.cuh"
 
-constexpr int TEXT_ROWS = DECODE_ROWS;  // of a sequence in a pass
-
 // At most a text's rows and a tile of committed keys and, not causal, all rows of the text.
 constexpr int TAIL_KEYS = 2 * TEXT_ROWS + KEYS;
 constexpr int JOIN_PARTS = 72;  // parts + 2 at most

@@ -50,15 +50,15 @@ struct __align__(16) DecodeShared {
   u32 ancestors[GROUP];                  // rows inside the group that precede a row, a bit each
   float beta[GROUP], decay[GROUP], own[GROUP];
   float tape_gates[RECENT];
-  float gates[DECODE_ROWS];
-  u8 rows[DECODE_ROWS];                  // of the pass
+  float gates[TEXT_ROWS];
+  u8 rows[TEXT_ROWS];                  // of the pass
   // Of a row of the pass:
-  u8 number[DECODE_ROWS];
-  u8 counts[DECODE_ROWS];                // rows since its anchor
+  u8 number[TEXT_ROWS];
+  u8 counts[TEXT_ROWS];                // rows since its anchor
   // Those of them that are rows of the pass, behind those on the tape.
-  u8 recent[DECODE_ROWS][RECENT];
+  u8 recent[TEXT_ROWS][RECENT];
   // Of the convolution, the last one its own; null before the text.
-  const float* inputs[DECODE_ROWS][TAPS];
+  const float* inputs[TEXT_ROWS][TAPS];
 };
 static_assert(sizeof(DecodeShared) == 92352, "as launched");
 

@@ -1,5 +1,5 @@
 // Gated DeltaNet in one launch (deltanet.cuh has the whole): convolution, products, deltas,
-// outputs, norm and gate of passes of up to DECODE_ROWS rows that fold no states. What a block
+// outputs, norm and gate of passes of up to TEXT_ROWS rows that fold no states. What a block
 // holds: deltanet_block.cuh; what it does with a group of rows: deltanet_gather.cuh, then
 // deltanet_solve.cuh.
 //

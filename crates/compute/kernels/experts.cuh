@@ -12,7 +12,7 @@
 // its tiles in order of the columns; ranks are added in order. Which warp or block does what
 // changes no sum.
 //
-// Limits: rows <= DECODE_ROWS, experts <= 512, top_k <= 16, all columns whole tiles, at most 4096
+// Limits: rows <= TEXT_ROWS, experts <= 512, top_k <= 16, all columns whole tiles, at most 4096
 // of x.
 #pragma once
 #include "ring.cuh"
@@ -23,7 +23,7 @@ constexpr int GROUP = 8;       // visits multiplied together
 // Floats from one visit of a partial result of 16 rows to the next: no bank conflicts.
 constexpr int LD = 20;
 constexpr int PART = GROUP * LD;
-constexpr int MAX_VISITS = DECODE_ROWS * 16;
+constexpr int MAX_VISITS = TEXT_ROWS * 16;
 
 struct ExpertsMatrix {
   const u8* weight;  // tiles [expert][rows / 16][cols / 256]

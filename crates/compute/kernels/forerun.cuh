@@ -23,7 +23,8 @@ typedef unsigned long long u64;
 constexpr int PAGE_TOKENS = 64;    // tokens in a key/value page
 constexpr int ANCHOR_TOKENS = 32;  // Gated DeltaNet anchors stand at multiples of this
 constexpr int TAPE_TOKENS = 64;    // positions the tape remembers, in a ring
-constexpr int DECODE_ROWS = 64;    // rows of the largest pass that is not a prompt
+constexpr int DECODE_ROWS = 256;   // rows of the largest pass that is not a prompt
+constexpr int TEXT_ROWS = 64;      // those that one sequence has of them at most
 constexpr int MAX_CACHES = 2;
 constexpr int ARRANGED_BYTES = 4352;  // eight rows of a superblock in Activation::arranged
 
@@ -63,7 +64,7 @@ struct Pass {
   const int* chosen;       // [chosen]: rows with logits
   // [rows][3], oldest first: r >= 0 a row, -1 nothing, -2 - p the committed position p.
   const int* taps;
-  // [rows][DECODE_ROWS]: the row at position committed + j on a row's path. Not in prompts.
+  // [rows][TEXT_ROWS]: the row at position committed + j on a row's path. Not in prompts.
   const u8* path;
   // [rows][TAPE_TOKENS]: rows from a row's anchor up to the one before it, as taps.
   const int* recent;
@@ -155,6 +156,12 @@ struct DeltaNetArgs {
   float* deltas; float* gates; float* products; float* states;
   Activation out; RecurrentLayout layout; int layer, slots; float eps;
 };
+
+#ifndef FORERUN_EMULATION  // an emulator on the CPU brings its own
+__device__ __forceinline__ u32 shared_address(const void* p) {
+  return (u32)__cvta_generic_to_shared(p);
+}
+#endif
 
 // ------------------------------------------------------------------ activations
 

@@ -21,9 +21,6 @@ __device__ __forceinline__ float infinite() { return __int_as_float(0x7f800000);
 
 // ------------------------------------------------------------------ instructions
 
-__device__ __forceinline__ u32 shared_address(const void* p) {
-  return (u32)__cvta_generic_to_shared(p);
-}
 // Sixteen bytes, or zeros where `bytes` is 0.
 __device__ __forceinline__ void copy16(u32 to, const void* from, int bytes) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes)

@@ -6,10 +6,6 @@
 #include "forerun.cuh"
 
 #ifndef FORERUN_EMULATION  // an emulator on the CPU brings its own
-__device__ __forceinline__ u32 shared_address(const void* p) {
-  return (u32)__cvta_generic_to_shared(p);
-}
-
 __device__ __forceinline__ void barrier_init(u64* barrier, int arrivals) {
   asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals)
                : "memory");

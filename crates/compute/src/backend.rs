@@ -177,9 +177,27 @@ pub trait Backend: Send {
         Ok(host.to_host()?.holding(share))
     }
 
+    /// The same of a block that is given away: one of the host's is taken as it is.
+    fn adopt(&self, host: Memory) -> Result<Memory, Error> {
+        if self.has_own_memory() {
+            return self.memory_with(&host);
+        }
+        let share = self.budget().take(host.len(), "the state of a sequence")?;
+        Ok(host.holding(share))
+    }
+
+    /// What its numbers depend on beside plans, weights and this program: two that say the same
+    /// here compute the same bits. States that outlive the process are only read by such.
+    fn arithmetic(&self) -> String;
+
     /// Rows of the largest pass that decodes: what texts and their drafts share. Whoever plans a
     /// round asks for this and assumes nothing.
     fn decode_rows(&self) -> usize;
+
+    /// Those of them that one text has at most.
+    fn text_rows(&self) -> usize {
+        self.decode_rows()
+    }
 
     /// Rows of a prompt that are best read in one pass.
     fn prompt_rows(&self) -> usize {

@@ -167,8 +167,21 @@ impl Backend for Faulty {
         self.inner.memory_with(host)
     }
 
+    fn adopt(&self, host: Memory) -> Result<Memory, Error> {
+        self.faults.pass(Fault::Allocation)?;
+        self.inner.adopt(host)
+    }
+
+    fn arithmetic(&self) -> String {
+        self.inner.arithmetic()
+    }
+
     fn decode_rows(&self) -> usize {
         self.inner.decode_rows()
+    }
+
+    fn text_rows(&self) -> usize {
+        self.inner.text_rows()
     }
 
     fn prompt_rows(&self) -> usize {

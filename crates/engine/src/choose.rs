@@ -11,13 +11,15 @@ pub(crate) type Proposer = Option<usize>;
 const PATIENCE: f64 = 100.0;
 /// Who could at best be this much faster is not worth a probe.
 const WORTH_TRYING: f64 = 1.1;
-/// Tokens that what other texts taught counts for in a new one: its own first rounds say more.
-const FROM_OTHER_TEXTS: f64 = 12.0;
-/// A drafter whose rounds take no more plain ones than this is tried at the beginning of every
-/// text.
-const SHORT_ROUND: f64 = 4.0;
+/// Rounds that are averaged over, and those that what other texts taught counts for in a new one,
+/// as what was known before a probe does after it.
+const MEMORY: f64 = 16.0;
+const FROM_OTHER_TEXTS: f64 = 1.0;
+/// Plain rounds that a drafter is taken to have been idle for where a text begins, so that one
+/// whose probe loses less than four of them is tried at once.
+const BEFORE_A_TEXT: f64 = 4.0 * PATIENCE;
 
-/// What is known of a proposer: tokens and seconds of late, over how many rounds.
+/// What is known of a proposer: tokens and seconds of a round, an average over so many.
 #[derive(Clone, Debug)]
 struct Record {
     who: Proposer,
@@ -32,18 +34,6 @@ impl Record {
     fn rate(&self) -> f64 {
         self.tokens / self.seconds.max(1e-12)
     }
-
-    /// Seconds of a round; none before the first.
-    fn round(&self) -> Option<f64> {
-        (self.rounds > 0.0).then(|| self.seconds / self.rounds)
-    }
-
-    /// What is kept of what was measured.
-    fn keep(&mut self, part: f64) {
-        self.tokens *= part;
-        self.seconds *= part;
-        self.rounds *= part;
-    }
 }
 
 /// Chooses between proposers by the tokens per second each gave.
@@ -57,53 +47,38 @@ impl Choice {
         Self((0..drafters).map(Some).chain([None]).map(record).collect())
     }
 
-    /// A choice between so many ways of asking one drafter.
-    pub(crate) fn of_ways(ways: usize) -> Self {
-        let mut choice = Self::new(ways);
-        choice.0.retain(|record| record.who.is_some());
-        choice
-    }
-
     /// What is known at the beginning of a new text, which may be easier or harder to draft than
     /// those before it.
     pub(crate) fn for_new_text(&self) -> Self {
         let mut choice = self.clone();
-        let plain = self.plain_round();
+        let idle = BEFORE_A_TEXT * self.plain_round();
         for record in choice.0.iter_mut().filter(|r| r.who.is_some()) {
-            record.keep((FROM_OTHER_TEXTS / record.tokens.max(1e-12)).min(1.0));
-            if let (Some(plain), Some(round)) = (plain, record.round())
-                && round <= SHORT_ROUND * plain
-            {
-                record.idle = f64::INFINITY;
-            }
+            record.rounds = record.rounds.min(FROM_OTHER_TEXTS);
+            record.idle = record.idle.max(idle);
         }
         choice
     }
 
-    /// The most tokens per second that anybody tried gives, none of them more than `bound`.
-    pub(crate) fn best_rate(&self, bound: impl Fn(Proposer) -> f64) -> f64 {
-        let rate = |r: &Record| r.who.map_or(r.rate(), |_| r.rate().min(bound(r.who)));
-        self.0.iter().filter(|r| r.rounds > 0.0).map(rate).fold(0.0, f64::max)
+    /// Seconds of a round without a draft; none before the first.
+    pub(crate) fn plain_round(&self) -> f64 {
+        self.0.iter().find(|r| r.who.is_none()).map_or(0.0, |r| r.seconds)
     }
 
-    /// Seconds of a round without a draft, where there was one.
-    pub(crate) fn plain_round(&self) -> Option<f64> {
-        self.0.iter().find(|r| r.who.is_none()).and_then(Record::round)
-    }
-
-    /// Who proposes in the next round. `bound` is the most tokens per second a proposer could give
-    /// in it; one that cannot win is not tried.
-    pub(crate) fn next(&self, bound: impl Fn(Proposer) -> f64) -> Proposer {
-        let rate = |r: &Record| r.who.map_or(r.rate(), |_| r.rate().min(bound(r.who)));
-        let tried = self.0.iter().filter(|r| r.rounds > 0.0);
-        let Some(best) = tried.max_by(|a, b| rate(a).total_cmp(&rate(b))) else {
-            return self.0.first().and_then(|r| r.who);
+    /// Who proposes in the next round, and the tokens per second to expect: what the best gave of
+    /// late, or what somebody who is probed could give. `bound` is the most tokens per second a
+    /// proposer could give in it; one that cannot win is not tried.
+    pub(crate) fn next(&self, bound: impl Fn(Proposer) -> f64) -> (Proposer, f64) {
+        let all: Vec<(&Record, f64)> = self.0.iter().map(|r| (r, bound(r.who))).collect();
+        let tried = all.iter().filter(|(r, _)| r.rounds > 0.0);
+        let rates = tried.map(|(r, most)| (r.who, r.rate().min(*most)));
+        let Some((best, rate)) = rates.max_by(|a, b| a.1.total_cmp(&b.1)) else {
+            return (self.0.first().and_then(|r| r.who), f64::INFINITY);
         };
-        let due = |r: &&Record| {
-            let loss = r.round().unwrap_or(0.0) * (1.0 - r.rate() / best.rate());
-            r.idle >= PATIENCE * loss && bound(r.who) > WORTH_TRYING * rate(best)
+        let is_due = |(r, most): &&(&Record, f64)| {
+            let loss = r.seconds * (1.0 - r.rate() / rate);
+            r.who != best && r.idle >= PATIENCE * loss && *most > WORTH_TRYING * rate
         };
-        self.0.iter().filter(|r| r.who != best.who).find(due).unwrap_or(best).who
+        all.iter().find(is_due).map_or((best, rate), |(r, most)| (r.who, *most))
     }
 
     /// A round: its tokens, and its seconds by the drift.
@@ -113,13 +88,12 @@ impl Choice {
                 record.idle += seconds;
                 continue;
             }
-            let counted = unless_stalled(record.round(), seconds);
-            // Some 60 tokens are remembered; a probe says more than what was known before it.
             let is_probe = record.idle > 0.0;
-            record.keep(if is_probe { 0.5 } else { 1.0 - (tokens as f64 / 64.0).min(0.1) });
-            record.tokens += tokens as f64;
-            record.seconds += counted;
-            record.rounds += 1.0;
+            let most = if is_probe { FROM_OTHER_TEXTS } else { MEMORY - 1.0 };
+            record.rounds = record.rounds.min(most) + 1.0;
+            let seconds = unless_stalled(record.seconds, seconds);
+            record.tokens += (tokens as f64 - record.tokens) / record.rounds;
+            record.seconds += (seconds - record.seconds) / record.rounds;
             record.idle = 0.0;
         }
     }
@@ -148,7 +122,7 @@ mod tests {
     fn spend(choice: &mut Choice, rounds: usize, rate: impl Fn(Proposer) -> f64) -> [f64; 3] {
         let mut spent = [0.0; 3];
         for _ in 0..rounds {
-            let arm = choice.next(|_| f64::INFINITY);
+            let arm = choice.next(|_| f64::INFINITY).0;
             let seconds = 10.0 / rate(arm);
             choice.add(arm, 10, seconds);
             spent[index(arm)] += seconds;
@@ -179,14 +153,14 @@ mod tests {
         let mut costs = Costs::default();
         [(1, 0.3), (4, 0.53), (16, 2.0)]
             .iter()
-            .for_each(|(rows, seconds)| costs.table.set(*rows, *seconds));
+            .for_each(|(rows, seconds)| costs.table.add(*rows, *seconds, 1.0));
         let mut choice = Choice::new(2);
         let mut spent = [0.0; 3];
         for _ in 0..200 {
             let mut position = 0;
             while position < 96 {
                 let slower = 1.0 + position as f64 / 160.0;
-                let arm = choice.next(|_| f64::INFINITY);
+                let arm = choice.next(|_| f64::INFINITY).0;
                 let (rest, rows, tokens) = arms[index(arm)];
                 let verify =
                     [(1, 0.3), (4, 0.53), (16, 2.0)].iter().find(|v| v.0 == rows).expect("known").1;
@@ -213,7 +187,7 @@ mod tests {
             let mut choice = known.for_new_text();
             let mut spent = [0.0; 3];
             for _ in 0..rounds {
-                let arm = choice.next(|_| f64::INFINITY);
+                let arm = choice.next(|_| f64::INFINITY).0;
                 let (tokens, seconds) = of(arm);
                 choice.add(arm, tokens, seconds);
                 known.add(arm, tokens, seconds);
@@ -236,18 +210,25 @@ mod tests {
         choice.leave_out(0);
         spend(&mut choice, 200, |arm| if arm == OFF { 1.0 } else { 0.8 });
         choice.add(OFF, 10, 10_000.0);
-        assert_eq!(choice.next(|_| 0.0), OFF);
+        assert_eq!(choice.next(|_| 0.0).0, OFF);
     }
 
     #[test]
     fn of_two_ways_of_asking_the_faster_is_found() {
-        let mut ways = Choice::of_ways(2);
-        let by_way = |trained: f64, wide: f64| {
-            move |way: Proposer| if way == Some(1) { wide } else { trained }
+        let mut ways = Choice::new(2);
+        let mut spend = |rounds: usize, rates: [f64; 2]| {
+            let mut spent = [0.0; 2];
+            for _ in 0..rounds {
+                let way = ways.next(|way| way.map_or(0.0, |_| f64::INFINITY)).0;
+                let way = way.expect("nobody is no way of asking");
+                ways.add(Some(way), 10, 10.0 / rates[way]);
+                spent[way] += 10.0 / rates[way];
+            }
+            spent
         };
-        let [trained, wide, nobody] = spend(&mut ways, 500, by_way(1.0, 1.6));
-        assert!(nobody == 0.0 && wide > 0.9 * (trained + wide), "{trained} {wide}");
-        let [trained, wide, _] = spend(&mut ways, 500, by_way(1.0, 0.7));
+        let [trained, wide] = spend(500, [1.0, 1.6]);
+        assert!(wide > 0.9 * (trained + wide), "{trained} {wide}");
+        let [trained, wide] = spend(500, [1.0, 0.7]);
         assert!(trained > 0.85 * (trained + wide), "{trained} {wide}");
     }
 
@@ -255,7 +236,7 @@ mod tests {
     fn an_arm_that_cannot_win_is_not_tried() {
         let mut choice = Choice::new(2);
         choice.add(DFLASH, 10, 1.0);
-        assert_eq!(choice.next(|_| 9.0), DFLASH);
-        assert_eq!(choice.next(|_| 12.0), MTP);
+        assert_eq!(choice.next(|_| 9.0), (DFLASH, 9.0));
+        assert_eq!(choice.next(|_| 12.0), (MTP, 12.0));
     }
 }

@@ -1,6 +1,7 @@
 //! A target, its drafters and the backend they run on: how they are loaded, how a prompt is read
 //! and a text begun, and how state is committed.
 
+use crate::archive::Archive;
 use crate::choose::Proposer;
 use crate::draft::{Drafter, Reads, dflash::Dflash, lookup::Lookup, mtp::Mtp};
 use crate::generation::Generation;
@@ -34,6 +35,10 @@ pub struct Engine {
     pub(crate) learned: Learned,
     /// Blocks of sequences that have copies in the host's memory.
     pub(crate) copies: Copies,
+    /// Blocks of sequences that lie in files.
+    pub(crate) archive: Archive,
+    /// What its states belong to, where somebody has worked that out.
+    pub(crate) identity: Option<[u8; 32]>,
     /// Bytes of earlier texts that may be kept to look into.
     pub(crate) memory: usize,
     /// What stages count as, where that is imposed.
@@ -89,6 +94,8 @@ impl Engine {
             commit_costs: Curve::default(),
             learned,
             copies: Copies::default(),
+            archive: Archive::default(),
+            identity: None,
             memory: 0,
             prices: None,
         };
@@ -164,6 +171,11 @@ impl Engine {
     /// Rows of the largest pass that decodes: what texts and their drafts share.
     pub fn decode_rows(&self) -> usize {
         self.backend.decode_rows()
+    }
+
+    /// Those of them that one text has at most.
+    pub fn text_rows(&self) -> usize {
+        self.backend.text_rows()
     }
 
     /// Reads tokens into a sequence, as many as one pass takes at most: part of a prompt that

@@ -44,6 +44,9 @@ pub enum Error {
     /// The backend failed.
     #[error(transparent)]
     Backend(#[from] compute::Error),
+    /// What was kept of a sequence is none of this engine's.
+    #[error("a kept state does not fit the model: {0}")]
+    Misfit(&'static str),
     /// The model has no next-token block.
     #[error("the model has no MTP block")]
     NoMtp,

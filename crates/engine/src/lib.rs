@@ -78,6 +78,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod archive;
 mod choose;
 pub mod draft;
 mod engine;
@@ -86,6 +87,7 @@ mod generation;
 pub mod judge;
 mod measure;
 mod model;
+mod outline;
 mod prices;
 mod propose;
 mod rehearse;
@@ -99,6 +101,7 @@ mod step;
 mod stow;
 pub mod synthetic;
 
+pub use archive::{Archived, ArchivedBlock, BlockName};
 pub use compute::{PAGE_TOKENS, Row};
 pub use engine::Engine;
 pub use error::Error;
@@ -107,6 +110,7 @@ pub use model::{
     Accepted, Form, Model, NamedWeight, Options, Place, Placement, Random, Requantised, Tensor,
     WeightSource,
 };
+pub use outline::Outline;
 pub use prices::Prices;
 pub use propose::Spec;
 pub use rehearse::Rehearsed;

@@ -2,7 +2,7 @@
 
 use crate::Engine;
 use crate::draft::{Ask, Lattice};
-use crate::propose::{Slot, Spec};
+use crate::propose::Spec;
 use crate::{Error, Row, Sequence};
 use std::time::Instant;
 
@@ -18,7 +18,7 @@ impl Engine {
     /// Measures. Where passes are slow, one row and a block have to do.
     pub(crate) fn measure(&mut self) -> Result<(), Error> {
         let mut sequence = self.sequence();
-        let tokens = vec![0; self.decode_rows()];
+        let tokens = vec![0; self.text_rows()];
         let rows: Vec<Row> = crate::model::chain(&tokens, 0).collect();
         self.measure_verifies(&rows, &sequence)?;
         self.learned.choice.add(None, 1, self.costs.verify(1, 1));
@@ -31,7 +31,9 @@ impl Engine {
         let all: Vec<u32> = (0..rows.len() as u32).collect();
         let block = if let Spec::Auto { block, .. } = self.spec { block } else { 1 };
         let mut found: Vec<(usize, f64)> = Vec::new();
-        for n in [1, block, 2, 4, 8, 16, 32, rows.len()] {
+        // Matrix instructions take rows by sixteens, so some sizes cost much more than the one
+        // before.
+        for n in [1, block, 2, 4, 8, 16, 17, 32, 33, rows.len()] {
             let slow = found.iter().any(|(_, seconds)| *seconds > SLOW_PASS);
             if (slow && n != block) || found.iter().any(|(known, _)| *known == n) {
                 continue;
@@ -51,7 +53,7 @@ impl Engine {
                 *seconds = seconds.min(self.time_pass(&rows[..*n], &all[..*n], sequence)?);
             }
         }
-        found.iter().for_each(|(n, seconds)| self.costs.table.set(*n, *seconds));
+        found.iter().for_each(|(n, seconds)| self.costs.table.add(*n, *seconds, 1.0));
         Ok(())
     }
 
@@ -71,27 +73,29 @@ impl Engine {
     /// The quickest of a few proposals after the first token; of one, where it is slow. Who goes
     /// token by token is asked for two.
     fn measure_drafter(&mut self, drafter: usize, sequence: &Sequence) -> Result<(), Error> {
-        let Slot { drafter: asked, costs, is_broken, .. } = &mut self.drafters[drafter];
-        let (Some(shape), Some(state)) = (asked.shape(self.spec), sequence.draft(drafter)) else {
+        let slot = &mut self.drafters[drafter];
+        let (Some(shape), Some(state)) = (slot.drafter.shape(self.spec), sequence.draft(drafter))
+        else {
             return Ok(());
         };
-        let (mut first, mut rest) = (f64::INFINITY, f64::INFINITY);
+        let mut quickest = f64::INFINITY;
         for i in 0..3 {
             let mut state = state.clone();
             let start = Instant::now();
             let goes_on = Box::new(|lattice: &Lattice| lattice.len() < 2);
             let (state, room) = (&mut state, shape.depth);
             let ask = Ask { state, tip: 0, shape, room, least: 0.0, goes_on };
-            let found = asked.propose(&mut *self.backend, &mut [ask])?;
-            let all = start.elapsed().as_secs_f64();
-            *is_broken |= found.lattices.contains(&None);
-            (first, rest) = (first.min(found.first_s), rest.min(all - found.first_s));
+            let found = slot.drafter.propose(&mut *self.backend, &mut [ask])?;
+            let seconds = start.elapsed().as_secs_f64();
+            slot.is_broken |= found.contains(&None);
+            quickest = quickest.min(seconds);
             // The first run may have to load kernels.
-            if all > if i == 0 { LONG_PASS } else { QUICK_PASS } {
+            if seconds > if i == 0 { LONG_PASS } else { QUICK_PASS } {
                 break;
             }
         }
-        costs.add(1, first, rest.max(0.0), 2);
+        let passes = slot.passes(shape.depth.min(2));
+        slot.costs.add(1, quickest / passes as f64, 1.0);
         Ok(())
     }
 }

@@ -5,7 +5,7 @@ use crate::Error;
 use crate::choose::{Choice, Proposer};
 use crate::draft::{Ask, Draft, Drafter, Lattice, Reads, Shape};
 use crate::prices::Prices;
-use crate::size::{Calibration, DraftCosts, best_sizes, is_worth_another};
+use crate::size::{Calibration, Curve, NEW, best_count, best_sizes, is_worth_another};
 use crate::{Engine, Generation};
 use std::time::Instant;
 
@@ -18,8 +18,8 @@ pub(crate) enum Failure {
     NoPass,
 }
 
-/// How tokens are proposed. A budget counts drafted nodes, of which a round judges as many as its pass
-/// has rows for; a block counts rows, the newest token included.
+/// How tokens are proposed. A budget counts drafted nodes, of which a round judges as many as its
+/// pass has rows for; a block counts rows, the newest token included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Spec {
@@ -42,9 +42,9 @@ impl Spec {
     pub const AUTO_BUDGET: usize = 63;
 }
 
-/// What is looked up must promise so many times the tokens per second that others give: both are
-/// estimates.
-const WORTH_LOOKING: f64 = 1.05;
+/// What is looked up is judged alone where it promises so many times the tokens per second that
+/// whoever is chosen gives: joined with a drafter's tree it is judged too, and costs the drafting.
+const WORTH_LOOKING: f64 = 1.3;
 /// A pinned lookup proposes a path as long as it is likelier than this to stand. `auto` knows what
 /// a row costs, and of what is likelier than this cuts it itself.
 const LIKELY: f64 = 0.5;
@@ -53,8 +53,8 @@ const UNLIKELY: f64 = 0.02;
 /// A drafter of the engine, and what is known of it besides.
 pub(crate) struct Slot {
     pub(crate) drafter: Box<dyn Drafter>,
-    /// Its seconds, by texts that ask together.
-    pub(crate) costs: DraftCosts,
+    /// Seconds of its passes, by texts that ask together.
+    pub(crate) costs: Curve,
     /// Texts of the last round that asked it.
     pub(crate) asked: usize,
     /// Whether it gave no numbers when it was measured.
@@ -63,8 +63,18 @@ pub(crate) struct Slot {
 
 impl Slot {
     pub(crate) fn new(drafter: impl Drafter + 'static) -> Self {
-        let costs = DraftCosts::default();
+        let costs = Curve::default();
         Self { drafter: Box::new(drafter), costs, asked: 0, is_broken: false }
+    }
+
+    /// Passes of a draft of so many positions: a block is filled in by one.
+    pub(crate) fn passes(&self, count: usize) -> usize {
+        if self.drafter.block().is_some() { 1 } else { count }
+    }
+
+    /// Seconds of a draft of `count` positions for each of so many texts that ask together.
+    fn seconds(&self, texts: usize, count: usize) -> f64 {
+        self.passes(count) as f64 * self.costs.get(texts).unwrap_or(0.0) / texts.max(1) as f64
     }
 }
 
@@ -83,7 +93,7 @@ const TRAINED: usize = 0;
 impl Learned {
     pub(crate) fn new(drafters: usize) -> Self {
         let calibrations = vec![Calibration::default(); drafters];
-        Self { calibrations, choice: Choice::new(drafters), widths: Choice::of_ways(2) }
+        Self { calibrations, choice: Choice::new(drafters), widths: Choice::new(2) }
     }
 
     /// What a new text starts from.
@@ -132,9 +142,8 @@ impl Engine {
         for ((text, room), looked_up) in texts.iter_mut().zip(&looked_up) {
             let who = self.pick(text, *room, company, looked_up);
             let caught_up = who.map_or(Ok(0.0), |drafter| self.catch_up(drafter, text))?;
-            let draft = Draft::default();
-            let (width, seconds) = (None, caught_up);
-            proposals.push(Proposal { who, width, draft, seconds, caught_up });
+            let (width, draft) = (None, Draft::default());
+            proposals.push(Proposal { who, width, draft, seconds: caught_up, caught_up });
         }
         for drafter in 0..self.drafters.len() {
             let drafted = self.ask(drafter, texts, &mut proposals);
@@ -176,7 +185,7 @@ impl Engine {
             let Some(state) = sequence.draft_mut(lookup) else { continue };
             let goes_on = Box::new(|_: &Lattice| true);
             let ask = Ask { state, tip: *tip, shape, room: fair, least: UNLIKELY, goes_on };
-            let lattice = drafter.propose(&mut *self.backend, &mut [ask])?.lattices.pop().flatten();
+            let lattice = drafter.propose(&mut *self.backend, &mut [ask])?.pop().flatten();
             *found = lattice.unwrap_or_default().best_first(shape.budget);
             found.cut(*room, ends);
             if let Some(constraint) = constraint {
@@ -190,17 +199,12 @@ impl Engine {
     /// it is taken wherever it promises the most, and not tried.
     fn pick(&self, text: &Generation, room: usize, company: usize, looked_up: &Draft) -> Proposer {
         let is_asked = |slot: &Slot| slot.drafter.shape(self.spec).is_some();
-        let bound = |who| self.bound(who, room, company);
-        let choice = &text.learned.choice;
-        let who = match (self.is_auto(), self.lookup()) {
-            (true, Some(lookup))
-                if self.promise(lookup, looked_up, text, company)
-                    > WORTH_LOOKING * choice.best_rate(bound) =>
-            {
-                Some(lookup)
-            }
-            (true, _) => choice.next(bound),
-            (false, _) => self.drafters.iter().position(is_asked),
+        let who = if self.is_auto() {
+            let (who, rate) = text.learned.choice.next(|who| self.bound(who, room, company));
+            let promise = |lookup: &usize| self.promise(*lookup, looked_up, text, company);
+            self.lookup().filter(|lookup| promise(lookup) > WORTH_LOOKING * rate).or(who)
+        } else {
+            self.drafters.iter().position(is_asked)
         };
         who.filter(|i| !text.failed.contains(i) && text.sequence.draft(*i).is_some())
     }
@@ -209,16 +213,11 @@ impl Engine {
     /// make.
     fn promise(&self, drafter: usize, draft: &Draft, text: &Generation, company: usize) -> f64 {
         let Learned { calibrations, choice, .. } = &text.learned;
-        let plain = self.costs.verify_each(1, company);
-        // Judging and committing, by tokens.
-        let besides = (choice.plain_round().unwrap_or(plain) - plain).max(0.0);
-        let (mut expected, mut best) = (1.0, 0.0f64);
-        for (path, rows) in calibrations[drafter].paths(draft).into_iter().zip(2..) {
-            expected += path;
-            let seconds = self.costs.verify_each(rows, company) + besides * expected;
-            best = best.max(expected / seconds);
-        }
-        best
+        let verify = |nodes: usize| self.costs.verify_each(nodes + 1, company);
+        // Judging and committing.
+        let besides = (choice.plain_round() - verify(0)).max(0.0);
+        let paths = calibrations[drafter].paths(draft);
+        best_count(1.0, paths, |nodes| verify(nodes) + besides).1
     }
 
     /// Takes in what a drafter has missed while another one or nobody drafted; the seconds it took.
@@ -258,12 +257,13 @@ impl Engine {
             return Ok(());
         };
         let trained = as_trained(&*slot.drafter, self.spec);
-        let (costs, draft_costs, askers) = (&self.costs, &slot.costs, asked.len());
-        let seconds =
-            |count| draft_costs.each(askers, count) + costs.verify_each(count + 1, company);
+        let (costs, askers) = (&self.costs, asked.len());
+        let one = slot.seconds(askers, 1);
+        let seconds = |count: usize| one * count as f64 + costs.verify_each(count + 1, company);
         let mut asks = Vec::with_capacity(askers);
         for (text, room, proposal) in &mut asked {
-            proposal.width = trained.and_then(|_| text.learned.widths.next(|_| f64::INFINITY));
+            let is_way = |way: Proposer| way.map_or(0.0, |_| f64::INFINITY);
+            proposal.width = trained.and_then(|_| text.learned.widths.next(is_way).0);
             let shape = trained.filter(|_| proposal.width == Some(TRAINED)).unwrap_or(widest);
             let Generation { sequence, tip, learned, ends, .. } = &mut **text;
             let room = if is_auto { fair.min(room.saturating_sub(1).max(1)) } else { fair };
@@ -282,15 +282,15 @@ impl Engine {
         let start = Instant::now();
         let found = slot.drafter.propose(&mut *self.backend, &mut asks)?;
         drop(asks);
-        let (all, drift) = (start.elapsed().as_secs_f64(), self.costs.drift);
-        let longest = found.lattices.iter().flatten().map(Lattice::len).max().unwrap_or(1);
-        let measured = (found.first_s, (all - found.first_s).max(0.0));
-        let price = |prices: &Prices| prices.draft(slot.drafter.name(), longest);
-        let (first, rest) = self.prices.as_ref().map_or(measured, price);
-        slot.costs.add(askers, first / drift, rest / drift, longest);
+        let all = start.elapsed().as_secs_f64();
+        let passes =
+            slot.passes(found.iter().flatten().map(Lattice::len).max().unwrap_or(1)) as f64;
+        let price = |prices: &Prices| passes * prices.pass(slot.drafter.name());
+        let all = self.prices.as_ref().map_or(all, price);
+        slot.costs.add(askers, all / passes / self.costs.drift, NEW);
         let title = slot.drafter.title();
-        for ((text, _, proposal), lattice) in asked.into_iter().zip(found.lattices) {
-            proposal.seconds += (first + rest) / askers as f64;
+        for ((text, _, proposal), lattice) in asked.into_iter().zip(found) {
+            proposal.seconds += all / askers as f64;
             match lattice {
                 Some(lattice) => proposal.draft = lattice.best_first(widest.budget),
                 None => {
@@ -337,9 +337,8 @@ impl Engine {
             }
             if self.is_auto() {
                 draft.cut(*room, &text.ends);
+                fixed += (proposal.seconds - proposal.caught_up) / self.costs.drift;
                 paths.push(proposal.who.map_or_else(Vec::new, |drafter| {
-                    let Slot { costs, asked, .. } = &self.drafters[drafter];
-                    fixed += costs.each(*asked, draft.nodes.len());
                     text.learned.calibrations[drafter].paths(draft)
                 }));
             }
@@ -366,15 +365,16 @@ impl Engine {
             Some((slot, shape)) => {
                 let texts = (slot.asked + 1).min(company);
                 let most = (shape.depth + 1).min(room).min(self.fair_nodes(company) + 1);
-                let rates = (2..=most).map(|rows| rate(slot.costs.each(texts, rows - 1), rows));
-                rates.fold(0.0, f64::max)
+                let halves = std::iter::successors(Some(most), |rows| Some(rows / 2));
+                let rate = |rows| rate(slot.seconds(texts, rows - 1), rows);
+                halves.take_while(|rows| *rows >= 2).map(rate).fold(0.0, f64::max)
             }
         }
     }
 
     /// Nodes for each of so many texts, where a pass has room for everybody.
     fn fair_nodes(&self, texts: usize) -> usize {
-        (self.decode_rows() / texts.max(1)).saturating_sub(1)
+        (self.decode_rows() / texts.max(1)).min(self.text_rows()).saturating_sub(1)
     }
 }
 

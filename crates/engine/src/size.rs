@@ -2,66 +2,56 @@
 //! from both how much of the drafts is worth judging.
 
 use crate::draft::Draft;
-use std::collections::BTreeMap;
 
 /// Weight of a new measurement in what follows it, and of one in the table of verifies, whose
 /// common part is for the drift to tell.
 pub(crate) const NEW: f64 = 0.2;
 const CORRECTION: f64 = 0.05;
-/// What took this many times as long as usual was stalled, and says something of the machine.
-const STALLED: f64 = 2.0;
 
-/// What of measured seconds counts where some are usual.
-pub(crate) fn unless_stalled(usual: Option<f64>, seconds: f64) -> f64 {
-    usual.filter(|usual| *usual > 0.0).map_or(seconds, |usual| seconds.min(STALLED * usual))
+/// What of measured seconds counts where some are usual: what took twice as long was stalled, and
+/// says something of the machine.
+pub(crate) fn unless_stalled(usual: f64, seconds: f64) -> f64 {
+    if usual > 0.0 { seconds.min(2.0 * usual) } else { seconds }
 }
 
 /// Seconds by a number of rows or texts, from 1 on: measured at some, interpolated between.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Curve(BTreeMap<usize, f64>);
+pub(crate) struct Curve(pub(crate) Vec<(usize, f64)>);
 
 impl Curve {
-    /// Makes a number known, or known anew.
-    pub(crate) fn set(&mut self, count: usize, seconds: f64) {
-        self.0.insert(count, seconds);
-    }
-
     /// Follows what is measured.
     pub(crate) fn add(&mut self, count: usize, seconds: f64, weight: f64) {
-        let known = self.0.entry(count).or_insert(seconds);
-        *known += weight * (unless_stalled(Some(*known), seconds) - *known);
+        match self.0.binary_search_by_key(&count, |(n, _)| *n) {
+            Ok(i) => self.0[i].1 += weight * (unless_stalled(self.0[i].1, seconds) - self.0[i].1),
+            Err(i) => self.0.insert(i, (count, seconds)),
+        }
     }
 
     /// Nothing where no number is known. Beyond what was measured, more is taken to cost what the
     /// last that was measured did.
     pub(crate) fn get(&self, count: usize) -> Option<f64> {
-        let mut below = self.0.range(..=count).rev().map(|(n, s)| (*n as f64, *s));
-        let above = self.0.range(count..).next().map(|(n, s)| (*n as f64, *s));
-        let n = count as f64;
-        match (below.next(), above) {
-            (Some((a, x)), Some((b, y))) if b > a => Some(x + (y - x) * (n - a) / (b - a)),
-            (Some((a, x)), None) => {
-                let slope = below.next().map_or(0.0, |(b, y)| ((x - y) / (a - b)).max(0.0));
-                Some(x + slope * (n - a))
-            }
-            (at, above) => at.or(above).map(|(_, seconds)| seconds),
+        let (below, above) = self.0.split_at(self.0.partition_point(|(n, _)| *n <= count));
+        let slope = |(a, x): (usize, f64), (b, y): (usize, f64)| (y - x) / (b - a) as f64;
+        let further = |n: usize| (count - n) as f64;
+        match (below, above) {
+            ([.., a], [b, ..]) => Some(a.1 + slope(*a, *b) * further(a.0)),
+            ([.., a, b], []) => Some(b.1 + slope(*a, *b).max(0.0) * further(b.0)),
+            ([known], []) | ([], [known, ..]) => Some(known.1),
+            ([], []) => None,
         }
     }
 }
 
-/// Seconds of a verify by its number of rows, and what each further text of a pass adds, whose
-/// state has to be read too.
-///
-/// They are seconds of the machine as it was when they were first measured, at the beginning of a
-/// text. What is measured later is divided by the drift: a longer context or a slower minute slows
-/// whoever happens to propose then, and says nothing of how one drafter compares with another.
+/// Seconds of a verify. They are those of the machine as it was when they were first measured, at
+/// the beginning of a text: a longer context or a slower minute slows whoever happens to propose
+/// then, and says nothing of how one drafter compares with another.
 #[derive(Clone, Debug)]
 pub(crate) struct Costs {
     /// By rows, of one text.
     pub(crate) table: Curve,
     /// How much slower than the table verifies are by now: what to divide measured seconds by.
     pub(crate) drift: f64,
-    /// Of each text of a pass but the first.
+    /// Of each text of a pass but the first, whose state has to be read too.
     further_text: f64,
 }
 
@@ -72,18 +62,19 @@ impl Default for Costs {
 }
 
 impl Costs {
-    /// A verify of a round. Of one text: where its size is known, it tells how far costs have
-    /// drifted; else it makes it known. Of several: it tells what further texts cost; there a drift
-    /// passes for a part of that.
+    /// A verify of a round. Of one text it makes its size known, or tells how far costs have
+    /// drifted; of several, what further texts cost, of which a drift passes for a part.
     pub(crate) fn add(&mut self, rows: usize, texts: usize, seconds: f64) {
+        let is_known = self.table.0.iter().any(|(n, _)| *n == rows);
+        let usual = self.verify(rows, texts);
         if texts > 1 {
-            let seconds = unless_stalled(Some(self.verify(rows, texts)), seconds / self.drift);
+            let seconds = unless_stalled(usual, seconds / self.drift);
             let further = (seconds - self.verify(rows, 1)).max(0.0) / (texts - 1) as f64;
             self.further_text += NEW * (further - self.further_text);
         } else {
-            if let Some(known) = self.table.0.get(&rows) {
-                let seconds = unless_stalled(Some(known * self.drift), seconds);
-                self.drift += NEW * (seconds / known - self.drift);
+            if is_known {
+                let seconds = unless_stalled(usual * self.drift, seconds);
+                self.drift += NEW * (seconds / usual - self.drift);
             }
             self.table.add(rows, seconds / self.drift, CORRECTION);
         }
@@ -111,42 +102,15 @@ impl Costs {
     }
 }
 
-/// Seconds of a drafter for several texts together: of their first positions, with everything a
-/// draft begins with, and of each further one, which costs who fills in blocks nothing.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct DraftCosts {
-    first: Curve,
-    next: Curve,
-}
-
-impl DraftCosts {
-    /// Drafts of `texts` texts, the longest of `count` positions: their first took `first` seconds,
-    /// the others `rest`.
-    pub(crate) fn add(&mut self, texts: usize, first: f64, rest: f64, count: usize) {
-        self.first.add(texts, first, NEW);
-        if count > 1 {
-            self.next.add(texts, rest / (count - 1) as f64, NEW);
-        }
-    }
-
-    /// Of `count` positions each, for one of the texts. A further one is taken to cost no more than
-    /// a first: that is always measured again, so a stall is not believed for good.
-    pub(crate) fn each(&self, texts: usize, count: usize) -> f64 {
-        let first = self.first.get(texts).unwrap_or(0.0);
-        let next = self.next.get(texts).unwrap_or(first).min(first);
-        (first + next * count.saturating_sub(1) as f64) / texts.max(1) as f64
-    }
-}
+/// Rounds' worth of belief in the drafter's own numbers to begin with, and what is left of an old
+/// observation after a newer one.
+const PRIOR: f64 = 2.0;
+const MEMORY: f64 = 0.97;
 
 /// How often a drafted token is accepted, compared with the probability its drafter gave it, by
 /// depth: (what the drafter promised, what was accepted).
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Calibration(Vec<(f64, f64)>);
-
-/// Rounds' worth of belief in the drafter's own numbers to begin with.
-const PRIOR: f64 = 2.0;
-/// What is left of an old observation after a newer one.
-const MEMORY: f64 = 0.97;
 
 impl Calibration {
     /// Looks at a walk: at each row that had children, what they promised together, and whether one
@@ -176,49 +140,54 @@ impl Calibration {
     }
 }
 
-/// How many nodes of each text's draft to judge in one pass of at most `most` rows, so that the
-/// expected tokens per second of all together are the most: nodes are taken likeliest first,
-/// whosever they are. `paths` has the probability of each node's path, by text, and `fixed` is what
-/// the round costs besides the verify. Whoever drafted keeps a node: a draft that is thrown away
-/// teaches nothing.
-pub(crate) fn best_sizes(paths: &[Vec<f64>], costs: &Costs, fixed: f64, most: usize) -> Vec<usize> {
-    let texts = paths.len();
-    let least = usize::from(2 * texts <= most);
-    let mut taken: Vec<usize> = paths.iter().map(|path| path.len().min(least)).collect();
-    let mut rows = texts + taken.iter().sum::<usize>();
-    let mut expected =
-        texts as f64 + paths.iter().flat_map(|path| path.iter().take(least)).sum::<f64>();
-    let (mut best, mut best_rate) = (taken.clone(), 0.0);
-    loop {
-        let rate = expected / (fixed + costs.verify(rows, texts));
-        if rate > best_rate {
-            best_rate = rate;
-            best.copy_from_slice(&taken);
-        }
-        let next = |i: usize| paths[i].get(taken[i]).map(|path| (i, *path));
-        let likeliest = (0..texts).filter_map(next).max_by(|a, b| a.1.total_cmp(&b.1));
-        let Some((i, path)) = likeliest.filter(|_| rows < most) else { return best };
-        taken[i] += 1;
-        rows += 1;
+/// How many more tokens, whose probabilities come likeliest first, are worth their seconds where so
+/// many are expected without them: those with the most expected tokens per second, and that rate.
+pub(crate) fn best_count(
+    mut expected: f64,
+    paths: impl IntoIterator<Item = f64>,
+    seconds: impl Fn(usize) -> f64,
+) -> (usize, f64) {
+    let mut best = (0, expected / seconds(0));
+    for (path, count) in paths.into_iter().zip(1..) {
         expected += path;
+        let rate = expected / seconds(count);
+        best = if rate > best.1 { (count, rate) } else { best };
     }
+    best
 }
 
-/// Whether a chain is worth another token: whether some longer one of at most `most`, whose further
-/// tokens are accepted as its last is, gives more tokens per second. `seconds` are those of a round
-/// by tokens drafted. Passes of some sizes are cheaper than the one before, so it is not enough to
-/// look at the next.
+/// How many nodes of each text's draft to judge in one pass of at most `most` rows: nodes are taken
+/// likeliest first, whosever they are. `paths` has the probability of each node's path, by text,
+/// and `fixed` is what the round costs besides the verify. Whoever drafted keeps a node: a draft
+/// that is thrown away teaches nothing.
+pub(crate) fn best_sizes(paths: &[Vec<f64>], costs: &Costs, fixed: f64, most: usize) -> Vec<usize> {
+    let texts = paths.len();
+    let kept = usize::from(2 * texts <= most);
+    let mut sizes: Vec<usize> = paths.iter().map(|paths| paths.len().min(kept)).collect();
+    let rows = texts + sizes.iter().sum::<usize>();
+    let expected = paths.iter().flat_map(|paths| paths.iter().take(kept)).sum::<f64>();
+    let mut nodes: Vec<(f64, usize)> = Vec::new();
+    for (text, paths) in paths.iter().enumerate() {
+        nodes.extend(paths.iter().skip(kept).map(|path| (*path, text)));
+    }
+    nodes.sort_by(|a, b| b.0.total_cmp(&a.0));
+    nodes.truncate(most.saturating_sub(rows));
+    let seconds = |count| fixed + costs.verify(rows + count, texts);
+    let (count, _) = best_count(texts as f64 + expected, nodes.iter().map(|n| n.0), seconds);
+    nodes[..count].iter().for_each(|(_, text)| sizes[*text] += 1);
+    sizes
+}
+
+/// Whether some longer chain of at most `most` tokens, whose further ones are accepted as its last
+/// is, gives more tokens per second. `seconds` are those of a round by tokens drafted; passes of
+/// some sizes are cheaper than the one before, so it is not enough to look at the next.
 pub(crate) fn is_worth_another(paths: &[f64], most: usize, seconds: impl Fn(usize) -> f64) -> bool {
     let drafted = paths.len();
-    let mut expected = 1.0 + paths.iter().sum::<f64>();
-    let rate = expected / seconds(drafted);
-    let mut path = paths[drafted - 1];
-    let accepted = path / if drafted > 1 { paths[drafted - 2] } else { 1.0 };
-    (drafted + 1..=most).any(|count| {
-        path *= accepted;
-        expected += path;
-        expected / seconds(count) > rate
-    })
+    let last = paths[drafted - 1];
+    let accepted = last / if drafted > 1 { paths[drafted - 2] } else { 1.0 };
+    let further = std::iter::successors(Some(last * accepted), |path| Some(path * accepted));
+    let further = further.take(most.saturating_sub(drafted));
+    best_count(1.0 + paths.iter().sum::<f64>(), further, |count| seconds(drafted + count)).0 > 0
 }
 
 #[cfg(test)]
@@ -231,7 +200,7 @@ mod tests {
 
     fn costs(points: &[(usize, f64)]) -> Costs {
         let mut costs = Costs::default();
-        points.iter().for_each(|(rows, seconds)| costs.table.set(*rows, *seconds));
+        points.iter().for_each(|(rows, seconds)| costs.table.add(*rows, *seconds, 1.0));
         costs
     }
 
@@ -265,27 +234,6 @@ mod tests {
             is_worth_another(&[0.99, 0.98, 0.97], 7, seconds)
                 && !is_worth_another(&[0.99, 0.98, 0.97], 6, seconds)
         );
-        let mut costs = DraftCosts::default();
-        costs.add(1, 3.0, 0.0, 1);
-        assert_eq!(costs.each(1, 2), 6.0);
-        costs.add(1, 3.0, 2.0, 3);
-        assert_eq!([1, 2, 4].map(|count| costs.each(1, count)), [3.0, 4.0, 6.0]);
-        // Four texts together, and two of which nothing is known but what lies around.
-        costs.add(4, 6.0, 4.0, 3);
-        assert_eq!((costs.each(4, 1), costs.each(4, 3), costs.each(2, 1)), (1.5, 2.5, 2.0));
-    }
-
-    #[test]
-    fn a_stalled_token_does_not_end_longer_drafts() {
-        let mut costs = DraftCosts::default();
-        costs.add(1, 0.2, 0.1, 2);
-        let seconds =
-            |costs: &DraftCosts, count: usize| costs.each(1, count) + 1.0 + 0.1 * count as f64;
-        costs.add(1, 20.0, 10.0, 2);
-        for _ in 0..20 {
-            costs.add(1, 0.2, 0.0, 1);
-        }
-        assert!(is_worth_another(&[0.9], 7, |count| seconds(&costs, count)), "{costs:?}");
     }
 
     #[test]

@@ -204,10 +204,13 @@ async fn tell(
     aborted: Option<oneshot::Receiver<()>>,
 ) {
     let aborted = async {
-        match aborted {
-            // The sender is kept as long as it may be used, so an error is no abort.
-            Some(aborted) if aborted.await.is_ok() => {}
-            _ => std::future::pending().await,
+        // The sender is kept as long as it may be used, so an error is no abort.
+        let is_aborted = match aborted {
+            Some(aborted) => aborted.await.is_ok(),
+            None => false,
+        };
+        if !is_aborted {
+            std::future::pending::<()>().await;
         }
     };
     tokio::pin!(aborted);

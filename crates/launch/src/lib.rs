@@ -11,6 +11,7 @@ mod device;
 mod device_memory;
 mod draft_flags;
 mod embedded;
+mod identity;
 mod loading;
 mod model_flags;
 mod place;

@@ -6,7 +6,7 @@ use crate::draft_flags::DraftFlags;
 use crate::loading::{self, Loaded, TextSide, WeightSummary};
 use crate::place::{PlaceFlags, Room};
 use crate::watched::{self, Watched};
-use crate::{about, locate};
+use crate::{about, identity, locate};
 use anyhow::{Result, bail};
 use checkpoint::{Drafter, TargetConfig};
 use clap::ValueEnum;
@@ -55,6 +55,9 @@ pub struct ModelFlags {
     /// Quantise a drafter of floats to this type while it is loaded: q8_0, q6_k, q5_k, q4_k or q4_0
     #[arg(long, value_name = "TYPE", value_parser = quantised, help_heading = "Drafter overrides")]
     draft_type: Option<BlockType>,
+    /// Whether the engine is to know what its states belong to, which takes reading all weights.
+    #[arg(skip)]
+    pub identified: bool,
 }
 
 /// What runs, whichever model it is.
@@ -315,9 +318,14 @@ impl ModelFlags {
                 (asked.unwrap_or(Placement::ON_DEVICE), self.ctx.unwrap_or(limit))
             }
         };
-        let (mode, spec) = self.spec_for(&loaded, backend.decode_rows())?;
+        let (mode, spec) = self.spec_for(&loaded, backend.text_rows())?;
         let bar = watched::bar(loaded.bytes());
-        let engine = self.take_in(&loaded, wrap(backend), (kv, placement), spec, &bar)?;
+        let mut engine = self.take_in(&loaded, wrap(backend), (kv, placement), spec, &bar)?;
+        if self.identified {
+            let settings = format!("{:?}", self.draft_type);
+            let identity = identity::identify(&loaded, &mut engine, &settings)?;
+            engine.identify(identity.0.0);
+        }
         bar.finish_and_clear();
         let weights = loaded.weights();
         let Loaded { name, text, .. } = loaded;
@@ -390,7 +398,7 @@ impl ModelFlags {
         Ok(need.at(self.ctx.unwrap_or(config.context_length)))
     }
 
-    /// How to propose with what was opened, where a pass that decodes has so many rows.
+    /// How to propose with what was opened, where a text has so many rows in a pass.
     fn spec_for(&self, loaded: &Loaded, rows: usize) -> Result<(Mode, Spec)> {
         let drafter = loaded.drafter.as_ref().map(|drafter| &drafter.config);
         let mtp = loaded.target.config.mtp.is_some();
@@ -419,7 +427,7 @@ impl ModelFlags {
             }
             Mode::Tree | Mode::Lookup | Mode::Auto if budget(1) >= rows => {
                 bail!(
-                    "`--budget {}`: a pass has {rows} rows here, for the newest token and at most \
+                    "`--budget {}`: a text has {rows} rows here, for the newest token and at most \
                      {} others",
                     budget(1),
                     rows - 1

@@ -4,6 +4,7 @@ use crate::job::{
     Delta, Event, EventKind, Finish, Origin, Outcome, Report, SpecReport, Ticket, Timing,
 };
 use crate::output::OutputParser;
+use crate::prefix::Source;
 use crate::reading::Reading;
 use crate::thought::Thought;
 use engine::sampling::Likelihood;
@@ -31,6 +32,7 @@ impl Begun {
         let report = Report {
             seed: ticket.job.choices[reading.choice].seed,
             cached_tokens: reading.cached,
+            cached_from: reading.cached_from.map(Source::name),
             spec: SpecReport { mode, ..SpecReport::default() },
             timing: Timing { load_s, queue_s, ..Timing::default() },
             ignored: ticket.job.ignored.clone(),

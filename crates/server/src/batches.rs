@@ -2,24 +2,17 @@
 //! tokens a second: where weights have to be fetched a pass should serve everybody, and where the
 //! answers' own states do not fit a cache, each should have some rounds to itself.
 
-use crate::scheduler::MAX_SLOTS;
 use std::collections::VecDeque;
 
 /// Seconds of rounds that a turn has. On two cores a token of one of eight texts cost 7 % more
 /// processor time than a single text's with turns of 5 ms, and 3 % with turns of 25 ms.
 const TURN: f64 = 0.025;
-
 /// Turns until everybody has had one, at most; more answers than that share turns.
 const MOST_TURNS: usize = 8;
-
 /// The other size of a batch has one turn in so many: trials cost less than one part in so many.
-const PROBE_EVERY: f64 = 100.0;
-
+const PROBE_EVERY: usize = 100;
 /// What was measured earlier counts for about so many turns, or rounds where they are longer.
 const MEMORY: f64 = 4.0;
-
-/// Sizes of batches that are told apart: up to 1, 2, 4 ... answers.
-const SIZES: usize = MAX_SLOTS.ilog2() as usize + 1;
 
 /// The answers being written, and which of them are in the passes of this turn.
 pub(crate) struct Batches<T> {
@@ -27,24 +20,23 @@ pub(crate) struct Batches<T> {
     pub(crate) batch: Vec<T>,
     /// The others, who has waited longest first.
     waiting: VecDeque<T>,
-    /// Tokens that rounds gave and seconds they took, by the size of their batch.
-    rates: [(f64, f64); SIZES],
+    /// Tokens that rounds of few answers, or of a single one, and of all gave, and their seconds.
+    rates: [(f64, f64); 2],
     /// Turns until everybody has had one.
     groups: usize,
     /// Seconds of this turn's rounds, and of prompts that were read meanwhile.
     writing: f64,
     reading: f64,
-    rounds_since_chunk: usize,
-    /// Seconds of rounds since the other size was tried.
-    since_probe: f64,
+    /// Rounds since a chunk of a prompt was read, and turns since the other size was tried.
+    rounds: usize,
+    turns: usize,
 }
 
 impl<T> Batches<T> {
     pub(crate) fn new() -> Self {
-        let (batch, waiting, rates) = (Vec::new(), VecDeque::new(), [(0.0, 0.0); SIZES]);
-        let (writing, reading, since_probe) = (0.0, 0.0, 0.0);
-        let (groups, rounds_since_chunk) = (1, 0);
-        Self { batch, waiting, rates, groups, writing, reading, rounds_since_chunk, since_probe }
+        let (batch, waiting, rates) = (Vec::new(), VecDeque::new(), [(0.0, 0.0); 2]);
+        let (groups, writing, reading, rounds, turns) = (1, 0.0, 0.0, 0, 0);
+        Self { batch, waiting, rates, groups, writing, reading, rounds, turns }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -82,7 +74,7 @@ impl<T> Batches<T> {
     /// Whether a chunk of a prompt may be read: everybody would have had a round since the last
     /// one, had they gone on together.
     pub(crate) fn may_read(&self) -> bool {
-        self.batch.is_empty() || self.rounds_since_chunk >= self.groups
+        self.batch.is_empty() || self.rounds >= self.groups
     }
 
     /// Whether the next ones should go on. Where all go on together, whoever is new joins them at
@@ -98,40 +90,30 @@ impl<T> Batches<T> {
         self.waiting.extend(self.batch.drain(..));
         let all = self.waiting.len();
         let few = all.div_ceil(MOST_TURNS);
-        let rate = |answers: usize| {
-            let (tokens, seconds) = self.rates[size_of(answers)];
-            tokens / seconds.max(1e-12)
-        };
-        let (best, other) = if rate(few) > rate(all) { (few, all) } else { (all, few) };
-        let is_due = self.since_probe >= PROBE_EVERY * self.writing.max(TURN);
-        let is_probe = other != best && rate(best) > 0.0 && (is_due || rate(other) == 0.0);
-        let answers = if is_probe { other } else { best };
-        self.since_probe = if is_probe { 0.0 } else { self.since_probe };
+        let [of_few, of_all] = self.rates.map(|(tokens, seconds)| tokens / seconds.max(1e-12));
+        let is_due = self.turns >= PROBE_EVERY || of_few == 0.0;
+        let is_probe = few < all && of_all > 0.0 && is_due;
+        let answers = if (of_all > 0.0 && of_few > of_all) != is_probe { few } else { all };
+        self.turns = if is_probe { 0 } else { self.turns + 1 };
         self.batch.extend(self.waiting.drain(..answers));
         self.groups = all.div_ceil(answers.max(1));
         (self.writing, self.reading) = (0.0, 0.0);
     }
 
-    /// A round of so many answers gave so many tokens.
-    pub(crate) fn add_round(&mut self, answers: usize, tokens: usize, seconds: f64) {
-        self.rounds_since_chunk += 1;
+    /// A round of the batch gave so many tokens.
+    pub(crate) fn add_round(&mut self, tokens: usize, seconds: f64) {
+        self.rounds += 1;
         self.writing += seconds;
-        self.since_probe += seconds;
         let keep = 1.0 - (seconds / TURN).min(1.0) / MEMORY;
-        let rate = &mut self.rates[size_of(answers)];
+        let rate = &mut self.rates[usize::from(self.groups == 1 && self.len() > 1)];
         *rate = (keep * rate.0 + tokens as f64, keep * rate.1 + seconds);
     }
 
     /// A chunk of a prompt was read.
     pub(crate) fn add_chunk(&mut self, seconds: f64) {
-        self.rounds_since_chunk = 0;
+        self.rounds = 0;
         self.reading += seconds;
     }
-}
-
-/// The index of the smallest size that holds so many answers.
-fn size_of(answers: usize) -> usize {
-    (answers.max(1).next_power_of_two().ilog2() as usize).min(SIZES - 1)
 }
 
 #[cfg(test)]
@@ -161,7 +143,7 @@ mod tests {
             let batch = batches.batch.clone();
             let seconds = cost(batch.len());
             now += seconds;
-            batches.add_round(batch.len(), batch.len(), seconds);
+            batches.add_round(batch.len(), seconds);
             for text in batch {
                 tokens[text] += 1;
                 longest = longest.max(now - last[text]);

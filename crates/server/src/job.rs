@@ -181,6 +181,9 @@ pub(crate) struct Outcome {
 pub(crate) struct Report {
     pub(crate) seed: u64,
     pub(crate) cached_tokens: usize,
+    /// Where these came from: `memory`, `host` or `disk`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) cached_from: Option<&'static str>,
     pub(crate) spec: SpecReport,
     pub(crate) timing: Timing,
     /// Fields of the request that were ignored.

@@ -26,6 +26,7 @@ mod chat;
 mod completions;
 mod connections;
 mod constraint;
+mod disk;
 mod error;
 mod failure;
 mod fields;
@@ -74,6 +75,7 @@ mod totals;
 
 pub use axum::http::HeaderValue;
 pub use beside::{Beside, Change, Door, Ended, Piece, Serve, Tier, Told};
+pub use disk::DiskShare;
 pub use engine::sampling::Likelihood;
 pub use error::ApiError;
 pub use keys::{KeyError, Keys};
@@ -133,6 +135,8 @@ pub struct Options {
     pub cache_bytes: usize,
     /// Bytes of the host's memory for states that are used less; none unless given.
     pub host_cache_bytes: usize,
+    /// Where states outlive the process, of an engine that is identified; nowhere unless given.
+    pub disk_cache: Option<DiskShare>,
     /// Bytes of responses kept for requests that go on from them; none unless given.
     pub store_bytes: usize,
     /// The longest a request may take.
@@ -157,6 +161,7 @@ impl Default for Options {
             keys: None,
             cache_bytes: 1 << 30,
             host_cache_bytes: 0,
+            disk_cache: None,
             store_bytes: 0,
             timeout: None,
             drain: Duration::from_secs(30),

@@ -3,6 +3,7 @@
 
 use crate::job::{Finish, Outcome, Ticket};
 use crate::loads::Throughput;
+use crate::prefix::Source;
 use engine::Round;
 use prometheus_client::encoding::{EncodeLabelSet, text::encode};
 use prometheus_client::metrics::counter::Counter;
@@ -12,6 +13,7 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Metric, Registry};
 use std::collections::HashSet;
 use std::sync::atomic::AtomicU64;
+use store::Tally;
 
 /// Why requests ended.
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -52,6 +54,59 @@ pub(crate) struct CacheConfig {
     pub(crate) slots: u64,
 }
 
+/// Where a prompt's beginning was known.
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct FoundIn {
+    from: &'static str,
+}
+
+/// What became of states on disk.
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Fate {
+    what: &'static str,
+}
+
+/// States on disk.
+#[derive(Debug)]
+pub(crate) struct DiskMetrics {
+    bytes: Gauge,
+    states: Gauge,
+    moved: Family<Fate, Gauge>,
+    fates: Family<Fate, Gauge>,
+}
+
+impl DiskMetrics {
+    fn new(b: &mut Book) -> Self {
+        Self {
+            bytes: b.made("forerun_prefix_cache_disk_bytes", "Bytes of states on disk"),
+            states: b.made("forerun_prefix_cache_disk_states", "States of this model on disk"),
+            moved: b.made(
+                "forerun_prefix_cache_disk_moved_bytes",
+                "Bytes of states written to disk and read from it since the start",
+            ),
+            fates: b.made(
+                "forerun_prefix_cache_disk_fates",
+                "States on disk that made room, were damaged and removed, or could not be kept \
+                 or read, since the start",
+            ),
+        }
+    }
+
+    /// As it is now.
+    pub(crate) fn set(&self, tally: &Tally) {
+        self.bytes.set(tally.bytes as i64);
+        self.states.set(tally.states as i64);
+        for (what, bytes) in [("written", tally.written_bytes), ("read", tally.read_bytes)] {
+            self.moved.get_or_create(&Fate { what }).set(bytes as i64);
+        }
+        let fates =
+            [("evicted", tally.evicted), ("damaged", tally.damaged), ("failed", tally.failed)];
+        for (what, count) in fates {
+            self.fates.get_or_create(&Fate { what }).set(count as i64);
+        }
+    }
+}
+
 /// What is counted.
 #[derive(Debug)]
 pub(crate) struct Metrics {
@@ -66,6 +121,8 @@ pub(crate) struct Metrics {
     pub(crate) generation_tokens: Counter,
     pub(crate) cached_queries: Counter,
     pub(crate) cached_hits: Counter,
+    hits_from: Family<FoundIn, Counter>,
+    pub(crate) disk: DiskMetrics,
     pub(crate) cache_bytes: Gauge,
     pub(crate) state_bytes: Gauge,
     pub(crate) cache_host_bytes: Gauge,
@@ -146,6 +203,11 @@ impl Metrics {
             generation_tokens: b.made("vllm:generation_tokens", "Tokens of answers"),
             cached_queries: b.made("vllm:prefix_cache_queries", "Prompt tokens looked up"),
             cached_hits: b.made("vllm:prefix_cache_hits", "Prompt tokens found"),
+            hits_from: b.made(
+                "forerun_prefix_cache_hit_tokens",
+                "Prompt tokens found, by where: memory, host, disk",
+            ),
+            disk: DiskMetrics::new(&mut b),
             cache_bytes: b.made("forerun_prefix_cache_bytes", "Bytes that cached states use"),
             state_bytes: b
                 .made("forerun_state_bytes", "Bytes that the states of texts use, cached ones too"),
@@ -208,6 +270,10 @@ impl Metrics {
         for finished_reason in ["stop", "length", "abort"] {
             metrics.ended.get_or_create(&Ended { finished_reason }).inc_by(0);
         }
+        for origin in [Source::Memory, Source::Host, Source::Disk] {
+            metrics.hits_from.get_or_create(&FoundIn { from: origin.name() }).inc_by(0);
+        }
+        metrics.disk.set(&Tally::default());
         metrics.accepted_at.get_or_create(&Position { position: 0 }).inc_by(0);
         metrics.errors.get_or_create(&Kind { kind: "internal" }).inc_by(0);
         for kind in ["device_lost", "out_of_memory", "panic", "other"] {
@@ -237,6 +303,14 @@ impl Metrics {
         self.accept_length.observe(round.accept_length() as f64);
         self.generation_tokens.inc_by(round.emitted.len() as u64);
         self.between_tokens.observe(seconds);
+    }
+
+    /// So many tokens of a prompt were known, there.
+    pub(crate) fn add_hit(&self, tokens: usize, from: Option<Source>) {
+        self.cached_hits.inc_by(tokens as u64);
+        if let Some(from) = from {
+            self.hits_from.get_or_create(&FoundIn { from: from.name() }).inc_by(tokens as u64);
+        }
     }
 
     /// An answer is whole.

@@ -11,27 +11,22 @@ const WAIT: f64 = 0.04;
 
 /// The tokens that a pass over a prompt may have beside running answers.
 pub(crate) struct PrefillBudget {
-    tokens: f64,
+    pub(crate) tokens: usize,
     most: usize,
 }
 
 impl PrefillBudget {
     /// Of `most` tokens at most where a device reads them.
     pub(crate) fn new(most: usize, on_device: bool) -> Self {
-        let most = if on_device { most } else { most.min(LEAST) };
-        Self { tokens: LEAST.min(most) as f64, most }
-    }
-
-    pub(crate) fn tokens(&self) -> usize {
-        self.tokens as usize
+        Self { tokens: LEAST, most: if on_device { most.max(LEAST) } else { LEAST } }
     }
 
     /// A chunk of so many tokens was read. One that the prompt or a mark in it cut short says
     /// nothing, unless it took too long. The root makes steps half as long: one may be an accident.
     pub(crate) fn add(&mut self, tokens: usize, seconds: f64) {
-        if tokens >= self.tokens() || seconds > WAIT {
+        if tokens >= self.tokens || seconds > WAIT {
             let tokens = tokens as f64 * (WAIT / seconds.max(1e-6)).sqrt();
-            self.tokens = tokens.clamp(LEAST.min(self.most) as f64, self.most as f64);
+            self.tokens = (tokens.round() as usize).clamp(LEAST, self.most);
         }
     }
 }
@@ -52,9 +47,9 @@ mod tests {
     /// The budget after twenty chunks that take so long.
     fn settle(budget: &mut PrefillBudget, seconds: impl Fn(usize) -> f64) -> usize {
         for _ in 0..20 {
-            budget.add(budget.tokens(), seconds(budget.tokens()));
+            budget.add(budget.tokens, seconds(budget.tokens));
         }
-        budget.tokens()
+        budget.tokens
     }
 
     #[test]
@@ -79,9 +74,9 @@ mod tests {
         let mut budget = PrefillBudget::new(512, true);
         let before = settle(&mut budget, &card);
         budget.add(10, 1e-3);
-        assert_eq!(budget.tokens(), before);
+        assert_eq!(budget.tokens, before);
         budget.add(before, 0.2);
-        assert!(budget.tokens() < before);
+        assert!(budget.tokens < before);
         assert!(settle(&mut budget, &card).abs_diff(before) <= 1);
     }
 }

@@ -41,6 +41,37 @@ impl Keeper for Engine {
     }
 }
 
+/// Where a state was found.
+#[derive(Clone, Copy, Debug, Hash, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// Where passes read.
+    Memory,
+    /// The host's memory.
+    Host,
+    /// A file.
+    Disk,
+}
+
+impl Source {
+    /// For clients and metrics.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Memory => "memory",
+            Self::Host => "host",
+            Self::Disk => "disk",
+        }
+    }
+}
+
+/// A state that a prompt goes on from.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Hit<S> {
+    /// Tokens that led to it.
+    pub(crate) len: usize,
+    pub(crate) state: S,
+    pub(crate) from: Source,
+}
+
 /// Bytes of the blocks that states refer to; a block that several share counts once.
 #[derive(Debug)]
 struct Tally {
@@ -150,16 +181,27 @@ impl<K: Keeper> PrefixCache<K> {
         self.tell(|| Change::Moved { tokens: tokens.into(), from, to });
     }
 
-    /// The state after the longest known beginning of `prompt`, less than all of it: the logits of
-    /// its last token are wanted, so that one is always read.
-    pub(crate) fn find(&mut self, keeper: &mut K, prompt: &[u32]) -> Option<(usize, K::State)> {
+    /// The entry of the longest known beginning of `prompt`, less than all of it: the logits of its
+    /// last token are wanted, so that one is always read.
+    fn longest(&self, prompt: &[u32]) -> Option<usize> {
         let known = |e: &Entry<K>| e.tokens.len() < prompt.len() && prompt.starts_with(&e.tokens);
         let matches = (0..self.entries.len()).filter(|i| known(&self.entries[*i]));
-        let best = matches.max_by_key(|i| self.entries[*i].tokens.len())?;
+        matches.max_by_key(|i| self.entries[*i].tokens.len())
+    }
+
+    /// How many tokens of `prompt` are known.
+    pub(crate) fn known(&self, prompt: &[u32]) -> usize {
+        self.longest(prompt).map_or(0, |best| self.entries[best].tokens.len())
+    }
+
+    /// The state after the longest known beginning of `prompt`.
+    pub(crate) fn find(&mut self, keeper: &mut K, prompt: &[u32]) -> Option<Hit<K::State>> {
+        let best = self.longest(prompt)?;
         self.clock += 1;
         let entry = &mut self.entries[best];
         entry.used = self.clock;
         let len = entry.tokens.len();
+        let from = if entry.is_near() { Source::Memory } else { Source::Host };
         let state = match &entry.state {
             Place::Near(state) => state.clone(),
             Place::Far(stowed) => keeper.fetch(stowed)?,
@@ -172,7 +214,7 @@ impl<K: Keeper> PrefixCache<K> {
             self.tell_of(&prompt[..len], Some(Tier::Host), Some(Tier::Device));
             self.settle(keeper);
         }
-        Some((len, state))
+        Some(Hit { len, state, from })
     }
 
     /// Whether exactly these tokens are known; counts as a use.
@@ -292,17 +334,21 @@ mod tests {
     }
 
     /// A cache with its keeper, with room for so many blocks near and far.
-    struct Case(PrefixCache<Lists>, Lists);
+    struct Case(PrefixCache<Lists>, Lists, Option<Source>);
 
     impl Case {
         fn new(near: usize, far: usize) -> Self {
-            Self(PrefixCache::new(10 * near, 10 * far), Lists::default())
+            Self(PrefixCache::new(10 * near, 10 * far), Lists::default(), None)
         }
         fn insert(&mut self, tokens: &[u32], state: &[usize]) {
             self.0.insert(&mut self.1, tokens, state.to_vec());
         }
         fn find(&mut self, prompt: &[u32]) -> Option<(usize, Vec<usize>)> {
-            self.0.find(&mut self.1, prompt)
+            let known = self.0.known(prompt);
+            let hit = self.0.find(&mut self.1, prompt)?;
+            assert_eq!(hit.len, known);
+            self.2 = Some(hit.from);
+            Some((hit.len, hit.state))
         }
     }
 
@@ -376,10 +422,11 @@ mod tests {
         assert_eq!((case.1.stowed, case.1.fetched), (2, 0));
         // 1 comes back, 3 makes room for it.
         assert_eq!(case.find(&[1, 0]), Some((1, vec![1])));
+        assert_eq!(case.2, Some(Source::Host));
         assert_eq!((case.1.stowed, case.1.fetched, case.0.bytes()), (3, 1, (20, 20)));
         // Now 1 is near: finding it again copies nothing.
         assert_eq!(case.find(&[1, 0]), Some((1, vec![1])));
-        assert_eq!((case.1.stowed, case.1.fetched), (3, 1));
+        assert_eq!((case.1.stowed, case.1.fetched, case.2), (3, 1, Some(Source::Memory)));
         // 5 pushes 4 out of the near memory and 2, the oldest, out of the far one.
         case.insert(&[5], &[5]);
         assert_eq!((case.0.len(), case.0.bytes()), (4, (20, 20)));

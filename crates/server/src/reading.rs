@@ -4,6 +4,7 @@
 use crate::answer::{Answer, Begun};
 use crate::failure::{Failure, guarded};
 use crate::job::{Delta, Event, EventKind, Job, Progress, Ticket};
+use crate::prefix::Source;
 use crate::room;
 use crate::scheduler::{Scheduler, Waiting, Work, fail};
 use engine::sampling::{Constraint, Likelihood};
@@ -13,7 +14,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 /// A state is kept each time so many tokens of a prompt have been read.
-const KEEP_EVERY: usize = 4096;
+pub(crate) const KEEP_EVERY: usize = 4096;
 
 /// A prompt being read.
 pub(crate) struct Reading {
@@ -22,6 +23,8 @@ pub(crate) struct Reading {
     pub(crate) choice: usize,
     pub(crate) sequence: Sequence,
     pub(crate) cached: usize,
+    /// Where these tokens were known.
+    pub(crate) cached_from: Option<Source>,
     /// How likely the tokens read so far were, where that is wanted.
     pub(crate) scores: Vec<Likelihood>,
     /// Numbers of tokens after which the state is worth keeping, ascending.
@@ -30,16 +33,17 @@ pub(crate) struct Reading {
 }
 
 impl Reading {
-    /// `opening` is the token that begins a message.
+    /// `openings` are the tokens that begin a message, and a tool's result in one.
     pub(crate) fn new(
         ticket: Arc<Ticket>,
         choice: usize,
         sequence: Sequence,
         cached: usize,
-        opening: Option<u32>,
+        cached_from: Option<Source>,
+        openings: [Option<u32>; 2],
     ) -> Self {
         let job = &ticket.job;
-        let mut marks = marks(&job.prompt, opening);
+        let mut marks = marks(&job.prompt, openings);
         // Whoever goes on from here draws from the last token's row, which says nothing about the
         // prompt.
         if job.choices.len() > 1 || job.scores.is_some() || job.room == 0 {
@@ -47,7 +51,7 @@ impl Reading {
             marks.dedup();
         }
         let (scores, began) = (Vec::new(), Instant::now());
-        Self { ticket, choice, sequence, cached, scores, marks, began }
+        Self { ticket, choice, sequence, cached, cached_from, scores, marks, began }
     }
 
     /// Whether all of the prompt but its last token has been read.
@@ -121,7 +125,7 @@ impl Scheduler {
             return self.not_begun(work, ticket, choice, &failure);
         }
         reading.tell();
-        self.keep(&reading);
+        self.keep(&mut reading);
         if reading.is_at_last() {
             reading.tell_scores();
         }
@@ -132,7 +136,7 @@ impl Scheduler {
     /// Tokens that the next chunk may have: beside running answers as many as these can wait for.
     fn chunk_limit(&self, reading: &Reading, is_alone: bool) -> usize {
         let largest = self.engine.model().options().max_rows;
-        let limit = if is_alone { largest } else { self.prefill_budget.tokens() };
+        let limit = if is_alone { largest } else { self.prefill_budget.tokens };
         match reading.ticket.job.scores {
             Some(_) => limit.min(self.engine.scored_rows()),
             None => limit,
@@ -247,13 +251,19 @@ impl Scheduler {
     }
 
     /// Keeps the state where a prompt has just been read up to a place worth coming back to.
-    fn keep(&mut self, reading: &Reading) {
-        if reading.at_mark() {
-            let sequence = &reading.sequence;
-            let tokens = &reading.ticket.job.prompt[..sequence.committed()];
-            self.cache.insert(&mut self.engine, tokens, sequence.clone());
-            self.note_cache();
+    fn keep(&mut self, reading: &mut Reading) {
+        if !reading.at_mark() {
+            return;
         }
+        if self.disk.is_some()
+            && let Err(error) = self.engine.absorb(&mut reading.sequence)
+        {
+            // Rows that wait for a drafter are much larger than what it makes of them. Where that
+            // fails the next round tells.
+            tracing::warn!(cause = %error, "a drafter could not take a prompt in");
+        }
+        let tokens = &reading.ticket.job.prompt[..reading.sequence.committed()];
+        self.keep_state(tokens, reading.sequence.clone());
     }
 }
 
@@ -271,14 +281,21 @@ pub(crate) fn admit_siblings(reading: &Reading, waiting: &mut VecDeque<Waiting>)
 
 /// Places in a prompt that later prompts are likely to share: the end of the first message (a
 /// system prompt with tools), the beginnings of the last two (the next turn, another try at the
-/// last one), and every 4096 tokens. A prompt without messages is kept whole but for its last
-/// token.
-fn marks(prompt: &[u32], opening: Option<u32>) -> Vec<usize> {
+/// last one), in the last one that has any the beginnings of its last two tools' results (another
+/// result of the last), and every 4096 tokens. A prompt without messages is kept whole but for its
+/// last token.
+fn marks(prompt: &[u32], [opening, result]: [Option<u32>; 2]) -> Vec<usize> {
     let last = prompt.len() - 1;
-    let messages: Vec<usize> = (1..prompt.len()).filter(|i| Some(prompt[*i]) == opening).collect();
+    let places = |token: Option<u32>| -> Vec<usize> {
+        (1..prompt.len()).filter(|i| Some(prompt[*i]) == token).collect()
+    };
+    let (messages, results) = (places(opening), places(result));
     let mut marks: Vec<usize> = (KEEP_EVERY..=last).step_by(KEEP_EVERY).collect();
     marks.extend(messages.first());
-    marks.extend(&messages[messages.len().saturating_sub(2)..]);
+    let newest = &messages[messages.len().saturating_sub(2)..];
+    marks.extend(newest);
+    let in_newest = results.iter().filter(|i| newest.first().is_some_and(|first| *i > first));
+    marks.extend(in_newest.rev().take(2));
     if messages.is_empty() && last > 0 {
         marks.push(last);
     }
@@ -295,12 +312,17 @@ mod tests {
     fn states_are_kept_where_prompts_part() {
         // Four messages of three tokens, each begun by 9.
         let chat = [9, 1, 2, 9, 3, 4, 9, 5, 6, 9, 7, 8];
-        assert_eq!(marks(&chat, Some(9)), [3, 6, 9]);
-        assert_eq!(marks(&chat[..6], Some(9)), [3]);
-        assert_eq!(marks(&chat[..3], Some(9)), [2]);
-        assert_eq!(marks(&[5], Some(9)), [0; 0]);
-        assert_eq!(marks(&[5, 6, 7], None), [2]);
+        let openings = [Some(9), Some(8)];
+        assert_eq!(marks(&chat, openings), [3, 6, 9]);
+        assert_eq!(marks(&chat[..6], openings), [3]);
+        assert_eq!(marks(&chat[..3], openings), [2]);
+        assert_eq!(marks(&[5], openings), [0; 0]);
+        assert_eq!(marks(&[5, 6, 7], [None, None]), [2]);
         let long = vec![1; 10_000];
-        assert_eq!(marks(&long, Some(9)), [4096, 8192, 9999]);
+        assert_eq!(marks(&long, openings), [4096, 8192, 9999]);
+        // A call's results, of which the last may be another next time, and then the answer's
+        // opening; results of earlier messages are not marks.
+        let agent = [9, 1, 9, 8, 2, 9, 3, 9, 8, 4, 8, 5, 8, 6, 9, 7];
+        assert_eq!(marks(&agent, openings), [2, 7, 10, 12, 14]);
     }
 }

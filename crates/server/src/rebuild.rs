@@ -46,6 +46,9 @@ impl Scheduler {
         work.end_running();
         // What the old engine held has to be free before the new one asks for it.
         drop(self.cache);
+        if let Some(disk) = &mut self.disk {
+            while disk.drop_unsaved() {}
+        }
         drop(self.engine);
         let is_first = self.rebuilt.is_none_or(|at| at.elapsed() >= GOOD_SERVICE);
         let built = match is_first {
@@ -84,6 +87,9 @@ impl Work {
             answer.record(&answer.outcome());
             answer.fail(ApiError::DeviceLost);
         }
+        // Who waits for a file has not begun.
+        let fetched = self.fetching.drain(..).map(|fetching| fetching.waiting);
+        fetched.rev().for_each(|waiting| self.waiting.push_front(waiting));
         // Of a request whose first answer has begun the others end too.
         self.waiting.retain(|Waiting { ticket, choice, start }| {
             let has_begun = start.is_some() || *choice > 0;

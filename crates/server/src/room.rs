@@ -3,6 +3,7 @@
 //! bits, and until it has come back nobody new is let in. Only a text that does not fit alone ends.
 
 use crate::answer::Answer;
+use crate::disk::Disk;
 use crate::error::ApiError;
 use crate::failure::Failure;
 use crate::scheduler::{Scheduler, Work};
@@ -30,7 +31,9 @@ impl Scheduler {
     /// Lets go of the state that was kept of an earlier prompt and used longest ago; no, where
     /// there is none.
     pub(crate) fn drop_kept(&mut self) -> bool {
-        let dropped = self.cache.make_way(&mut self.engine);
+        // What waits to be written down holds memory as well.
+        let dropped = self.disk.as_mut().is_some_and(Disk::drop_unsaved)
+            || self.cache.make_way(&mut self.engine);
         self.note_cache();
         dropped
     }

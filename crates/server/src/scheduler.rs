@@ -5,12 +5,13 @@
 use crate::answer::Answer;
 use crate::batches::Batches;
 use crate::beside::Change;
+use crate::disk::{Disk, Fetching};
 use crate::error::ApiError;
 use crate::failure::{Failure, guarded};
 use crate::job::{Event, EventKind, Ticket};
 use crate::metrics::Metrics;
 use crate::prefill::PrefillBudget;
-use crate::prefix::PrefixCache;
+use crate::prefix::{Hit, PrefixCache, Source};
 use crate::reading::{Reading, admit_siblings};
 use crate::rebuild::{Health, Reload};
 use crate::room::{self, Away};
@@ -18,19 +19,24 @@ use engine::{Engine, Sequence};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, TryRecvError};
-use std::time::Instant;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
+use std::time::{Duration, Instant};
 use text::Tokenizer;
 use tokio::sync::mpsc::UnboundedSender;
 
-/// Sequences that a pass can hold, each with at least its tip's row.
-pub const MAX_SLOTS: usize = 64;
+/// Sequences that a pass can hold, each with at least its tip's row. Backends may have fewer rows.
+pub const MAX_SLOTS: usize = 256;
+
+/// A thread with nothing else to do writes a state down this often.
+const SAVE_EVERY: Duration = Duration::from_millis(1);
 
 /// What the thread works with.
 pub(crate) struct Scheduler {
     pub(crate) engine: Engine,
     pub(crate) tokenizer: Arc<Tokenizer>,
     pub(crate) cache: PrefixCache<Engine>,
+    /// Where states outlive the process.
+    pub(crate) disk: Option<Disk>,
     pub(crate) metrics: Arc<Metrics>,
     /// What of a prompt is read between two rounds of other answers.
     pub(crate) prefill_budget: PrefillBudget,
@@ -69,6 +75,8 @@ pub(crate) struct Waiting {
 /// What is under way.
 pub(crate) struct Work {
     pub(crate) waiting: VecDeque<Waiting>,
+    /// Those whose prompts' beginnings are being read from files.
+    pub(crate) fetching: VecDeque<Fetching>,
     pub(crate) reading: VecDeque<Reading>,
     pub(crate) answers: Batches<Answer>,
     /// Answers that had to make way, who left first in front.
@@ -83,16 +91,26 @@ pub(crate) struct Work {
 impl Work {
     fn new() -> Self {
         let (waiting, reading, away) = (VecDeque::new(), VecDeque::new(), VecDeque::new());
-        Self { waiting, reading, answers: Batches::new(), away, full: None, failed: 0 }
+        let (fetching, answers) = (VecDeque::new(), Batches::new());
+        Self { waiting, fetching, reading, answers, away, full: None, failed: 0 }
     }
 
     fn is_empty(&self) -> bool {
+        self.is_idle() && self.fetching.is_empty()
+    }
+
+    /// Whether there is nothing to do but to wait for files.
+    fn is_idle(&self) -> bool {
         self.waiting.is_empty() && self.busy_slots() == 0 && self.away.is_empty()
     }
 
     fn held_tokens(&self) -> usize {
         let reading = self.reading.iter().map(|reading| reading.sequence.committed());
         reading.chain(self.answers.iter().map(Answer::held_tokens)).sum()
+    }
+
+    fn waiting_len(&self) -> usize {
+        self.waiting.len() + self.fetching.len() + self.away.len()
     }
 
     /// Texts under way, those that had to make way apart.
@@ -111,8 +129,9 @@ impl Scheduler {
             self.admit(&mut work);
             self.change_turns(&mut work);
             self.run_round(&mut work);
+            self.save_one(&work);
             self.metrics.running.set(work.busy_slots() as i64);
-            self.metrics.waiting.set((work.waiting.len() + work.away.len()) as i64);
+            self.metrics.waiting.set(work.waiting_len() as i64);
             self.metrics.state_bytes.set(self.engine.backend().budget().held() as i64);
             self.metrics
                 .kv_usage
@@ -121,6 +140,7 @@ impl Scheduler {
                 self = self.rebuild(&mut work, jobs, reason)?;
             }
         }
+        self.save_rest();
         Ok(())
     }
 
@@ -130,10 +150,19 @@ impl Scheduler {
             work.waiting.push_back(Waiting { ticket, choice: 0, start: None });
         };
         if work.is_empty() {
-            match jobs.recv() {
+            let came = match self.has_unsaved() {
+                true => jobs.recv_timeout(SAVE_EVERY),
+                false => jobs.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            };
+            match came {
                 Ok(ticket) => take(ticket, work),
-                Err(_) => return false,
+                Err(RecvTimeoutError::Timeout) => return true,
+                Err(RecvTimeoutError::Disconnected) => return false,
             }
+        } else if work.is_idle()
+            && let Some(first) = work.fetching.front_mut()
+        {
+            first.wait();
         }
         loop {
             match jobs.try_recv() {
@@ -162,6 +191,7 @@ impl Scheduler {
             true
         };
         work.waiting.retain(|w| stays(&w.ticket, w.choice));
+        work.fetching.retain(|f| stays(&f.waiting.ticket, f.waiting.choice));
         work.reading.retain(|r| stays(&r.ticket, r.choice));
         work.answers.retain(|a| {
             let stays = stays(&a.ticket, a.choice);
@@ -188,29 +218,28 @@ impl Scheduler {
         while work.away.is_empty()
             && work.full.is_none()
             && work.busy_slots() < self.slots
-            && let Some(Waiting { ticket, choice, start }) = work.waiting.pop_front()
+            && let Some((Waiting { ticket, choice, start }, hit)) = self.next_to_begin(work)
         {
             let prompt = &ticket.job.prompt;
             let sibling = start.is_some();
-            let (cached, sequence) = match start {
-                Some(sequence) => (sequence.committed(), sequence),
-                // What is to be scored has to be read.
-                None if ticket.job.scores.is_some() => (0, self.engine.sequence()),
-                None => match self.cache.find(&mut self.engine, prompt) {
-                    Some(found) => found,
-                    None => (0, self.engine.sequence()),
-                },
+            let (sequence, from) = match (start, hit) {
+                (Some(sequence), _) => (sequence, Some(Source::Memory)),
+                (None, Some(Hit { state, from, .. })) => (state, Some(from)),
+                (None, None) => (self.engine.sequence(), None),
             };
+            let cached = sequence.committed();
             if !sibling {
                 self.metrics.prompt_tokens.inc_by(prompt.len() as u64);
                 if ticket.job.scores.is_none() {
                     self.metrics.cached_queries.inc_by(prompt.len() as u64);
-                    self.metrics.cached_hits.inc_by(cached as u64);
+                    self.metrics.add_hit(cached, from);
                 }
                 self.note_cache();
             }
-            let opening = self.tokenizer.special("<|im_start|>");
-            let reading = Reading::new(ticket, choice, sequence, cached, opening);
+            let openings =
+                ["<|im_start|>", "<tool_response>"].map(|name| self.tokenizer.special(name));
+            let from = from.filter(|_| cached > 0);
+            let reading = Reading::new(ticket, choice, sequence, cached, from, openings);
             reading.tell();
             admit_siblings(&reading, &mut work.waiting);
             work.reading.push_back(reading);
@@ -246,7 +275,7 @@ impl Scheduler {
         work.failed = 0;
         work.away.iter_mut().for_each(Away::wait);
         let answers = std::mem::take(&mut work.answers.batch);
-        let (texts, mut tokens) = (answers.len(), 0);
+        let mut tokens = 0;
         for (mut answer, round) in answers.into_iter().zip(rounds) {
             let round = match round {
                 Ok(round) => round,
@@ -263,7 +292,7 @@ impl Scheduler {
                 false => work.answers.batch.push(answer),
             }
         }
-        work.answers.add_round(texts, tokens, start.elapsed().as_secs_f64());
+        work.answers.add_round(tokens, start.elapsed().as_secs_f64());
     }
 
     /// A round that could not be run has changed nothing. Where there was no room for it somebody
@@ -302,8 +331,7 @@ impl Scheduler {
         let prompt = answer.ticket.job.prompt.len();
         let (tokens, sequence) = answer.into_state();
         self.engine.remember(tokens.get(prompt..).unwrap_or_default());
-        self.cache.insert(&mut self.engine, &tokens, sequence);
-        self.note_cache();
+        self.keep_state(&tokens, sequence);
     }
 
     pub(crate) fn note_cache(&self) {
@@ -311,6 +339,9 @@ impl Scheduler {
         self.metrics.cache_bytes.set(near as i64);
         self.metrics.cache_host_bytes.set(far as i64);
         self.metrics.cache_entries.set(self.cache.len() as i64);
+        if let Some(disk) = &self.disk {
+            self.metrics.disk.set(&disk.tally());
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! From what is served and how to what serves it: the engine's thread, and what every request works
 //! with.
 
+use crate::disk::Disk;
 use crate::handle::Handle;
 use crate::metrics::{CacheConfig, Metrics};
 use crate::models::{Abilities, About};
@@ -35,6 +36,13 @@ pub(crate) fn start(
     options: &mut Options,
 ) -> io::Result<(Arc<Shared>, EngineThread)> {
     options.slots = options.slots.clamp(1, MAX_SLOTS);
+    let rows = served.engine.decode_rows();
+    if options.slots > rows {
+        let asked = options.slots;
+        return Err(io::Error::other(format!(
+            "{asked} slots are asked for, and a pass has {rows} rows here, one for each of them"
+        )));
+    }
     let Options { slots, cache_bytes, host_cache_bytes, .. } = *options;
     let capacity = slots + options.queue;
     let about = describe(&served);
@@ -60,6 +68,7 @@ pub(crate) fn start(
     );
     let listener = options.beside.as_mut().and_then(|beside| beside.listener.take());
     let scheduler = Scheduler {
+        disk: options.disk_cache.as_ref().and_then(|share| Disk::start(share, &engine)),
         prefill_budget: prefill_budget(&mut engine),
         engine,
         tokenizer: Arc::clone(&tokenizer),

@@ -152,7 +152,7 @@ struct Simulation<'a> {
 
 /// Replays a trace.
 pub(super) fn replay(trace: &Trace, curves: &Curves, fleet: &Fleet, policy: Policy) -> Figures {
-    let workers = (0..fleet.workers).map(|_| Worker { is_up: true, ..Worker::default() });
+    let workers = (0..fleet.workers).map(|_| Worker::open());
     let mut simulation = Simulation {
         trace,
         curves,

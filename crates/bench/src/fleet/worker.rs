@@ -86,6 +86,11 @@ pub(super) struct Worker {
 }
 
 impl Worker {
+    /// One that takes requests.
+    pub(super) fn open() -> Self {
+        Self { is_up: true, ..Self::default() }
+    }
+
     pub(super) fn load(&self) -> usize {
         self.waiting.len() + self.reading.len() + self.writing.len()
     }

@@ -195,6 +195,18 @@ impl Backend for Cpu {
         &self.budget
     }
 
+    /// Levels and numbers of threads give the same bits. Angles and softplus come from the system's
+    /// library, which may round differently elsewhere: what it makes of some arguments tells.
+    fn arithmetic(&self) -> String {
+        let bits = (1..=256).fold(0u64, |bits, i| {
+            let x = f64::from(i) * 0.731;
+            let softplus = (x as f32 / 20.0 - 4.0).exp().ln_1p();
+            let all = [x.sin().to_bits(), x.cos().to_bits(), u64::from(softplus.to_bits())];
+            all.iter().fold(bits, |bits, b| bits.rotate_left(7).wrapping_mul(0x9e37_79b9) ^ b)
+        });
+        format!("processor, activations {:?}, library {bits:016x}", self.activations)
+    }
+
     fn matrix(&mut self, m: Matrix<'_>) -> Result<MatrixId, Error> {
         self.matrices.push(Packed::new(m, self.pool.threads()));
         Ok(MatrixId(self.matrices.len() as u32 - 1))

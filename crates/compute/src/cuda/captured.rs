@@ -8,7 +8,9 @@ use std::{any::Any, collections::HashMap};
 /// What an arena keeps beside its buffers: the passes in device memory, and graphs by rows, chosen
 /// ones, sequences and the rows that one has; none of shapes that came only once.
 pub(crate) struct Captured {
+    /// Of up to `TEXT_ROWS` rows, of more, and of prompts.
     pub(super) small: PassBuffer,
+    pub(super) wide: Option<PassBuffer>,
     pub(super) large: Option<PassBuffer>,
     pub(super) graphs: HashMap<[usize; 4], Option<Graph>>,
     /// Of the scratch memory the graphs were captured with.

@@ -45,6 +45,8 @@ pub(crate) struct Kernels {
     modules: HashMap<&'static str, Module>,
     functions: RefCell<HashMap<&'static str, Function>>,
     shared: u32,
+    /// Which images they are.
+    origin: String,
 }
 
 impl Kernels {
@@ -60,19 +62,29 @@ impl Kernels {
             images.map(|(file, _, image)| (*file, *image)).collect()
         };
         let (cubins, ptx) = (of(&own), of("compute_80"));
+        let mut origin = format!("cubins for {own}");
         let modules = if images == Images::Best && !cubins.is_empty() {
             driver.overlap.store(info.major >= 9, Ordering::Relaxed);
             load(driver, cubins)?
         } else if !ptx.is_empty() {
+            origin = "PTX".to_owned();
             load(driver, ptx)?
         } else {
             let target = if images == Images::Ptx { "compute_80" } else { own.as_str() };
             driver.overlap.store(info.major >= 9 && images == Images::Best, Ordering::Relaxed);
             let images = compile(target)?;
+            let mut hasher = DefaultHasher::new();
+            images.hash(&mut hasher);
+            origin = format!("kernels for {target} compiled here, {:016x}", hasher.finish());
             let files = SOURCES.iter().map(|(file, _)| *file);
             load(driver, files.zip(images.iter().map(Vec::as_slice)).collect())?
         };
-        Ok(Self { modules, functions: RefCell::default(), shared: info.shared })
+        Ok(Self { modules, functions: RefCell::default(), shared: info.shared, origin })
+    }
+
+    /// Which images they are: what others with the same program may have differently.
+    pub(crate) fn origin(&self) -> &str {
+        &self.origin
     }
 
     /// Launches a kernel with its argument.

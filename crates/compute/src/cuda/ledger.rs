@@ -26,13 +26,15 @@ pub struct Bill {
     /// Bytes of the buffers of passes.
     pub buffers: usize,
     attention: Vec<AttentionShape>,
+    decode_rows: usize,
     staged: usize,
 }
 
 impl Bill {
     /// Bytes of scratch memory.
     pub fn scratch(&self) -> usize {
-        self.attention.iter().map(ops::attention::partial_bytes).max().unwrap_or(0) + self.staged
+        let bytes = |shape| ops::attention::partial_bytes(shape, self.decode_rows);
+        self.attention.iter().map(bytes).max().unwrap_or(0) + self.staged
     }
 }
 
@@ -50,7 +52,8 @@ pub struct Ledger {
 impl Ledger {
     /// One for a device that reads prompts in passes of `prompt_rows` rows.
     pub fn new(prompt_rows: usize) -> Self {
-        Self { prompt_rows, ..Self::default() }
+        let bill = Bill { decode_rows: super::decode_rows(prompt_rows), ..Bill::default() };
+        Self { prompt_rows, bill: Arc::new(Mutex::new(bill)), ..Self::default() }
     }
 
     /// What was counted so far.
@@ -87,6 +90,10 @@ impl Ledger {
 impl Backend for Ledger {
     fn budget(&self) -> &Budget {
         &self.budget
+    }
+
+    fn arithmetic(&self) -> String {
+        "none".to_owned()
     }
 
     fn matrix(&mut self, m: Matrix<'_>) -> Result<MatrixId, Error> {
@@ -144,7 +151,11 @@ impl Backend for Ledger {
     }
 
     fn decode_rows(&self) -> usize {
-        args::DECODE_ROWS
+        super::decode_rows(self.prompt_rows)
+    }
+
+    fn text_rows(&self) -> usize {
+        args::TEXT_ROWS
     }
 
     fn prompt_rows(&self) -> usize {

@@ -31,7 +31,7 @@ use crate::{
     rank::Ranked,
     recurrent::RecurrentLayout,
 };
-use args::DECODE_ROWS;
+use args::{DECODE_ROWS, TEXT_ROWS};
 use block::DeviceMemory;
 use captured::{Captured, Lent};
 use driver::Driver;
@@ -103,7 +103,7 @@ const FIRST_PAGES: usize = 512;
 /// What memory of sequences is called where there is no room for it.
 const STATE: &str = "the state of a sequence";
 /// Bytes of the inbox and the outbox.
-const BOX: usize = 1 << 20;
+const BOX: usize = 4 << 20;
 /// Graphs and shapes that came once an arena keeps; when there are more, the latter go, and all
 /// where most were graphs.
 const MAX_GRAPHS: usize = 256;
@@ -116,6 +116,12 @@ fn prompt_rows(memory: usize) -> usize {
         60.. => 1024,
         _ => 256,
     }
+}
+
+/// Rows of a decode pass where prompts are read so many at a time: logits of a row are 1 MB, and
+/// parts of attention as much, which small cards need for other things.
+fn decode_rows(prompt_rows: usize) -> usize {
+    if prompt_rows >= 1024 { DECODE_ROWS } else { TEXT_ROWS }
 }
 
 impl Cuda {
@@ -204,7 +210,8 @@ impl Cuda {
     fn reserve(&mut self, needs: &Needs, pass: &Pass<'_>) -> Result<(), Error> {
         if pass.role == Role::Decode {
             for shape in &needs.attention {
-                self.scratch.reserve_attention(ops::attention::partial_bytes(shape))?;
+                let bytes = ops::attention::partial_bytes(shape, pass.rows());
+                self.scratch.reserve_attention(bytes)?;
             }
         }
         if let Some(layout) = &needs.recurrent {
@@ -259,16 +266,18 @@ impl Backend for Cuda {
     fn arena(&self, plan: Arc<Plan>, capacity: usize, chosen: usize) -> Result<Arena, Error> {
         let allocate = |len| Ok(self.driver.allocate(len, "buffers of a pass")?.into());
         let mut arena = Arena::new(plan, capacity, chosen, run::rounded_bytes, allocate)?;
-        let small = PassBuffer::new(&self.driver, DECODE_ROWS, FIRST_PAGES)?;
-        let large = match capacity > DECODE_ROWS {
-            true => Some(PassBuffer::new(&self.driver, capacity, FIRST_PAGES)?),
-            false => None,
+        // What a pass sends to the device grows with the rows that its buffer has room for.
+        let small = PassBuffer::new(&self.driver, TEXT_ROWS, FIRST_PAGES)?;
+        let more = |rows: usize| {
+            let is_needed = capacity > TEXT_ROWS && rows > TEXT_ROWS;
+            is_needed.then(|| PassBuffer::new(&self.driver, rows, FIRST_PAGES)).transpose()
         };
+        let (wide, large) = (more(self.decode_rows())?, more(capacity)?);
         let commit = ops::commit::Tables::new(&self.driver, &arena)?;
         let needs = Needs::new(&arena.plan, &self.weights, &self.limits);
         let graphs = HashMap::new();
         arena.beside =
-            Some(Box::new(Captured { small, large, graphs, generation: 0, commit, needs }));
+            Some(Box::new(Captured { small, wide, large, graphs, generation: 0, commit, needs }));
         Ok(arena)
     }
 
@@ -294,8 +303,27 @@ impl Backend for Cuda {
         Ok(Memory::from(memory).holding(share))
     }
 
+    /// How products are cut follows from the device; kernels that are no cubins of this program are
+    /// made by the driver, or by a compiler of this machine's.
+    fn arithmetic(&self) -> String {
+        let DeviceInfo { name, major, minor, multiprocessors, shared, .. } = self.driver.info();
+        let (kernels, driver) = (self.limits.major, driver_version());
+        format!(
+            "CUDA, {name}, {major}.{minor} as {kernels}, {multiprocessors} multiprocessors, \
+             {shared} bytes shared, driver {driver:?}, {}",
+            self.kernels.origin()
+        )
+    }
+
     fn decode_rows(&self) -> usize {
-        DECODE_ROWS
+        match ops::attention::has_warps(&self.limits) {
+            true => decode_rows(self.prompt_rows()),
+            false => TEXT_ROWS,
+        }
+    }
+
+    fn text_rows(&self) -> usize {
+        TEXT_ROWS
     }
 
     fn prompt_rows(&self) -> usize {
@@ -417,9 +445,10 @@ impl Cuda {
         plan: &Plan,
         pass: &Pass<'_>,
     ) -> Result<(), Error> {
-        let is_small = pass.rows() <= DECODE_ROWS && pass.role == Role::Decode;
-        let buffer = match (is_small, &mut captured.large) {
-            (false, Some(large)) => large,
+        let is_small = pass.rows() <= self.decode_rows() && pass.role == Role::Decode;
+        let more = if is_small { &mut captured.wide } else { &mut captured.large };
+        let buffer = match more {
+            Some(more) if !is_small || pass.rows() > TEXT_ROWS => more,
             _ => &mut captured.small,
         };
         if !buffer.fits(pass) {

@@ -2,7 +2,7 @@
 //! valid while what they hold changes; one copy brings all of it.
 
 use super::{
-    args::{self, Address, DECODE_ROWS, MAX_CACHES},
+    args::{self, Address, DECODE_ROWS, MAX_CACHES, TEXT_ROWS},
     block::DeviceMemory,
     driver::Driver,
 };
@@ -51,7 +51,7 @@ impl PassBuffer {
             end = (end + bytes).next_multiple_of(16);
             at
         };
-        let path = if rows <= DECODE_ROWS { rows * DECODE_ROWS } else { 0 };
+        let path = if rows <= DECODE_ROWS { rows * TEXT_ROWS } else { 0 };
         let at = Places {
             tokens: place(4 * rows),
             positions: place(4 * rows),
@@ -100,10 +100,11 @@ impl PassBuffer {
             let recent = pass.since_anchor(row);
             ints(&mut recent.iter().map(|t| code(*t)), at.recent + 4 * TAPE_TOKENS * row, host);
             ints(&mut std::iter::once(recent.len() as i32), at.recent_count + 4 * row, host);
-            if self.rows <= DECODE_ROWS {
+            // Those who attend have no more rows than these.
+            if pass.role == Role::Decode && self.rows <= DECODE_ROWS {
                 let path = pass.path(row).iter().flat_map(|run| run.first..run.first + run.len);
-                for (j, ancestor) in path.enumerate() {
-                    host[at.path + row * DECODE_ROWS + j] = ancestor as u8;
+                for (j, ancestor) in path.take(TEXT_ROWS).enumerate() {
+                    host[at.path + row * TEXT_ROWS + j] = ancestor as u8;
                 }
             }
         }

@@ -168,6 +168,10 @@ impl Backend for Reference {
         &self.budget
     }
 
+    fn arithmetic(&self) -> String {
+        "reference".to_owned()
+    }
+
     fn matrix(&mut self, m: Matrix<'_>) -> Result<MatrixId, Error> {
         let mut numbers = vec![0.0; m.experts * m.rows * m.cols];
         formats::blocks::decode(m.ty, m.bytes, &mut numbers);

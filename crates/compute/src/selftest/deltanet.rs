@@ -245,7 +245,7 @@ fn check(both: &mut Both<'_>, layout: RecurrentLayout, committed: usize) -> Resu
             (tree_and_chain(), "tree"),
             (chain(1), "token"),
             (chain(16), "chain"),
-            (chain(device.backend.decode_rows()), "deep"),
+            (chain(device.backend.text_rows()), "deep"),
         ] {
             let numbers = numbers(&mut Random(5), &layout, rows.len());
             let expected = reference.pass(&rows, &numbers, false, 0)?;

@@ -82,6 +82,7 @@ pub(super) fn run(both: &mut Both<'_>) -> Result<(), Error> {
         (16, 64, 8, 512, 256, 512, usual),
         (33, 300, 10, 512, 256, 256, usual),
         (64, 16, 4, 2304, 256, 256, usual),
+        (130, 64, 8, 512, 256, 512, usual),
         (1, 16, 4, 512, 256, 256, [FP8; 6]),
         (7, 32, 8, 512, 256, 256, [FP4, FP4, FP4, FP8, INT4, IQ3_S]),
         (16, 16, 4, 256, 256, 256, [INT4, INT4_32, INT4, FP4, FP4, FP8]),
@@ -90,6 +91,9 @@ pub(super) fn run(both: &mut Both<'_>) -> Result<(), Error> {
         (2, 16, 4, 256, 256, 256, [usual[0], usual[0], usual[1], IQ4_XS, IQ4_XS, IQ4_XS]),
         (20, 16, 4, 256, 256, 256, [IQ2_S, IQ4_XS, IQ2_S, usual[0], usual[0], usual[0]]),
     ] {
+        if rows > both.device.decode_rows() {
+            continue;
+        }
         block(both, rows, &Shape { experts, top_k, hidden, width, shared_width, types })?;
     }
     Ok(())

@@ -87,7 +87,8 @@ fn company(both: &mut Both<'_>, matrices: &[(BlockType, usize)], cols: usize) ->
     let few: Vec<_> =
         (0..most).step_by(16).map(|i| outputs_of(i..i + 16)).collect::<Result<_, _>>()?;
     let mut found = Vec::new();
-    for count in [17, 24, 32, 33, 41, 48, 49, most] {
+    for count in [17, 24, 32, 33, 41, 48, 49, 64, 65, 130, most].into_iter().filter(|n| *n <= most)
+    {
         let many = outputs_of(0..count)?;
         let same = many.iter().zip(matrices).enumerate().all(|(i, (many, (_, outputs)))| {
             many.chunks(*outputs).enumerate().all(|(row, numbers)| {

@@ -44,12 +44,12 @@ pub trait Drafter: Send {
     ) -> Result<(), Error>;
 
     /// Takes pending rows in and proposes what may follow, for several texts together. A text's
-    /// proposal is what it would be alone.
+    /// proposal is what it would be alone; nothing where a logit is not a number.
     fn propose(
         &mut self,
         backend: &mut dyn Backend,
         asks: &mut [Ask<'_>],
-    ) -> Result<Drafted, Error>;
+    ) -> Result<Vec<Option<Lattice>>, Error>;
 
     /// Logits of position `i` of the last proposal, counted over its texts: `[vocab]`.
     fn logits(&self, i: usize) -> Result<Cow<'_, [f32]>, Error>;
@@ -94,12 +94,4 @@ pub struct Ask<'a> {
     pub(crate) least: f64,
     /// Whether another position is worth a pass of its own.
     pub(crate) goes_on: Box<dyn Fn(&Lattice) -> bool + 'a>,
-}
-
-/// What came of a proposal.
-pub struct Drafted {
-    /// By text; nothing where a logit is not a number.
-    pub(crate) lattices: Vec<Option<Lattice>>,
-    /// Seconds until every text had its first position. What follows was spent on further ones.
-    pub(crate) first_s: f64,
 }

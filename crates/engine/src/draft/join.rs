@@ -3,30 +3,32 @@
 use super::{Draft, Node};
 
 impl Draft {
-    /// The likeliest `most` nodes of this draft and a chain together. Of the two opinions on what
-    /// follows a node, the chain's counts with the square of its probability: where a drafter that
-    /// has read the text says otherwise, a match that holds half of the time is mostly wrong, and
-    /// one that nearly always holds is still right.
+    /// The likeliest `most` nodes of this draft and a chain together. The two opinions on what
+    /// follows a node are taken for independent: odds of the chain's token are the product of what
+    /// both give it. So where a drafter that has read the text is sure of another one, a match that
+    /// mostly holds is mostly wrong.
     pub(crate) fn join(&self, chain: &Self, most: usize) -> Self {
         let mut nodes = self.nodes.clone();
-        let mut parent = None;
+        let (mut parent, mut is_inside) = (None, true);
         for Node { token, depth, probability, .. } in &chain.nodes {
-            let children = |n: &Node| n.parent == parent;
-            let is_leaf = !nodes.iter().any(children);
-            let weight = if is_leaf { *probability } else { probability * probability };
-            let mut same = None;
-            for (child, i) in nodes.iter_mut().zip(0..).filter(|(n, _)| children(n)) {
-                child.probability *= 1.0 - weight;
-                if child.token == *token {
-                    child.probability += weight;
-                    same = Some(i);
-                }
+            let children: Vec<usize> = match is_inside {
+                true => (0..nodes.len()).filter(|i| nodes[*i].parent == parent).collect(),
+                false => Vec::new(),
+            };
+            let same = children.iter().copied().find(|i| nodes[*i].token == *token);
+            // What the drafter gives the token: its own word, else what it leaves for all others.
+            let others = 1.0 - children.iter().map(|i| nodes[*i].probability).sum::<f32>();
+            let given = same.map_or(others, |same| nodes[same].probability).clamp(1e-3, 0.999);
+            let (both, neither) = (probability * given, (1.0 - probability) * (1.0 - given));
+            let weight = if children.is_empty() { *probability } else { both / (both + neither) };
+            let left = (1.0 - weight) / if same.is_some() { 1.0 - given } else { 1.0 };
+            children.iter().for_each(|i| nodes[*i].probability *= left);
+            let at = same.unwrap_or(nodes.len());
+            if same.is_none() {
+                nodes.push(Node { token: *token, parent, depth: *depth, probability: weight });
             }
-            parent = same.or_else(|| {
-                let (token, depth, probability) = (*token, *depth, weight);
-                nodes.push(Node { token, parent, depth, probability });
-                Some(nodes.len() as u32 - 1)
-            });
+            nodes[at].probability = weight;
+            (parent, is_inside) = (Some(at as u32), same.is_some());
         }
         Self { nodes }.likeliest(most)
     }
@@ -74,17 +76,17 @@ mod tests {
     fn opinions_that_agree_are_one_path_and_the_longer_goes_on() {
         let joined = chain(&[1, 2], 0.6).join(&chain(&[1, 2, 3, 4], 0.9), 63);
         assert_eq!(tokens(&joined), [(1, None), (2, Some(0)), (3, Some(1)), (4, Some(2))]);
-        // 0.6 * 0.19 + 0.81, and its own word where nobody else has one.
-        assert!((joined.nodes[0].probability - 0.924).abs() < 1e-6);
+        // Odds of 9 by odds of 1.5, and its own word where nobody else has one.
+        assert!((joined.nodes[0].probability - 13.5 / 14.5).abs() < 1e-5);
         assert!((joined.nodes[3].probability - 0.9).abs() < 1e-6);
     }
 
     #[test]
     fn opinions_that_differ_share_what_there_is() {
         let joined = chain(&[1, 2], 0.9).join(&chain(&[5, 6, 7], 0.8), 4);
-        // 0.64 of the looked up, 0.36 * 0.9 of the drafter's.
-        assert_eq!(tokens(&joined), [(5, None), (6, Some(0)), (7, Some(1)), (1, None)]);
-        let siblings = joined.nodes[0].probability + joined.nodes[3].probability;
+        // Odds of 4 by odds of 1 to 9 are 0.31 for the looked up, and leave 0.69 * 0.9.
+        assert_eq!(tokens(&joined), [(1, None), (2, Some(0)), (5, None), (6, Some(2))]);
+        let siblings = joined.nodes[0].probability + joined.nodes[2].probability;
         assert!(siblings <= 1.0);
         let doubtful = chain(&[1, 2], 0.9).join(&chain(&[5, 6, 7], 0.3), 2);
         assert_eq!(tokens(&doubtful), [(1, None), (2, Some(0))]);

@@ -9,7 +9,7 @@ pub(crate) mod lookup;
 pub mod mtp;
 pub mod probe;
 
-pub use drafter::{Ask, Drafted, Drafter, Reads, Shape};
+pub use drafter::{Ask, Drafter, Reads, Shape};
 pub use lattice::Lattice;
 pub(crate) use lattice::ranks_needed;
 

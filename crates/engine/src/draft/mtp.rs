@@ -4,7 +4,7 @@
 //! Rows of its cache are always computed from the target's true hidden states; drafted rows are
 //! computed again in each pass and never committed.
 
-use super::{Ask, Drafted, Drafter, Lattice, Reads, Shape};
+use super::{Ask, Drafter, Lattice, Reads, Shape};
 use crate::model::{
     Model, Placement, Recorder, WeightSource, append, chain, check_pass, record_head,
 };
@@ -14,7 +14,6 @@ use crate::{Error, Row};
 use checkpoint::target::Mixer;
 use compute::{Arena, Backend, Buf, CommitPath, KvLayout, Op, PAGE_TOKENS, Pass, Ranked};
 use std::borrow::Cow;
-use std::time::Instant;
 
 /// Tokens the block was found to predict usefully in a row.
 const MAX_DEPTH: usize = 7;
@@ -267,17 +266,15 @@ impl Drafter for Mtp {
         &mut self,
         backend: &mut dyn Backend,
         asks: &mut [Ask<'_>],
-    ) -> Result<Drafted, Error> {
-        let (mut lattices, mut first_s) = (Vec::with_capacity(asks.len()), 0.0);
+    ) -> Result<Vec<Option<Lattice>>, Error> {
+        let mut lattices = Vec::with_capacity(asks.len());
         // As many texts as fit a pass, each with what a round left waiting or drafted.
         for group in asks.chunks_mut(self.decode_rows / (MAX_DEPTH + 1)) {
-            let start = Instant::now();
             let newest = self.take_in(backend, group)?;
             let ranked = self.rank(backend, group.len())?;
-            first_s += start.elapsed().as_secs_f64();
             lattices.extend(self.go_on(backend, group, newest, ranked)?);
         }
-        Ok(Drafted { lattices, first_s })
+        Ok(lattices)
     }
 
     fn logits(&self, i: usize) -> Result<Cow<'_, [f32]>, Error> {

@@ -30,6 +30,20 @@ impl KvPages {
         Ok(Self { layout: self.layout, first: self.first, pages, spare: Spare::default() })
     }
 
+    /// The number of the first page kept, and those there are.
+    pub(crate) fn kept(&self) -> (usize, &[Arc<Memory>]) {
+        (self.first, &self.pages)
+    }
+
+    pub(crate) fn page_bytes(&self) -> usize {
+        self.layout.page_bytes()
+    }
+
+    /// A cache of the same kind with these pages.
+    pub(crate) fn with(&self, first: usize, pages: Vec<Arc<Memory>>) -> Self {
+        Self { layout: self.layout, first, pages, spare: Spare::default() }
+    }
+
     /// Lets go of pages that lie wholly before `position`.
     pub(crate) fn forget(&mut self, position: usize) {
         let gone = (position / PAGE_TOKENS).saturating_sub(self.first).min(self.pages.len());

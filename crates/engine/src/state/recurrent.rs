@@ -39,6 +39,27 @@ impl Recurrent {
         self.tape.as_deref()
     }
 
+    /// The anchor, the older one and the tape.
+    pub(crate) fn kept(&self) -> [Option<&Arc<Memory>>; 3] {
+        [self.anchor.as_ref(), self.older.as_ref(), self.tape.as_ref()]
+    }
+
+    /// Bytes of each of them after so many tokens; none of one that is not there then.
+    pub(crate) fn bytes_after(&self, tokens: usize) -> [Option<usize>; 3] {
+        let (newest, start) = (newest(tokens), anchor_of(tokens));
+        let (anchor, tape) = (4 * self.layout.anchor_len(), 4 * self.layout.tape_len());
+        [
+            (newest > 0).then_some(anchor),
+            (start > 0 && start < newest).then_some(anchor),
+            (tokens > 0).then_some(tape),
+        ]
+    }
+
+    /// A state of the same kind with these.
+    pub(crate) fn with(&self, [anchor, older, tape]: [Option<Arc<Memory>>; 3]) -> Self {
+        Self { layout: self.layout, anchor, older, tape, spare: Spare::default() }
+    }
+
     /// The same in other blocks: what `map` makes of each.
     pub(crate) fn map_blocks(&self, map: &mut MapBlock<'_>) -> Result<Self, Error> {
         Ok(Self {

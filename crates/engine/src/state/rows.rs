@@ -37,6 +37,28 @@ impl KeptRows {
         4 * self.width * self.len
     }
 
+    /// The rows that wait in a block of the host's, without the room around them; none where there
+    /// are no numbers.
+    pub(crate) fn alone(&self) -> Result<Option<Memory>, Error> {
+        let numbers = self.numbers()?;
+        if numbers.is_empty() {
+            return Ok(None);
+        }
+        let mut memory = Memory::zeroed(4 * numbers.len());
+        memory.slice_mut::<f32>().copy_from_slice(&numbers);
+        Ok(Some(memory))
+    }
+
+    /// Bytes that so many rows take.
+    pub(crate) fn bytes_of(&self, rows: usize) -> Option<usize> {
+        rows.checked_mul(4 * self.width)
+    }
+
+    /// Rows of the same width: so many in this block.
+    pub(crate) fn with(&self, len: usize, memory: Option<Arc<Memory>>) -> Self {
+        Self { width: self.width, first: 0, len, memory }
+    }
+
     /// The same in another block: what `map` makes of it.
     pub(crate) fn map_blocks(&self, map: &mut MapBlock<'_>) -> Result<Self, Error> {
         let memory = self.memory.as_ref().map(map).transpose()?;

@@ -3,10 +3,11 @@
 use crate::{
     Error,
     cuda::{
-        args::{AttentionArgs, DECODE_ROWS, kernel},
-        driver::Shape,
+        args::{AttentionArgs, DECODE_ROWS, TEXT_ROWS, kernel},
+        driver::{DeviceInfo, Shape},
         run::Run,
     },
+    kv::KvType,
     plan::{AttentionShape, Op},
 };
 
@@ -17,7 +18,14 @@ const THREADS: u32 = 128;
 /// Tiles of queries that a block of a decode pass has, and of keys or values: the first that fit.
 const CUTS: [(usize, usize); 6] = [(2, 6), (2, 5), (2, 4), (2, 3), (2, 2), (1, 2)];
 /// Bytes of shared memory that such a block has beside the tiles.
-const DIRECTORY: usize = 2048;
+const DIRECTORY: usize = 2560;
+/// Of `kernels/attention_texts.cu` for heads of up to 128, and of up to 256: blocks of a
+/// multiprocessor, and pieces of 16 queries, keys or values that a warp has room for.
+const WARPS: [(u32, usize); 2] = [(3, 3), (2, 3)];
+/// Queries of an item there, warps of a block, and shared memory that a card must have more of.
+const PIECE: usize = 16;
+const BLOCK_WARPS: usize = 4;
+const WARPS_SHARED: u32 = 128 << 10;
 
 /// Chunks that the keys of a row are read in at most: with all key heads, about one for each
 /// multiprocessor of a large card. How a row is summed depends on it, so it follows from the model
@@ -26,10 +34,31 @@ fn parts(shape: &AttentionShape) -> usize {
     (128 / shape.kv_heads).clamp(8, 64)
 }
 
-/// Bytes of the parts of a decode pass: of each row and query head its chunks and its last keys,
-/// values, the highest score and the sum of weights. A window may touch a chunk more.
-pub(crate) fn partial_bytes(shape: &AttentionShape) -> usize {
-    DECODE_ROWS * shape.heads * (parts(shape) + 2) * (shape.head_dim + 4) * 4
+/// Bytes of the parts of a decode pass of up to so many rows: of each row and query head its chunks
+/// and its last keys, values, the highest score and the sum of weights. A window may touch a chunk
+/// more.
+pub(crate) fn partial_bytes(shape: &AttentionShape, rows: usize) -> usize {
+    let rows = if rows > TEXT_ROWS { DECODE_ROWS } else { TEXT_ROWS };
+    rows * shape.heads * (parts(shape) + 2) * (shape.head_dim + 4) * 4
+}
+
+/// Whether a card has room for the kernel whose warps have items of their own, the only one for
+/// more than `TEXT_ROWS` rows.
+pub(crate) fn has_warps(limits: &DeviceInfo) -> bool {
+    limits.major >= 9 && limits.shared > WARPS_SHARED
+}
+
+/// Whether items are for warps, not for blocks: where there are more of them than blocks take at a
+/// time. Both give the same bits; an H200 tells which is faster.
+fn is_of_warps(run: &Run<'_>, shape: &AttentionShape, kv: KvType) -> bool {
+    if run.rows() > TEXT_ROWS {
+        assert!(shape.heads / shape.kv_heads <= PIECE, "{shape:?}");
+        return true;
+    }
+    let items = run.pass.sequence_count as usize * shape.kv_heads;
+    let pieces = (run.most_rows * shape.heads / shape.kv_heads).div_ceil(PIECE);
+    let least = if shape.head_dim > 128 { 32 * pieces } else { 16 };
+    kv == KvType::F16 && has_warps(run.limits) && items >= least
 }
 
 pub(crate) fn launch(run: &Run<'_>, op: &Op) -> Result<(), Error> {
@@ -83,12 +112,22 @@ pub(crate) fn launch(run: &Run<'_>, op: &Op) -> Result<(), Error> {
         return run.launch(kernel, Shape { shared: bytes((1, 2)) as u32, ..grid }, &args);
     }
     assert!(
-        run.rows() <= DECODE_ROWS && run.pass.sequence_count as usize <= DECODE_ROWS,
-        "a pass too large"
+        run.rows() <= DECODE_ROWS && run.most_rows <= TEXT_ROWS,
+        "{} rows of a pass, {} of a text",
+        run.rows(),
+        run.most_rows
     );
-    let kernel = if wide { kernel::ATTENTION_CHUNKS_256 } else { kernel::ATTENTION_CHUNKS_128 };
-    let grid = Shape::new([run.limits.multiprocessors, 1, 1], THREADS * cut.0 as u32);
-    run.launch(kernel, Shape { shared: bytes(cut) as u32, ..grid }, &args)?;
+    if is_of_warps(run, &shape, cached.layout.kind) {
+        let kernel = if wide { kernel::ATTENTION_TEXTS_256 } else { kernel::ATTENTION_TEXTS_128 };
+        let (blocks, pieces) = WARPS[usize::from(wide)];
+        let grid = Shape::new([run.limits.multiprocessors * blocks, 1, 1], 32 * BLOCK_WARPS as u32);
+        let shared = (BLOCK_WARPS * pieces * (tile / 4 + 256)) as u32;
+        run.launch(kernel, Shape { shared, ..grid }, &args)?;
+    } else {
+        let kernel = if wide { kernel::ATTENTION_CHUNKS_256 } else { kernel::ATTENTION_CHUNKS_128 };
+        let grid = Shape::new([run.limits.multiprocessors, 1, 1], THREADS * cut.0 as u32);
+        run.launch(kernel, Shape { shared: bytes(cut) as u32, ..grid }, &args)?;
+    }
     run.launch(
         kernel::ATTENTION_JOIN,
         Shape::new([run.rows() as u32, shape.heads as u32, 1], 256),

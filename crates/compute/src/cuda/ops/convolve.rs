@@ -4,7 +4,7 @@ use super::deltanet;
 use crate::{
     Error,
     cuda::{
-        args::{ConvolveArgs, DECODE_ROWS, kernel},
+        args::{ConvolveArgs, TEXT_ROWS, kernel},
         driver::Shape,
         run::Run,
     },
@@ -17,7 +17,7 @@ const HEADS: u32 = 8;
 
 /// Blocks of rows: prompts take eight rows a block, which then share what they read.
 pub(super) fn row_blocks(rows: usize) -> u32 {
-    rows.div_ceil(if rows > DECODE_ROWS { 8 } else { 1 }) as u32
+    rows.div_ceil(if rows > TEXT_ROWS { 8 } else { 1 }) as u32
 }
 
 pub(crate) fn launch(

@@ -7,7 +7,7 @@ use super::convolve::row_blocks;
 use crate::{
     Error, RecurrentLayout,
     cuda::{
-        args::{DECODE_ROWS, DecodeArgs, DeltaNetArgs, Kernel, kernel},
+        args::{DecodeArgs, DeltaNetArgs, Kernel, TEXT_ROWS, kernel},
         driver::Shape,
         run::Run,
     },
@@ -65,7 +65,7 @@ fn is_of_rows(run: &Run<'_>) -> bool {
     !run.is_prompt()
         && run.slots == 0
         && run.plan().recurrent_layer(0).0.dim > SLICE
-        && run.rows() <= DECODE_ROWS
+        && run.rows() <= TEXT_ROWS
         && run.driver.overlap.load(Ordering::Relaxed)
         && decode_shared(run) <= run.limits.shared
 }

@@ -8,13 +8,14 @@ use crate::{
     Error,
     cuda::{
         args::{
-            DECODE_ROWS, ExpertsDownArgs, ExpertsMatrix, ExpertsRouteArgs, ExpertsUpArgs, kernel,
+            ARRANGED_BYTES, Activation, Address, ExpertsDownArgs, ExpertsMatrix, ExpertsRouteArgs,
+            ExpertsUpArgs, TEXT_ROWS, kernel,
         },
         driver::Shape,
         pack::TILE_COLS,
         run::Run,
     },
-    plan::{Experts, MatrixId, Product, Routing, Rows},
+    plan::{Buf, Experts, MatrixId, Product, Routing, Rows},
 };
 
 /// Visits multiplied together.
@@ -54,7 +55,7 @@ pub(crate) fn is_fused(run: &Run<'_>, e: &Experts) -> bool {
         && e.routing.top_k <= 16
         && route_shared(run, &[e.router, e.shared_router], cols) + 128 <= room
         && UP_FIXED + cols / TILE_COLS * stage <= room
-        && down_fixed(DECODE_ROWS, e.routing.top_k) + 8 * (down.max(shared_down) + 8) <= room
+        && down_fixed(TEXT_ROWS, e.routing.top_k) + 8 * (down.max(shared_down) + 8) <= room
 }
 
 fn tile_bytes(run: &Run<'_>, matrices: &[MatrixId]) -> usize {
@@ -76,11 +77,42 @@ fn route_shared(run: &Run<'_>, matrices: &[MatrixId], cols: usize) -> usize {
     cols / TILE_COLS * (tile_bytes(run, matrices) + ROUTE_WARP)
 }
 
+/// Rows of a pass that a launch takes: lists of visits have room for `TEXT_ROWS` of them.
+#[derive(Clone, Copy)]
+struct Part {
+    first: usize,
+    rows: usize,
+}
+
+impl Part {
+    /// Where the rows of a buffer begin, `each` of which belong to one of the pass.
+    fn buffer(self, run: &Run<'_>, buf: Buf, each: usize) -> Address {
+        run.buffer(buf) + (self.first * each * run.cols(buf) * 4) as u64
+    }
+
+    fn activation(self, run: &Run<'_>, buf: Buf, each: usize) -> Activation {
+        let all = run.activation(buf);
+        let (first, ld) = ((self.first * each) as u64, all.ld as u64);
+        let arranged = first / 8 * ARRANGED_BYTES as u64;
+        Activation {
+            x: all.x + first * ld * 2,
+            sums: all.sums + first * ld / 16 * 2,
+            numbers: all.numbers + first * all.cols as u64 * 4,
+            arranged: if all.arranged == 0 { 0 } else { all.arranged + arranged },
+            ..all
+        }
+    }
+}
+
 /// Launches an op that `is_fused`.
 pub(crate) fn launch_fused(run: &Run<'_>, experts: &Experts) -> Result<(), Error> {
-    launch_route(run, experts)?;
-    launch_up(run, experts)?;
-    launch_down(run, experts)
+    for first in (0..run.rows()).step_by(TEXT_ROWS) {
+        let part = Part { first, rows: TEXT_ROWS.min(run.rows() - first) };
+        launch_route(run, experts, part)?;
+        launch_up(run, experts, part)?;
+        launch_down(run, experts, part)?;
+    }
+    Ok(())
 }
 
 fn matrix(run: &Run<'_>, id: MatrixId, experts: usize, [rows, cols]: [usize; 2]) -> ExpertsMatrix {
@@ -95,21 +127,21 @@ fn matrix(run: &Run<'_>, id: MatrixId, experts: usize, [rows, cols]: [usize; 2])
     ExpertsMatrix { weight: m.address(), rows: rows as i32, format: m.tiles() as i32 }
 }
 
-fn launch_route(run: &Run<'_>, e: &Experts) -> Result<(), Error> {
-    let (cols, experts, rows) = (run.cols(e.x), e.routing.experts, run.rows());
+fn launch_route(run: &Run<'_>, e: &Experts, part: Part) -> Result<(), Error> {
+    let (cols, experts, rows) = (run.cols(e.x), e.routing.experts, part.rows);
     // Every block of some rows makes their norm again, so few rows a block, but two blocks a
     // multiprocessor at most.
     let tiles = experts.div_ceil(16) + 1;
     let block_rows = (rows * tiles).div_ceil(2 * run.limits.multiprocessors as usize).min(GROUP);
     let args = ExpertsRouteArgs {
-        x: run.buffer(e.x),
-        add: e.add.map_or(0, |add| run.buffer(add)),
+        x: part.buffer(run, e.x, 1),
+        add: e.add.map_or(0, |add| part.buffer(run, add, 1)),
         norm: run.vector(e.norm),
-        out: run.activation(e.normed),
+        out: part.activation(run, e.normed, 1),
         router: matrix(run, e.router, 1, [experts, cols]),
         shared: matrix(run, e.shared_router, 1, [1, cols]),
-        logits: run.buffer(e.logits),
-        shared_logits: run.buffer(e.shared_logits),
+        logits: part.buffer(run, e.logits, 1),
+        shared_logits: part.buffer(run, e.shared_logits, 1),
         rows: rows as i32,
         block_rows: block_rows as i32,
         eps: e.eps,
@@ -124,7 +156,7 @@ fn launch_route(run: &Run<'_>, e: &Experts) -> Result<(), Error> {
     run.launch(kernel::EXPERTS_ROUTE, shape, &args)
 }
 
-fn launch_up(run: &Run<'_>, e: &Experts) -> Result<(), Error> {
+fn launch_up(run: &Run<'_>, e: &Experts, part: Part) -> Result<(), Error> {
     let (cols, width, shared_width) =
         (run.cols(e.x), run.cols(e.experts.act), run.cols(e.shared.act));
     let Routing { experts, top_k, ids, weights, .. } = e.routing;
@@ -133,7 +165,7 @@ fn launch_up(run: &Run<'_>, e: &Experts) -> Result<(), Error> {
     // Two blocks a multiprocessor where they have room. One row is little work, and one block
     // leaves room for the next launch beside it.
     let half = run.limits.shared as usize / 2 - 1024;
-    let pair = run.rows() > 1 && half >= UP_FIXED + stage;
+    let pair = part.rows > 1 && half >= UP_FIXED + stage;
     let shared = if pair { half } else { run.limits.shared as usize };
     let stages = (shared.saturating_sub(UP_FIXED) / stage).min(UP_STAGES);
     // Where blocks do not come in pairs `experts_down` has room beside this kernel and asks by
@@ -141,19 +173,19 @@ fn launch_up(run: &Run<'_>, e: &Experts) -> Result<(), Error> {
     let down = cols / 16 * (width / TILE_COLS) * tile_bytes(run, &e.experts.weights[2..]);
     let ahead = if pair { AHEAD / down } else { 0 };
     let args = ExpertsUpArgs {
-        x: run.activation(e.normed),
-        logits: run.buffer(e.logits),
-        ids: run.buffer(ids),
-        weights: run.buffer(weights),
+        x: part.activation(run, e.normed, 1),
+        logits: part.buffer(run, e.logits, 1),
+        ids: part.buffer(run, ids, 1),
+        weights: part.buffer(run, weights, 1),
         list: run.scratch.visits.address(),
         gate: matrix(run, e.experts.weights[0], experts, [width, cols]),
         up: matrix(run, e.experts.weights[1], experts, [width, cols]),
         shared_gate: matrix(run, e.shared.weights[0], 1, [shared_width, cols]),
         shared_up: matrix(run, e.shared.weights[1], 1, [shared_width, cols]),
         down: matrix(run, e.experts.weights[2], experts, [cols, width]),
-        act: run.activation(e.experts.act),
-        shared_act: run.activation(e.shared.act),
-        rows: run.rows() as i32,
+        act: part.activation(run, e.experts.act, top_k),
+        shared_act: part.activation(run, e.shared.act, 1),
+        rows: part.rows as i32,
         experts: experts as i32,
         top_k: top_k as i32,
         stages: stages as i32,
@@ -176,11 +208,11 @@ fn launch_up(run: &Run<'_>, e: &Experts) -> Result<(), Error> {
     run.launch(kernel, shape, &args)
 }
 
-fn launch_down(run: &Run<'_>, e: &Experts) -> Result<(), Error> {
+fn launch_down(run: &Run<'_>, e: &Experts, part: Part) -> Result<(), Error> {
     let (cols, width, shared_width) =
         (run.cols(e.x), run.cols(e.experts.act), run.cols(e.shared.act));
     let Routing { experts, top_k, weights, .. } = e.routing;
-    let (rows, room) = (run.rows(), run.limits.shared as usize);
+    let (rows, room) = (part.rows, run.limits.shared as usize);
     let slot_bytes = tile_bytes(run, &[e.experts.weights[2], e.shared.weights[2]]);
     let fixed = down_fixed(rows, top_k);
     let slots = |warps: usize| (room - fixed) / (warps * (slot_bytes + 8));
@@ -189,16 +221,16 @@ fn launch_down(run: &Run<'_>, e: &Experts) -> Result<(), Error> {
     let warps = if rows > 1 && slots(16) >= 2 { 16 } else { 8 };
     let slots = slots(warps).min(DOWN_SLOTS);
     let args = ExpertsDownArgs {
-        act: run.activation(e.experts.act),
-        shared_act: run.activation(e.shared.act),
+        act: part.activation(run, e.experts.act, top_k),
+        shared_act: part.activation(run, e.shared.act, 1),
         list: run.scratch.visits.address(),
-        weights: run.buffer(weights),
-        shared_logits: run.buffer(e.shared_logits),
+        weights: part.buffer(run, weights, 1),
+        shared_logits: part.buffer(run, e.shared_logits, 1),
         down: matrix(run, e.experts.weights[2], experts, [cols, width]),
         shared_down: matrix(run, e.shared.weights[2], 1, [cols, shared_width]),
-        x: run.buffer(e.x),
-        add: e.add.map_or(0, |add| run.buffer(add)),
-        out: run.buffer(e.out),
+        x: part.buffer(run, e.x, 1),
+        add: e.add.map_or(0, |add| part.buffer(run, add, 1)),
+        out: part.buffer(run, e.out, 1),
         rows: rows as i32,
         top_k: top_k as i32,
         slots: slots as i32,

@@ -20,7 +20,7 @@ mod specified_tests;
 #[cfg(test)]
 mod tests;
 
-use super::{Ask, Drafted, Drafter, Lattice, Reads, Shape, ranks_needed};
+use super::{Ask, Drafter, Lattice, Reads, Shape, ranks_needed};
 use crate::model::{Model, Placement, WeightSource, append};
 use crate::propose::Spec;
 use crate::state::{DraftState, commit_pages};
@@ -34,7 +34,6 @@ use compute::{
 use parts::Parts;
 use plans::{Block, Caches};
 use std::borrow::Cow;
-use std::time::Instant;
 
 /// Rows of features taken in by one pass.
 const CONTEXT_ROWS: usize = 256;
@@ -113,8 +112,8 @@ impl Dflash {
         let context = backend.arena(context.linked(&links).into(), CONTEXT_ROWS, 0)?;
         // Blocks of several texts share a pass.
         let rows = backend.decode_rows();
-        if config.block > rows {
-            let (what, expected) = ("a drafter's block", "no more rows than a pass that decodes");
+        if config.block > backend.text_rows() {
+            let (what, expected) = ("a drafter's block", "no more rows than a text has in a pass");
             return Err(Error::Unsupported { what, found: config.block, expected });
         }
         let block = backend.arena(plan.linked(&links).into(), rows, rows)?;
@@ -362,8 +361,7 @@ impl Drafter for Dflash {
         &mut self,
         backend: &mut dyn Backend,
         asks: &mut [Ask<'_>],
-    ) -> Result<Drafted, Error> {
-        let start = Instant::now();
+    ) -> Result<Vec<Option<Lattice>>, Error> {
         let mut states: Vec<&mut DraftState> = asks.iter_mut().map(|ask| &mut *ask.state).collect();
         self.absorb(backend, &mut states)?;
         let mut lattices = vec![None; asks.len()];
@@ -382,7 +380,7 @@ impl Drafter for Dflash {
             let found = self.fill_in(backend, &texts, rows, ranks)?;
             places.into_iter().zip(found).for_each(|(i, found)| lattices[i] = found);
         }
-        Ok(Drafted { lattices, first_s: start.elapsed().as_secs_f64() })
+        Ok(lattices)
     }
 
     fn logits(&self, i: usize) -> Result<Cow<'_, [f32]>, Error> {

@@ -5,7 +5,7 @@
 mod index;
 mod trust;
 
-use super::{Ask, Drafted, Drafter, Lattice, Reads, Shape};
+use super::{Ask, Drafter, Lattice, Reads, Shape};
 use crate::Error;
 use crate::propose::Spec;
 use crate::state::DraftState;
@@ -13,7 +13,6 @@ use compute::Backend;
 use index::{Context, Index, Match};
 use std::borrow::Cow;
 use std::sync::Arc;
-use std::time::Instant;
 use trust::Trust;
 
 /// A match of so many tokens is followed as long as it holds; a shorter one is searched for anew
@@ -155,10 +154,12 @@ impl Drafter for Lookup {
         Ok(())
     }
 
-    fn propose(&mut self, _: &mut dyn Backend, asks: &mut [Ask<'_>]) -> Result<Drafted, Error> {
-        let start = Instant::now();
-        let lattices = asks.iter_mut().map(|ask| Some(self.look(ask))).collect();
-        Ok(Drafted { lattices, first_s: start.elapsed().as_secs_f64() })
+    fn propose(
+        &mut self,
+        _: &mut dyn Backend,
+        asks: &mut [Ask<'_>],
+    ) -> Result<Vec<Option<Lattice>>, Error> {
+        Ok(asks.iter_mut().map(|ask| Some(self.look(ask))).collect())
     }
 
     /// There are none.

@@ -1,7 +1,7 @@
 //! Products of 17 to 64 rows on Hopper: what `kernels/matmul_hopper.cu` needs beside the cuts that
 //! it shares with the other kernels. Nothing here changes a bit.
 
-use super::{Geometry, Group};
+use super::{FULL_ROWS, Geometry, Group};
 use crate::{
     Error,
     cuda::{
@@ -32,8 +32,10 @@ const MOST_STAGES: usize = 6;
 const MOST_DEPTH: usize = 32;
 /// Bytes of a stage's barriers.
 const BARRIERS: usize = 16;
-/// Smaller groups are faster 16 rows at a time: bytes of their weights.
-const LEAST_BYTES: usize = 8 << 20;
+/// Groups of fewer bytes of weights are faster 16 rows at a time; those of fewer than twice as many
+/// are where that takes no more than two launches.
+const LEAST_BYTES: usize = 4 << 20;
+const TWO_LAUNCHES: usize = 2 * FULL_ROWS;
 
 /// How a group's work is laid out.
 #[derive(Debug, PartialEq)]
@@ -57,6 +59,8 @@ impl Layout {
 pub(super) struct Hopper {
     layout: Layout,
     pub(super) parked_bytes: usize,
+    /// It is for passes of more rows than these.
+    pub(super) beyond: usize,
     /// `units`, then `chains`.
     memory: DeviceMemory,
 }
@@ -78,14 +82,16 @@ fn units(group: &Group, from: usize, to: usize) -> Vec<[i32; 2]> {
     units
 }
 
+fn bytes(group: &Group) -> usize {
+    let of_column = |(tiles, format): &(usize, TileFormat)| tiles * format.tile_bytes();
+    group.matrices.iter().map(of_column).sum::<usize>() * group.superblocks
+}
+
 fn layout(group: &Group, g: &Geometry, limits: &DeviceInfo) -> Option<Layout> {
     let depth = group.superblocks.div_ceil(g.slices);
-    let tile_bytes =
-        group.matrices.iter().map(|(tiles, format)| tiles * format.tile_bytes()).sum::<usize>();
-    let is_small = tile_bytes * group.superblocks < LEAST_BYTES;
     if limits.major != 9
         || g.join
-        || is_small
+        || bytes(group) < LEAST_BYTES
         || depth > MOST_DEPTH
         || room(group, g, limits, usize::MAX, ROWS).is_none()
     {
@@ -210,7 +216,8 @@ impl Hopper {
             run.driver.allocate_as_is(units.len() + chains.len(), "how products are cut")?;
         run.driver.upload(memory.address(), units)?;
         run.driver.upload(memory.address() + units.len() as u64, chains)?;
-        Ok(Some(Self { parked_bytes: layout.parked_bytes(g), layout, memory }))
+        let beyond = if bytes(group) < 2 * LEAST_BYTES { TWO_LAUNCHES } else { FULL_ROWS };
+        Ok(Some(Self { parked_bytes: layout.parked_bytes(g), beyond, layout, memory }))
     }
 
     pub(super) fn stages(
