@@ -1,15 +1,17 @@
-//! `forerun serve`: the model behind OpenAI's, Anthropic's and Ollama's APIs.
+//! `forerun serve`: models behind OpenAI's, Anthropic's and Ollama's APIs.
 
 use crate::facts::facts;
 use crate::logging::LogFlags;
 use crate::notify::notify;
 use anyhow::{Context, Result, bail};
-use compute::Faults;
-use launch::{ModelFlags, Running};
+use compute::{Faults, Faulty};
+use engine::Engine;
+use launch::{ModelFlags, Prepared};
 use server::{DiskShare, HeaderValue, Keys, MAX_SLOTS, Options, Served, Tls};
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use store::{Folder, Identity, Name};
 use tokio::net::{TcpListener, TcpSocket};
@@ -52,6 +54,10 @@ pub(crate) struct Args {
     /// Its private key (PEM)
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_key: Option<PathBuf>,
+    /// Models that are loaded at once, of several; who asks for another waits until the one that
+    /// was used least recently has finished its answers and gone
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
+    models_loaded: u16,
     /// Answers written at once, 1 to 256, and no more than a pass has rows: 64 on a processor
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=MAX_SLOTS as i64))]
     slots: u16,
@@ -94,7 +100,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "ORIGIN")]
     cors: Vec<HeaderValue>,
     /// Name that the model is served under, in place of its file's; may be given again for more of
-    /// them
+    /// them, or with several models one for each
     #[arg(long, value_name = "NAME")]
     served_model_name: Vec<String>,
     /// For tests of those who watch the server: passes after which the device is lost, of the first
@@ -126,48 +132,21 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     };
     let collector = args.log.collector()?;
     args.log.start()?;
-    let start = Instant::now();
-    let mut losses = args.lose_device.clone().into_iter();
     let remembered = if keys.is_none() { DEFAULT_LOOKUP_MEMORY } else { 0 };
     let remembered = args.lookup_memory.unwrap_or(remembered).saturating_mul(1 << 20);
-    let mut model = args.model.clone();
+    let mut flags = args.model.clone();
     if let Some(share) = &args.prefix_cache_disk {
         // A folder that cannot be used is said before anything is loaded.
         let nobody = Identity(Name([0; 32]));
         Folder::open(&share.folder, share.bytes, nobody).context("`--prefix-cache-disk`")?;
-        model.identified = true;
+        flags.identified = true;
     }
-    let running = load(&model, args.state_memory, remembered, losses.next())?;
-    let Running { name, mut engine, mode, text, context, weights } = running;
-    let load_s = start.elapsed().as_secs_f64();
-    // What was promised to clients holds with another engine too.
-    let state_memory = args.state_memory;
-    model.ctx = Some(context);
-    let reload = move || {
-        let running = load(&model, state_memory, remembered, losses.next());
-        running.map(|running| running.engine).map_err(|error| format!("{error:#}"))
-    };
-    let spills = engine.backend().has_own_memory();
-    let facts = facts(engine.model().config(), weights, spills);
+    let served = models(args, &flags, remembered)?;
+    let spills = served.iter().any(|model| model.facts.device_bytes > 0);
     let host_cache = args.prefix_cache_host.unwrap_or(if spills { DEFAULT_HOST_CACHE } else { 0 });
-    let served = Served {
-        names: if args.served_model_name.is_empty() {
-            vec![name]
-        } else {
-            args.served_model_name.clone()
-        },
-        engine,
-        reload: Box::new(reload),
-        mode: mode.name(),
-        tokenizer: text.tokenizer,
-        template: text.template,
-        sampling: text.sampling,
-        context,
-        load_s,
-        facts,
-    };
     #[cfg_attr(not(feature = "gateway"), allow(unused_mut))]
     let mut options = Options {
+        models_loaded: usize::from(args.models_loaded),
         slots: usize::from(args.slots),
         queue: usize::from(args.queue),
         keys,
@@ -212,29 +191,109 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     result
 }
 
-/// Loads the model, with so many MiB for the state of texts and bytes for earlier answers. Its
-/// device is lost after so many passes, where that is asked for.
-fn load(
+/// All models, the first of them loaded; the others' files are known to be good.
+fn models(args: &Args, flags: &ModelFlags, remembered: usize) -> Result<Vec<Served>> {
+    let models = flags.each()?;
+    let names = names(&args.served_model_name, models.len())?;
+    let mut served = Vec::with_capacity(models.len());
+    for (model, names) in models.iter().zip(names) {
+        let losses = if served.is_empty() { args.lose_device.clone() } else { Vec::new() };
+        served.push(prepare(model, names, args.state_memory, remembered, losses)?);
+    }
+    refuse_namesakes(&served)?;
+    let start = Instant::now();
+    served[0].engine = Some((served[0].load)().map_err(anyhow::Error::msg)?);
+    served[0].load_s = start.elapsed().as_secs_f64();
+    Ok(served)
+}
+
+/// The names of each model, where any are given: all are a single model's, of several each has one.
+fn names(given: &[String], models: usize) -> Result<Vec<Vec<String>>> {
+    match given.len() {
+        0 => Ok(vec![Vec::new(); models]),
+        _ if models == 1 => Ok(vec![given.to_vec()]),
+        names if names == models => Ok(given.iter().map(|name| vec![name.clone()]).collect()),
+        names => bail!(
+            "there are {models} models (`--model`) and {names} names (`--served-model-name`): give \
+             one for each, in the same order"
+        ),
+    }
+}
+
+/// A name that two models have would mean the first of them.
+fn refuse_namesakes(served: &[Served]) -> Result<()> {
+    let mut names: Vec<&String> = served.iter().flat_map(|model| &model.names).collect();
+    names.sort_unstable();
+    match names.windows(2).find(|pair| pair[0] == pair[1]) {
+        None => Ok(()),
+        Some(pair) => bail!(
+            "two models are called `{}`: `--served-model-name` gives each a name of its own",
+            pair[0]
+        ),
+    }
+}
+
+/// Opens a model's files. Its engine is loaded when it is wanted, with so many MiB for the state of
+/// texts and bytes for earlier answers; where that is asked for, its device is lost after so many
+/// passes, the next one's after as many as are said next.
+fn prepare(
     model: &ModelFlags,
+    names: Vec<String>,
+    state_memory: Option<u64>,
+    remembered: usize,
+    losses: Vec<usize>,
+) -> Result<Served> {
+    let (mut prepared, text) = model.prepare()?;
+    let weights = std::mem::take(&mut prepared.weights);
+    let (config, on_device) = (prepared.config().clone(), prepared.is_on_device);
+    let (name, mode, context) = (prepared.name.clone(), prepared.mode, prepared.context);
+    let kv = format!("{:?}", prepared.kv()).to_lowercase();
+    let loadable = Mutex::new((prepared, losses.into_iter()));
+    let load = move || {
+        let (prepared, losses) = &mut *loadable.lock().unwrap_or_else(PoisonError::into_inner);
+        let engine = load(prepared, state_memory, remembered, losses.next());
+        engine.map_err(|error| format!("{error:#}"))
+    };
+    Ok(Served {
+        names: if names.is_empty() { vec![name] } else { names },
+        engine: None,
+        load: Arc::new(load),
+        mode: mode.name(),
+        tokenizer: text.tokenizer,
+        template: text.template,
+        sampling: text.sampling,
+        context,
+        trained_context: config.context_length,
+        vocab: config.vocab,
+        hidden: config.hidden,
+        kv,
+        load_s: 0.0,
+        facts: facts(&config, weights, on_device),
+    })
+}
+
+fn load(
+    prepared: &Prepared,
     state_memory: Option<u64>,
     remembered: usize,
     loss: Option<usize>,
-) -> Result<Running> {
-    let mut running = match loss {
-        None => model.load()?,
+) -> Result<Engine> {
+    let mut engine = match loss {
+        None => prepared.start(|backend| backend)?,
         Some(passes) => {
             let faults = Faults::default();
-            let running = model.load_faulty(faults.clone())?;
+            let engine =
+                prepared.start(|backend| Box::new(Faulty::new(backend, faults.clone())))?;
             faults.lose_after(passes);
-            running
+            engine
         }
     };
     if let Some(mib) = state_memory {
-        let budget = running.engine.backend().budget();
+        let budget = engine.backend().budget();
         budget.set_limit(budget.limit().min((mib as usize).saturating_mul(1 << 20)));
     }
-    running.engine.set_memory(remembered);
-    Ok(running)
+    engine.set_memory(remembered);
+    Ok(engine)
 }
 
 /// Reads `DIR,GIB`.

@@ -125,7 +125,8 @@ fn a_changed_last_message_costs_its_own_tokens_after_a_restart_too() {
     let mut changed = turn(4);
     let last = changed["messages"].as_array().unwrap().len() - 1;
     changed["messages"][last]["content"] = json!("Write a haiku.");
-    let (known, from) = cached(&server.chat(&changed));
+    let answer = server.chat(&changed);
+    let (known, from) = cached(&answer);
     assert!(from == Some("disk") && whole - known < 40, "{known} of {whole} from {from:?}");
     // One in the middle is read again from there.
     let mut edited = turn(4);

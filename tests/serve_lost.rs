@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use server::{Options, ServeError, Served};
 use std::net::TcpStream;
 use std::path::Path;
-use std::sync::mpsc;
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
 use text::Tokenizer;
@@ -22,7 +22,7 @@ use text::Tokenizer;
 const TEXT: &str = "/v1/completions";
 
 /// The tiny target on a backend that fails when it is told to.
-fn engine(faults: Faults) -> Engine {
+fn build_engine(faults: Faults) -> Engine {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("models/dense/target-Q4_K_M.gguf");
     let target = Target::read(Source::open(&path).expect("the file")).expect("a target");
     let cpu: Box<dyn Backend> = Box::new(Cpu::new(CpuLevel::detect(), 1, Activations::Int8));
@@ -62,15 +62,19 @@ impl Client {
 fn an_engine_is_built_anew_once() {
     let (first, second) = (Faults::default(), Faults::default());
     let (build, told_to_build) = mpsc::channel::<()>();
+    let told_to_build = Mutex::new(told_to_build);
     let reloaded = second.clone();
     let fixture = "crates/text/tests/fixtures/tokenizer.json";
+    let engine = build_engine(first.clone());
+    let vocab = engine.model().config().vocab;
     let served = Served {
         names: vec!["tiny".to_owned()],
-        engine: engine(first.clone()),
+        engine: Some(engine),
         // Building takes as long as the test wants.
-        reload: Box::new(move || {
+        load: Arc::new(move || {
+            let told_to_build = told_to_build.lock().map_err(|error| error.to_string())?;
             told_to_build.recv().map_err(|error| error.to_string())?;
-            Ok(engine(reloaded.clone()))
+            Ok(build_engine(reloaded.clone()))
         }),
         mode: "off",
         tokenizer: Tokenizer::from_json(Path::new(env!("CARGO_MANIFEST_DIR")).join(fixture))
@@ -78,6 +82,10 @@ fn an_engine_is_built_anew_once() {
         template: Err("none".to_owned()),
         sampling: Sampling::default(),
         context: 2048,
+        trained_context: 2048,
+        vocab,
+        hidden: 0,
+        kv: "f16".to_owned(),
         load_s: 0.0,
         facts: server::Facts {
             family: "qwen35",
@@ -95,7 +103,7 @@ fn an_engine_is_built_anew_once() {
         runtime.expect("a runtime").block_on(async {
             let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
             tell.send(listener.local_addr().expect("an address").to_string()).expect("a test");
-            server::serve(listener, served, Options::default(), std::future::pending()).await
+            server::serve(listener, vec![served], Options::default(), std::future::pending()).await
         })
     });
     let client = Client(address.recv().expect("an address"));

@@ -319,3 +319,30 @@ fn reading_a_prompt_shows_how_far_it_is() {
     browser.wait_for_answer(0, "stopped");
     assert_eq!(browser.value("document.querySelector('.reading').hidden"), true);
 }
+
+#[test]
+fn a_model_is_chosen() {
+    let [dense, moe] = ["models/dense", "tests/fixtures/moe"]
+        .map(|folder| format!("{}/{folder}/target-Q4_K_M.gguf", env!("CARGO_MANIFEST_DIR")));
+    let names = ["--served-model-name", "dense", "--served-model-name", "moe"];
+    let models = ["--model", dense.as_str(), "--model", moe.as_str()];
+    let server = Server::start(&[models, names].concat());
+    let Some(mut browser) = open(&server, "a_model_is_chosen", DESKTOP) else { return };
+    browser.wait_for("document.getElementById('models').value === 'dense'");
+    assert_eq!(browser.value("document.getElementById('model').hidden"), true);
+    browser.value(
+        "{ const models = document.getElementById('models');
+           models.value = 'moe'; models.dispatchEvent(new Event('change')); } 0",
+    );
+    set(&mut browser, "temperature", "0");
+    browser.type_text("Write Python quicksort");
+    browser.press("Enter");
+    browser.wait_for_answer(0, "done");
+    let body = json!({"model": "moe", "temperature": 0,
+        "messages": [{"role": "user", "content": "Write Python quicksort"}]});
+    let message = &server.chat(&body)["choices"][0]["message"];
+    assert_eq!(kept_messages(&mut browser)[1]["text"], message["content"]);
+    // The next page remembers it.
+    browser.value("location.reload(), 0");
+    browser.wait_for("document.getElementById('models')?.value === 'moe'");
+}

@@ -3,32 +3,16 @@
 //! its name before any tensor is looked at.
 
 mod integers;
+mod names;
 
 use crate::report::Report;
 use crate::{Error, Json};
 use formats::{Assembly, BlockType, Grid, RawTensor, TensorInfo, Tensors};
+use names::{List, OTHERS, is_fused, split};
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 /// Methods whose folders are read.
 const METHODS: [&str; 5] = ["fp8", "modelopt", "compressed-tensors", "awq", "gptq"];
-/// What a module has beside its weight that only matters to engines that round activations or the
-/// cache.
-const OTHERS: [&str; 6] =
-    ["input_scale", "input_global_scale", "k_scale", "v_scale", "q_scale", "output_scale"];
-/// What the names of a quantised module's tensors end with.
-const ENDINGS: [&str; 11] = [
-    "weight",
-    "weight_packed",
-    "weight_scale",
-    "weight_scale_inv",
-    "weight_scale_2",
-    "weight_global_scale",
-    "weight_zero_point",
-    "weight_shape",
-    "weight_g_idx",
-    "qweight",
-    "qzeros",
-];
 
 /// Puts the weights of a quantised folder together; another folder is left as it is.
 pub(crate) fn read(root: &Json, tensors: Tensors, report: &mut Report) -> Result<Tensors, Error> {
@@ -50,7 +34,7 @@ pub(crate) fn read(root: &Json, tensors: Tensors, report: &mut Report) -> Result
     config.check()?;
     let (made, spent) = Folder { config: &config, tensors: &tensors }.assemble()?;
     let mut types = BTreeSet::new();
-    types.extend(made.iter().map(|(_, assembly)| assembly.ty().name()));
+    types.extend(made.iter().map(|(.., assembly)| assembly.ty().name()));
     let types: Vec<&str> = types.into_iter().collect();
     report.note(
         "quantised",
@@ -83,7 +67,8 @@ pub(crate) fn with_scales(tensors: Tensors) -> Result<Tensors, Error> {
             return Err(bad_scale(&beside.name, *scale));
         }
         spent.extend([tensor.name.clone(), beside.name.clone()]);
-        made.push((tensor.name.clone(), Assembly::Scaled { blocks: tensor.clone(), scales }));
+        let (name, shape) = (tensor.name.clone(), tensor.shape.clone());
+        made.push((name, shape, Assembly::Scaled { blocks: tensor.clone(), scales }));
     }
     Ok(if spent.is_empty() { tensors } else { tensors.assembled(made, &spent) })
 }
@@ -154,28 +139,17 @@ impl Config<'_> {
     }
 
     /// Modules that are said not to be quantised: names, ends of names, or `re:` and a pattern.
-    fn ignored(&self) -> Result<Vec<String>, Error> {
+    fn ignored(&self) -> Result<List, Error> {
         for name in ["ignore", "modules_to_not_convert", "exclude_modules"] {
             if let Some(list) = self.root.strings(&self.path(name))? {
-                return Ok(list.into_iter().map(str::to_owned).collect());
+                return Ok(List::new(&list));
             }
         }
-        Ok(Vec::new())
+        Ok(List::default())
     }
 }
 
-/// Whether a list of modules has this one.
-fn is_listed(list: &[String], module: &str) -> bool {
-    list.iter().any(|entry| match entry.strip_prefix("re:") {
-        // Only what says a name literally: a pattern cannot be guessed at.
-        Some(_) => false,
-        None => {
-            module == entry || module.strip_suffix(entry.as_str()).is_some_and(|m| m.ends_with('.'))
-        }
-    })
-}
-
-type Made = (Vec<(String, Assembly)>, HashSet<String>);
+type Made = (Vec<(String, Vec<usize>, Assembly)>, HashSet<String>);
 
 /// A folder's tensors by module.
 struct Folder<'a> {
@@ -190,12 +164,6 @@ struct Module<'a> {
     tensors: &'a Tensors,
     raw: HashMap<&'a str, &'a RawTensor>,
     floats: HashMap<&'a str, &'a TensorInfo>,
-}
-
-fn split(name: &str) -> Option<(&str, &str)> {
-    name.rsplit_once('.').filter(|(_, end)| {
-        ENDINGS.contains(end) || *end == "scales" || *end == "g_idx" || OTHERS.contains(end)
-    })
 }
 
 impl Folder<'_> {
@@ -234,7 +202,7 @@ impl Folder<'_> {
                 continue;
             }
             let Some(assembly) = module.assembly()? else { continue };
-            if is_listed(&ignored, module.name) {
+            if ignored.has(module.name) {
                 let from = format!("`{}`", self.config.key);
                 return Err(Error::disagree(
                     format!("the type of `{}`", module.name),
@@ -247,13 +215,26 @@ impl Folder<'_> {
             spent.extend(module.raw.values().map(|t| t.name.clone()));
             let scales = module.floats.iter().filter(|(end, _)| **end != "weight");
             spent.extend(scales.map(|(_, t)| t.name.clone()));
-            made.push((format!("{}.weight", module.name), assembly));
+            made.push(module.made(assembly));
         }
         Ok((made, spent))
     }
 }
 
 impl<'a> Module<'a> {
+    /// Its weight's name and shape beside how it is put together. Experts in one tensor have the
+    /// rows of all of them, one expert after the other.
+    fn made(&self, assembly: Assembly) -> (String, Vec<usize>, Assembly) {
+        let folded = assembly.shape();
+        let stored = self.raw.get("weight").or(self.raw.get("weight_packed"));
+        let shape = match stored.map(|tensor| &tensor.shape[..]) {
+            Some([experts, rows, _]) => vec![*experts, *rows, folded[1]],
+            _ => folded,
+        };
+        let end = if is_fused(self.name) { "" } else { ".weight" };
+        (format!("{}{end}", self.name), shape, assembly)
+    }
+
     /// How its weight is put together; nothing where it is not quantised.
     fn assembly(&self) -> Result<Option<Assembly>, Error> {
         if self.raw.contains_key("qweight") {
@@ -269,14 +250,14 @@ impl<'a> Module<'a> {
         let Some(weight) = self.raw.get("weight") else { return Ok(None) };
         match weight.dtype.as_str() {
             "F8_E4M3" => {
-                let shape = matrix(weight)?;
+                let shape = rows_of_all(weight)?;
                 self.whole(shape[1], 128, weight)?;
                 let scales = self.grid(shape)?;
                 Ok(Some(Assembly::Fp8 { codes: (*weight).clone(), scales, shape }))
             }
             "U8" => self.small_floats(weight).map(Some),
             "I8" => {
-                let shape = matrix(weight)?;
+                let shape = rows_of_all(weight)?;
                 self.whole(shape[1], 128, weight)?;
                 integers::no_zeros(self)?;
                 let scales = self.grid(shape)?;
@@ -289,7 +270,7 @@ impl<'a> Module<'a> {
 
     /// NVFP4 and MXFP4: two codes a byte.
     fn small_floats(&self, codes: &RawTensor) -> Result<Assembly, Error> {
-        let [rows, half] = matrix(codes)?;
+        let [rows, half] = rows_of_all(codes)?;
         let shape = [rows, 2 * half];
         let scales = self.raw("weight_scale")?;
         if scales.dtype == "U8" {
@@ -326,8 +307,13 @@ impl<'a> Module<'a> {
         let name = format!("{}.weight_scale", self.name);
         let tensor = *found.ok_or(Error::MissingTensor(name))?;
         self.check_finite(tensor)?;
-        let (each_row, each_col) = match tensor.shape[..] {
+        let experts = match self.raw.get("weight").map(|weight| &weight.shape[..]) {
+            Some([experts, _, _]) => *experts,
+            _ => 1,
+        };
+        let (each_row, each_col) = match folded(&tensor.shape)[..] {
             [] | [1] | [1, 1] => (rows, cols),
+            [n] | [n, 1] if n == experts => (rows / experts, cols),
             [n] | [n, 1] if n == rows => (1, cols),
             [r, c] if r == rows.div_ceil(128) && c == cols.div_ceil(128) => (128, 128),
             [r, c] if r == rows && c > 0 => (1, cols / c),
@@ -418,14 +404,31 @@ fn bad_scale(tensor: &str, scale: f32) -> Error {
     }
 }
 
+/// The shape of a matrix, or of the rows of all experts.
+fn rows_of_all(tensor: &RawTensor) -> Result<[usize; 2], Error> {
+    pair(tensor, &folded(&tensor.shape))
+}
+
+/// A shape with the experts' axis and the rows' as one.
+fn folded(shape: &[usize]) -> Vec<usize> {
+    match shape {
+        [experts, rows, cols] => vec![experts.saturating_mul(*rows), *cols],
+        other => other.to_vec(),
+    }
+}
+
 fn matrix(tensor: &RawTensor) -> Result<[usize; 2], Error> {
+    pair(tensor, &tensor.shape)
+}
+
+fn pair(tensor: &RawTensor, shape: &[usize]) -> Result<[usize; 2], Error> {
     let wrong = || Error::NotMatrix { tensor: tensor.name.clone(), found: tensor.shape.clone() };
-    let shape = <[usize; 2]>::try_from(&tensor.shape[..]).map_err(|_| wrong())?;
+    let shape = <[usize; 2]>::try_from(shape).map_err(|_| wrong())?;
     if shape.contains(&0) { Err(wrong()) } else { Ok(shape) }
 }
 
 fn expect(tensor: &RawTensor, expected: &[usize]) -> Result<(), Error> {
-    if tensor.shape == expected {
+    if folded(&tensor.shape) == expected {
         return Ok(());
     }
     Err(Error::Shape {

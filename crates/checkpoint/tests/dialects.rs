@@ -387,3 +387,31 @@ fn yarn_frequencies_follow_the_formula() {
     expect(63, plain(63) / 64.0);
     assert!((rope.attention_factor() - 1.4158883).abs() < 1e-6);
 }
+
+#[test]
+fn a_window_by_its_other_name_is_the_same_window() {
+    let folder = tempfile::tempdir().unwrap();
+    write_folder(folder.path(), &dense_config(), "");
+    let expected = Drafter::open(folder.path(), &Overrides::default(), None).unwrap();
+    for place in ["swa_window_size", "dflash_config.swa_window_size"] {
+        let mut config = with(dense_config(), place, json!(128));
+        config.as_object_mut().unwrap().remove("sliding_window");
+        write_folder(folder.path(), &config, "");
+        let found = Drafter::open(folder.path(), &Overrides::default(), None).unwrap();
+        assert_eq!(config_json(&found), config_json(&expected), "{place}");
+    }
+    let keys = |gguf: &Gguf, header: &mut Header| {
+        for (key, value) in gguf.metadata().filter(|(key, _)| !key.starts_with("general.")) {
+            match key {
+                "dflash.attention.sliding_window" => {
+                    header.entries.u32("dflash.swa_window_size", 128);
+                }
+                _ => header.entries.copy(key, value),
+            }
+        }
+    };
+    let file = folder.path().join("swa.gguf");
+    rewrite_gguf(&dense_drafter(), &file, "dflash", keys, str::to_owned);
+    let found = Drafter::open(&file, &Overrides::default(), None).unwrap();
+    assert_eq!(config_json(&found), config_json(&expected));
+}

@@ -183,3 +183,16 @@ fn bad_groups_zeros_and_orders_are_refused() {
         "a zero point of 8-bit integers is not 0 by tensor `m.q_proj.weight_zero_point`; 0 expected"
     );
 }
+
+#[test]
+fn modules_that_a_pattern_excludes_and_that_are_quantised_are_refused() {
+    let method = |ignore: &str| json!({"quant_method": "fp8", "ignore": [ignore]});
+    let tensors = fp8(Some(("m.q_proj.weight_scale", "F32", vec![1], 0)));
+    let sentence = "the type of `m.q_proj` is not quantised by `quantization_config`, but fp8 by \
+                    its tensors";
+    assert_eq!(refusal(method("re:.*q_proj$"), &tensors).to_lowercase(), sentence);
+    // One that fits nothing, and one that is not understood, say nothing.
+    for pattern in ["re:.*visual.*", "re:(?!x)y"] {
+        assert!(!refusal(method(pattern), &tensors).contains("the type of"), "{pattern}");
+    }
+}

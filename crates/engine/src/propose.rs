@@ -46,9 +46,9 @@ impl Spec {
 /// whoever is chosen gives: joined with a drafter's tree it is judged too, and costs the drafting.
 const WORTH_LOOKING: f64 = 1.3;
 /// A pinned lookup proposes a path as long as it is likelier than this to stand. `auto` knows what
-/// a row costs, and of what is likelier than this cuts it itself.
+/// a row costs, and of what is likelier than this, as the first 15 of any match are, cuts it itself.
 const LIKELY: f64 = 0.5;
-const UNLIKELY: f64 = 0.02;
+const UNLIKELY: f64 = 0.1;
 
 /// A drafter of the engine, and what is known of it besides.
 pub(crate) struct Slot {

@@ -47,6 +47,22 @@ fn folder(config: &Value, tensors: &[Stored]) -> TempDir {
 fn folders(tensors: Vec<Tensor>, moe: bool, scheme: Scheme) -> [TempDir; 2] {
     let (mut stored, mut meant) = (Vec::new(), Vec::new());
     for (name, shape, values) in tensors {
+        if let [experts, rows, cols] = shape[..]
+            && name.contains(".experts.")
+        {
+            // All experts in one tensor: `NAME`, `NAME_scale` and so on, with an axis in front.
+            let (parts, numbers) = quantise(scheme, &name, [experts * rows, cols], &values);
+            stored.extend(parts.into_iter().map(|part| Stored {
+                name: part.name.replace(".weight", ""),
+                shape: match part.shape[..] {
+                    [all, across] => vec![experts, all / experts, across],
+                    _ => part.shape,
+                },
+                ..part
+            }));
+            meant.push(plain(&name, &shape, &numbers));
+            continue;
+        }
         let module = name.strip_suffix(".weight").filter(|m| m.ends_with("_proj"));
         match module {
             Some(module) if shape[1].is_multiple_of(128) => {
@@ -82,6 +98,13 @@ fn same_numbers([quantised, meant]: &[TempDir; 2], scheme: Scheme) -> Target {
 
 /// The same answer of a few tokens in every mode.
 fn runs_in_every_mode(target: &Target, pair: &Pair, count: usize, name: &str) {
+    let tree = Spec::Tree { block: 16, budget: 22 };
+    let modes = [CHAIN, tree, Spec::Mtp { depth: 3 }, Spec::Auto { block: 16, budget: 63 }];
+    runs_in(&modes, target, pair, count, name);
+}
+
+/// The same answer in these modes as without speculation.
+fn runs_in(modes: &[Spec], target: &Target, pair: &Pair, count: usize, name: &str) {
     let prompt = &pair.prompts("math", 1)[0];
     let drafter = (&pair.drafter.config, &pair.drafter.weights as &dyn WeightSource);
     let weights = (&target.config, &target.weights as &dyn WeightSource);
@@ -91,8 +114,7 @@ fn runs_in_every_mode(target: &Target, pair: &Pair, count: usize, name: &str) {
     let sampling = Sampling { temperature: 0.7, seed: 3, ..Sampling::default() };
     let (expected, _) = answer(&mut engine, prompt, &sampling, count);
     assert!(!expected.is_empty());
-    let tree = Spec::Tree { block: 16, budget: 22 };
-    for mode in [CHAIN, tree, Spec::Mtp { depth: 3 }, Spec::Auto { block: 16, budget: 63 }] {
+    for mode in modes.iter().copied() {
         engine.set_spec(mode);
         let (tokens, _) = answer(&mut engine, prompt, &sampling, count);
         assert_eq!(tokens, expected, "{name} {mode:?}");
@@ -173,6 +195,28 @@ fn experts_one_by_one_are_quantised_too() {
             same_numbers(&folders(to_hf(&source, "model.", 4, true), true, scheme), scheme);
         let experts = target.weights.get("blk.0.ffn_gate_exps.weight").expect("experts");
         assert_eq!(experts.ty, scheme.ty());
+    }
+}
+
+#[test]
+fn experts_in_one_tensor_are_quantised_too() {
+    let source = Gguf::open(&checkpoints::moe_target()).expect("the tiny mixture");
+    let pair = pair("moe");
+    for scheme in [
+        Scheme::Fp8Squares,
+        Scheme::Fp8Rows,
+        Scheme::Int8Rows,
+        Scheme::Mxfp4,
+        Scheme::Nvfp4Modelopt,
+    ] {
+        let folders = folders(to_hf(&source, "model.", 4, false), true, scheme);
+        let target = same_numbers(&folders, scheme);
+        for part in ["gate", "up", "down"] {
+            let experts = target.weights.get(&format!("blk.0.ffn_{part}_exps.weight"));
+            let experts = experts.expect("experts");
+            assert_eq!((experts.ty, experts.shape.len()), (scheme.ty(), 3), "{scheme:?} {part}");
+        }
+        runs_in(&[CHAIN], &target, &pair, 12, &format!("{scheme:?} in one tensor"));
     }
 }
 

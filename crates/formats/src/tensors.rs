@@ -90,13 +90,18 @@ impl Tensors {
         &self.shards[tensor.shard].bytes()[start..start + tensor.bytes as usize]
     }
 
-    /// With tensors that are put together from others, which are then no longer listed.
-    pub fn assembled(self, made: Vec<(String, Assembly)>, spent: &HashSet<String>) -> Self {
+    /// With tensors of these shapes that are put together from others, which are then no longer
+    /// listed.
+    pub fn assembled(
+        self,
+        made: Vec<(String, Vec<usize>, Assembly)>,
+        spent: &HashSet<String>,
+    ) -> Self {
         let Self { shards, mut list, mut raw, .. } = self;
         list.retain(|tensor| !spent.contains(&tensor.name));
         raw.retain(|tensor| !spent.contains(&tensor.name));
-        list.extend(made.into_iter().map(|(name, assembly)| {
-            let (ty, shape) = (assembly.ty(), assembly.shape());
+        list.extend(made.into_iter().map(|(name, shape, assembly)| {
+            let ty = assembly.ty();
             let elements = shape.iter().product();
             let bytes = ty.bytes_for(elements).expect("rows of whole blocks") as u64;
             let assembly = Some(Arc::new(assembly));

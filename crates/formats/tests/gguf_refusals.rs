@@ -294,7 +294,7 @@ fn each_fault_has_its_sentence() {
 #[test]
 fn types_we_do_not_read_are_named() {
     let refuse = |id: u32| refusal(Raw::default().tensor("a", &[256], id, 0).data(1 << 12).bytes());
-    for (id, name) in [(9, "Q8_1"), (24, "I8"), (27, "I64"), (28, "F64")] {
+    for (id, name) in [(9, "Q8_1"), (24, "I8"), (26, "I32"), (28, "F64")] {
         let sentence = refuse(id);
         assert!(
             sentence.starts_with("tensor `a`: ") && sentence.contains(name),
@@ -302,6 +302,17 @@ fn types_we_do_not_read_are_named() {
         );
     }
     assert!(refuse(999).contains("999"));
+}
+
+#[test]
+fn tables_of_whole_numbers_are_listed_apart() {
+    let raw = Raw::default().tensor("a", &[16], 0, 0).tensor("d2t", &[4], 27, 64).data(96);
+    let gguf = Gguf::parse(raw.bytes()).unwrap();
+    let tables: Vec<_> = gguf.tensors().raw().iter().map(|t| (&*t.name, &*t.dtype)).collect();
+    assert_eq!((gguf.tensors().len(), tables), (1, vec![("d2t", "I64")]));
+    assert_eq!(gguf.tensors().raw_data(&gguf.tensors().raw()[0]).len(), 32);
+    let cut = Raw::default().tensor("d2t", &[4], 27, 0).data(24);
+    assert!(refusal(cut.bytes()).contains("`d2t`"));
 }
 
 #[test]

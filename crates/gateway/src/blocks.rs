@@ -164,7 +164,7 @@ mod tests {
         assert_eq!(blocks.apply(&kept(&[1, 2, 3])), []);
         let other = blocks.hashes(&[1, 2, 9, 9])[1];
         let told = stored(Some(hashes[0]), &[other], &[9, 9]);
-        assert_eq!(blocks.apply(&kept(&[1, 2, 9, 9])), [told.clone()]);
+        assert_eq!(blocks.apply(&kept(&[1, 2, 9, 9])), std::slice::from_ref(&told));
         assert_eq!(blocks.all().len(), 4);
         assert_eq!(blocks.apply(&gone(&[1, 2, 3, 4, 5])), [removed(&[hashes[1]])]);
         assert_eq!(blocks.apply(&gone(&[1, 2, 3])), []);

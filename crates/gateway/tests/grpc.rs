@@ -9,6 +9,7 @@ use clap::Parser;
 use messages::*;
 use prost::Message;
 use server::{Facts, Options, Served};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -34,15 +35,20 @@ impl Worker {
         let flags = Flags::parse_from(["test", "--device", "cpu", "--ctx", "4096"]);
         let running = flags.model.load().expect("the embedded model loads");
         let ends = running.text.tokenizer.ends().to_vec();
+        let config = running.engine.model().config().clone();
         let served = Served {
             names: vec!["tiny".to_owned(), "other".to_owned()],
-            engine: running.engine,
-            reload: Box::new(|| Err("not here".to_owned())),
+            engine: Some(running.engine),
+            load: Arc::new(|| Err("not here".to_owned())),
             mode: running.mode.name(),
             tokenizer: running.text.tokenizer,
             template: running.text.template,
             sampling: running.text.sampling,
             context: running.context,
+            trained_context: config.context_length,
+            vocab: config.vocab,
+            hidden: config.hidden,
+            kv: "f16".to_owned(),
             load_s: 0.0,
             facts: Facts::default(),
         };
@@ -57,7 +63,7 @@ impl Worker {
         let options = Options { slots, queue, beside: Some(beside), ..Options::default() };
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let (stop, stopped) = oneshot::channel();
-        let serving = tokio::spawn(server::serve(listener, served, options, async {
+        let serving = tokio::spawn(server::serve(listener, vec![served], options, async {
             let _ = stopped.await;
         }));
         let channel = Channel::from_shared(format!("http://{address}")).unwrap();

@@ -1,24 +1,28 @@
 //! What the states of a model belong to: a hash of everything that their bits depend on. States in
 //! files are found under it alone, so that a changed file, flag, card or program finds none.
 
-use crate::loading::Loaded;
 use anyhow::{Context, Result};
-use checkpoint::Weights;
+use checkpoint::{Drafter, Target, Weights};
 use engine::Engine;
 use store::{Identifier, Identity};
 
-/// The identity of an engine that has taken `loaded` in. `settings` are flags that change numbers
+/// The identity of an engine that has taken a model in. `settings` are flags that change numbers
 /// and are in no configuration.
-pub(crate) fn identify(loaded: &Loaded, engine: &mut Engine, settings: &str) -> Result<Identity> {
+pub(crate) fn identify(
+    target: &Target,
+    drafter: Option<&Drafter>,
+    engine: &mut Engine,
+    settings: &str,
+) -> Result<Identity> {
     let mut identifier = Identifier::default();
     // Kernels, orders of sums, how a state is laid out: whatever this program does is in its bytes.
     // A list of what matters would be shorter, and wrong one day.
     identifier.add_program().context("reading this program, to tell its states from others'")?;
     identifier.add("arithmetic", engine.backend().arithmetic().as_bytes());
     identifier.add("settings", settings.as_bytes());
-    identifier.add("target", format!("{:?}", loaded.target.config).as_bytes());
-    add_weights(&mut identifier, &loaded.target.weights);
-    if let Some(drafter) = &loaded.drafter {
+    identifier.add("target", format!("{:?}", target.config).as_bytes());
+    add_weights(&mut identifier, &target.weights);
+    if let Some(drafter) = drafter {
         identifier.add("drafter", format!("{:?}", drafter.config).as_bytes());
         add_weights(&mut identifier, &drafter.weights);
     }

@@ -2,7 +2,8 @@
 //! uses it.
 //!
 //! [`ModelFlags`] are the command line's words; [`ModelFlags::open`] finds the files
-//! ([`Loaded`]), [`ModelFlags::load`] takes their weights into a backend ([`Running`]), and
+//! ([`Loaded`]), [`ModelFlags::load`] takes their weights into a backend ([`Running`]),
+//! [`ModelFlags::prepare`] does so as often as they are wanted ([`Prepared`]), and
 //! [`answer()`] lets the model answer a prompt.
 #![forbid(unsafe_code)]
 
@@ -15,6 +16,7 @@ mod identity;
 mod loading;
 mod model_flags;
 mod place;
+mod prepared;
 mod sampling_flags;
 mod tokenizer_files;
 mod watched;
@@ -25,6 +27,7 @@ pub use draft_flags::DraftFlags;
 pub use loading::{Loaded, TextSide, WeightSummary};
 pub use model_flags::{DeviceFlags, Mode, ModelFlags, Running};
 pub use place::{PlaceFlags, Room};
+pub use prepared::Prepared;
 pub use sampling_flags::SamplingFlags;
 pub use tokenizer_files::tokenizer_files;
 

@@ -28,6 +28,7 @@ pub struct Loaded {
 }
 
 /// What the weights of a target are, for those who ask what runs.
+#[derive(Default)]
 pub struct WeightSummary {
     /// `gguf` or `safetensors`.
     pub format: &'static str,

@@ -5,10 +5,11 @@ use crate::device_memory::{Need, Plan};
 use crate::draft_flags::DraftFlags;
 use crate::loading::{self, Loaded, TextSide, WeightSummary};
 use crate::place::{PlaceFlags, Room};
-use crate::watched::{self, Watched};
-use crate::{about, identity, locate};
+use crate::prepared::Prepared;
+use crate::watched::Watched;
+use crate::{about, locate};
 use anyhow::{Result, bail};
-use checkpoint::{Drafter, TargetConfig};
+use checkpoint::{Drafter, Target, TargetConfig};
 use clap::ValueEnum;
 use compute::cuda::{Cuda, Images};
 use compute::{Activations, Backend, Cpu, CpuLevel, Faults, Faulty, KvType};
@@ -24,13 +25,15 @@ use std::sync::Once;
 #[command(next_help_heading = "Model")]
 pub struct ModelFlags {
     /// Target: a name that `forerun models` lists, one of the Hub (`owner/name:QUANT`),
-    /// `ollama:NAME`, a GGUF file or a Hugging Face folder; without it the embedded one runs
+    /// `ollama:NAME`, a GGUF file or a Hugging Face folder; without it the embedded one runs. A
+    /// server takes several: give it again
     #[arg(long, value_name = "NAME|FILE")]
-    model: Option<PathBuf>,
+    model: Vec<PathBuf>,
     /// Drafter: a name of the Hub, a GGUF file, a safetensors file or a Hugging Face folder; `auto`
-    /// for the one that belongs to the target, as names of the catalogue have it, `none` for none
+    /// for the one that belongs to the target, as names of the catalogue have it, `none` for none.
+    /// Of several the first belongs to the first model, and so on
     #[arg(long, value_name = "NAME|FILE")]
-    draft: Option<PathBuf>,
+    draft: Vec<PathBuf>,
     /// How tokens are proposed; auto unless given
     #[arg(long, value_enum)]
     spec: Option<Mode>,
@@ -54,7 +57,7 @@ pub struct ModelFlags {
     draft_flags: DraftFlags,
     /// Quantise a drafter of floats to this type while it is loaded: q8_0, q6_k, q5_k, q4_k or q4_0
     #[arg(long, value_name = "TYPE", value_parser = quantised, help_heading = "Drafter overrides")]
-    draft_type: Option<BlockType>,
+    pub(crate) draft_type: Option<BlockType>,
     /// Whether the engine is to know what its states belong to, which takes reading all weights.
     #[arg(skip)]
     pub identified: bool,
@@ -245,11 +248,26 @@ impl ModelFlags {
         given.iter().find(|(_, given)| *given).map(|(flag, _)| *flag)
     }
 
+    /// The flags of each model, where several are given: drafters go with models in their order.
+    pub fn each(&self) -> Result<Vec<Self>> {
+        let (models, drafters) = (self.model.len().max(1), self.draft.len());
+        if drafters != 0 && drafters != models {
+            bail!(
+                "there are {models} models (`--model`) and {drafters} drafters (`--draft`): give one \
+                 for each, in the same order, `auto` or `none` where there is none to name"
+            );
+        }
+        let one = |words: &[PathBuf], at: usize| words.get(at).cloned().into_iter().collect();
+        let flags =
+            |at| Self { model: one(&self.model, at), draft: one(&self.draft, at), ..self.clone() };
+        Ok((0..models).map(flags).collect())
+    }
+
     /// Opens the files, without taking weights in.
     pub fn open(&self) -> Result<Loaded> {
         let settings = hub::Settings::from_env();
-        let (found, draft) =
-            hub::find_pair(self.model.as_deref(), self.draft.as_deref(), &settings)?;
+        let (model, draft) = (one("--model", &self.model)?, one("--draft", &self.draft)?);
+        let (found, draft) = hub::find_pair(model, draft, &settings)?;
         tell_once(&draft);
         let path = found.as_ref().map(|found| found.path.as_path());
         let mut loaded = loading::load(path, &draft, &self.draft_flags.overrides())?;
@@ -294,65 +312,31 @@ impl ModelFlags {
         wrap: impl FnOnce(Box<dyn Backend>) -> Box<dyn Backend>,
     ) -> Result<Running> {
         let (backend, room) = self.device.backend()?;
-        let loaded = self.open()?;
-        let config = &loaded.target.config;
-        let limit = config.context_length;
-        let place = &self.device.place;
-        let (placement, context) = match room {
-            Some(room) => {
-                let rows = backend.prompt_rows();
-                let count = |placement| self.need(&loaded, (kv, placement), rows);
-                let (placement, need) = place.plan(config, room, self.ctx, count)?;
-                let floats = has_float_drafter(&loaded);
-                let context = need.fit(self.ctx, limit, room.bytes, floats)?;
-                let plan = need.at(context);
-                // All that is left is for the state of texts.
-                backend.budget().set_limit(room.bytes.saturating_sub(plan.besides_state()));
-                if placement != Placement::ON_DEVICE {
-                    eprintln!("the model takes {}", plan.line());
-                }
-                (placement, context)
-            }
-            None => {
-                let asked = place.asked(config)?;
-                (asked.unwrap_or(Placement::ON_DEVICE), self.ctx.unwrap_or(limit))
-            }
-        };
-        let (mode, spec) = self.spec_for(&loaded, backend.text_rows())?;
-        let bar = watched::bar(loaded.bytes());
-        let mut engine = self.take_in(&loaded, wrap(backend), (kv, placement), spec, &bar)?;
-        if self.identified {
-            let settings = format!("{:?}", self.draft_type);
-            let identity = identity::identify(&loaded, &mut engine, &settings)?;
-            engine.identify(identity.0.0);
-        }
-        bar.finish_and_clear();
-        let weights = loaded.weights();
-        let Loaded { name, text, .. } = loaded;
-        if context == 0 {
-            bail!("`--ctx 0` leaves no room for a prompt");
-        }
-        if context > limit {
-            eprintln!(
-                "warning: `--ctx {context}` is beyond the {limit} tokens the model was trained to \
-                 read"
-            );
-        }
+        let (prepared, text) = Prepared::new(self, kv, &*backend, room)?;
+        let engine = prepared.start_on(backend, room, wrap)?;
+        let Prepared { name, mode, context, weights, .. } = prepared;
         Ok(Running { name, engine, mode, text, context, weights })
     }
 
+    /// Opens the files and settles how the model runs; its weights are taken in as often as they
+    /// are wanted.
+    pub fn prepare(&self) -> Result<(Prepared, TextSide)> {
+        let (backend, room) = self.device.backend()?;
+        Prepared::new(self, self.device.kv(), &*backend, room)
+    }
+
     /// Takes the weights of opened files into a backend.
-    fn take_in(
+    pub(crate) fn take_in(
         &self,
-        loaded: &Loaded,
+        target: &Target,
+        drafter: Option<&Drafter>,
         backend: Box<dyn Backend>,
         memory: (KvType, Placement),
         spec: Spec,
         bar: &ProgressBar,
     ) -> Result<Engine> {
-        let Loaded { target, drafter, .. } = loaded;
         let target_weights = Watched::new(&target.weights, bar);
-        let draft_weights = drafter.as_ref().map(|d| Watched::new(&d.weights, bar));
+        let draft_weights = drafter.map(|d| Watched::new(&d.weights, bar));
         let quantised = match (self.draft_type, &draft_weights) {
             (Some(ty), Some(weights)) => Some(Requantised { source: weights, ty }),
             _ => None,
@@ -361,20 +345,22 @@ impl ModelFlags {
             (Some(quantised), _) => Some(quantised as &dyn WeightSource),
             (None, weights) => weights.as_ref().map(|w| w as &dyn WeightSource),
         };
-        let pair = drafter.as_ref().zip(source).map(|(d, source)| (&d.config, source));
+        let pair = drafter.zip(source).map(|(d, source)| (&d.config, source));
         let target = (&target.config, &target_weights as &dyn WeightSource);
         Ok(Engine::load_placed(backend, target, pair, memory, spec)?)
     }
 
     /// What opened files need of a device that reads prompts in passes of `prompt_rows`.
-    fn need(
+    pub(crate) fn need(
         &self,
         loaded: &Loaded,
         memory: (KvType, Placement),
         prompt_rows: usize,
     ) -> Result<Need> {
+        let Loaded { target, drafter, .. } = loaded;
         Need::count(prompt_rows, |ledger| {
-            self.take_in(loaded, Box::new(ledger), memory, Spec::Off, &ProgressBar::hidden())
+            let (drafter, bar) = (drafter.as_ref(), ProgressBar::hidden());
+            self.take_in(target, drafter, Box::new(ledger), memory, Spec::Off, &bar)
         })
     }
 
@@ -399,7 +385,7 @@ impl ModelFlags {
     }
 
     /// How to propose with what was opened, where a text has so many rows in a pass.
-    fn spec_for(&self, loaded: &Loaded, rows: usize) -> Result<(Mode, Spec)> {
+    pub(crate) fn spec_for(&self, loaded: &Loaded, rows: usize) -> Result<(Mode, Spec)> {
         let drafter = loaded.drafter.as_ref().map(|drafter| &drafter.config);
         let mtp = loaded.target.config.mtp.is_some();
         let trained = drafter.map(|config| config.block);
@@ -466,6 +452,18 @@ fn tell_once(draft: &Draft) {
     }
 }
 
+/// The word of a flag that only a server may be given again.
+fn one<'w>(flag: &str, words: &'w [PathBuf]) -> Result<Option<&'w Path>> {
+    match words {
+        [] => Ok(None),
+        [word] => Ok(Some(word)),
+        several => bail!(
+            "`{flag}` is given {} times, and one model runs here: `forerun serve` takes several",
+            several.len()
+        ),
+    }
+}
+
 fn quantised(text: &str) -> Result<BlockType, String> {
     match text {
         "q8_0" => Ok(BlockType::Q8_0),
@@ -475,11 +473,4 @@ fn quantised(text: &str) -> Result<BlockType, String> {
         "q4_0" => Ok(BlockType::Q4_0),
         _ => Err("q8_0, q6_k, q5_k, q4_k or q4_0 expected".to_owned()),
     }
-}
-
-fn has_float_drafter(loaded: &Loaded) -> bool {
-    let is_float = |ty: BlockType| matches!(ty, BlockType::F32 | BlockType::F16 | BlockType::BF16);
-    let matrices =
-        loaded.drafter.iter().flat_map(|d| d.weights.iter()).filter(|w| w.shape.len() > 1);
-    matrices.map(|w| w.ty).any(is_float)
 }

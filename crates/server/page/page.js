@@ -6,7 +6,7 @@ import { List, newButton } from "./list.js";
 import { announce, at, icon, kept, make, passNote } from "./parts.js";
 import { SettingsPanel, requestOf, settingsOf } from "./settings.js";
 import { isUnsaved, loadConversation, onChange, openStore, saveConversation } from "./store.js";
-import { ask, findModel, isThere, key } from "./stream.js";
+import { ask, findModels, isThere, key } from "./stream.js";
 import { Talk, showNotice } from "./talk.js";
 
 /** What is written is kept at least this often, in milliseconds. */
@@ -201,6 +201,8 @@ async function answerTo(asked, question) {
 /** Takes the chunks; what went wrong, where something did. */
 async function write(asked, question, answer, signal) {
   const body = requestOf(settingsOf(asked), messagesTo(asked, question));
+  // A single model answers to any name.
+  if (!at("models").hidden) body.model = at("models").value;
   for (let tries = 1; ; tries += 1) {
     try {
       for await (const chunk of ask(body, signal)) {
@@ -282,13 +284,19 @@ function showKey() {
   showNotice("key", `${words} It is kept until the tab is closed.`, form);
 }
 
-/** Says which model answers. */
+/** Says which model answers, and lets one be chosen where there are several. */
 async function greet() {
   try {
-    const model = await findModel();
-    at("model").textContent = model.id;
-    at("model").title = model.max_model_len
-      ? `Context of ${model.max_model_len.toLocaleString("en")} tokens`
+    const models = await findModels();
+    const chosen = models.find((model) => model.id === kept.get("model")) ?? models[0];
+    at("model").hidden = models.length > 1;
+    at("models").hidden = models.length < 2;
+    const options = models.map((model) => make("option", { text: model.id }));
+    at("models").replaceChildren(...options);
+    at("models").value = chosen.id;
+    at("model").textContent = chosen.id;
+    at("model").title = at("models").title = chosen.max_model_len
+      ? `Context of ${chosen.max_model_len.toLocaleString("en")} tokens`
       : "";
   } catch (problem) {
     at("model").textContent = problem.kind === "offline" ? "offline" : "";
@@ -369,6 +377,10 @@ function wire() {
   on("shading", () => {
     kept.set("tint", at("shading").getAttribute("aria-pressed") === "true" ? "off" : "");
     showChips();
+  });
+  at("models").addEventListener("change", () => {
+    kept.set("model", at("models").value);
+    greet();
   });
   at("ask").addEventListener("submit", (event) => {
     event.preventDefault();

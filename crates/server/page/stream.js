@@ -1,7 +1,5 @@
 // Talking to the server: one streamed chat, and what to do when it fails.
 
-import { kept } from "./parts.js";
-
 /**
  * A failure: what it is called here, what the server said, and the seconds after which to try
  * again.
@@ -86,13 +84,11 @@ export async function* ask(body, signal) {
   }
 }
 
-/** The model that answers; its object in `/v1/models`. */
-export async function findModel() {
+/** The models that can be asked, as `/v1/models` tells them. */
+export async function findModels() {
   const response = await get("v1/models");
   if (!response.ok) throw await problemOf(response);
-  const model = (await response.json()).data[0];
-  kept.set("model", model.id);
-  return model;
+  return (await response.json()).data;
 }
 
 /** Whether the server is there. */

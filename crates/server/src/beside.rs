@@ -55,7 +55,7 @@ pub enum Change {
     },
 }
 
-/// The way to the engine.
+/// The way to the engine, of several models to the first's.
 #[derive(Clone)]
 pub struct Door {
     shared: Arc<Shared>,
@@ -121,12 +121,12 @@ impl Door {
         {
             job.decoded_from = last;
         }
-        self.submit(job)
+        self.submit(job).await
     }
 
-    fn submit(&self, job: Job) -> Result<Told, ApiError> {
+    async fn submit(&self, job: Job) -> Result<Told, ApiError> {
         let (prompt, stops, open) = (job.prompt.clone(), job.stops.clone(), job.choices.len());
-        let events = self.shared.handle.submit(vec![job])?;
+        let events = self.shared.handle.submit(vec![job]).await?;
         Ok(Told { prompt, events, stops, open })
     }
 

@@ -3,6 +3,7 @@
 use crate::error::ApiError;
 use crate::fields::Fields;
 use crate::job::{Delta, Job, Origin, Outcome, Progress};
+use crate::models::Models;
 use crate::output::{Message, OutputParser, openai_delta};
 pub(crate) use crate::prompt::render;
 use crate::router::{Body, Shared, unix_time};
@@ -30,16 +31,17 @@ pub(crate) struct Chat {
 
 /// Answers a chat.
 pub(crate) async fn complete(
-    State(shared): State<Arc<Shared>>,
+    State(models): State<Arc<Models>>,
     body: Body,
 ) -> Result<Response, ApiError> {
-    let Chat { settings, mut job, parser, ignored } = body.read(&shared, read).await?;
+    let (shared, chat) = body.read(&models, read).await?;
+    let Chat { settings, mut job, parser, ignored } = chat;
     job.ignored.clone_from(&ignored);
     let answers = settings.choices;
     let (prompt_logprobs, first) = (job.scores, job.prompt[0]);
     let id = format!("chatcmpl-{:016x}", random());
     let totals = Totals::new(answers).for_prompts([job.prompt.len()], settings.continuous_usage);
-    let events = shared.handle.submit(vec![job])?;
+    let events = shared.handle.submit(vec![job]).await?;
     let (created, model) = (unix_time(), shared.about.called(settings.model.as_deref()).to_owned());
     if settings.stream {
         let parsers = vec![parser; answers];

@@ -3,6 +3,7 @@
 use crate::error::ApiError;
 use crate::fields::{Fields, wrong};
 use crate::job::{Delta, Finish, Job, Outcome};
+use crate::models::Models;
 use crate::router::{Body, Shared, unix_time};
 use crate::settings::{Settings, random};
 use crate::shape::{self, Tools};
@@ -67,15 +68,16 @@ struct Head {
 
 /// Continues prompts.
 pub(crate) async fn complete(
-    State(shared): State<Arc<Shared>>,
+    State(models): State<Arc<Models>>,
     body: Body,
 ) -> Result<Response, ApiError> {
-    let Completion { settings, mut jobs, form, ignored } = body.read(&shared, read).await?;
+    let (shared, completion) = body.read(&models, read).await?;
+    let Completion { settings, mut jobs, form, ignored } = completion;
     jobs.iter_mut().for_each(|job| job.ignored.clone_from(&ignored));
     let answers = jobs.len() * settings.choices;
     let prompts = jobs.iter().map(|job| job.prompt.len());
     let totals = Totals::new(settings.choices).for_prompts(prompts, settings.continuous_usage);
-    let events = shared.handle.submit(jobs)?;
+    let events = shared.handle.submit(jobs).await?;
     let id = format!("cmpl-{:016x}", random());
     let (created, model) = (unix_time(), shared.about.called(settings.model.as_deref()).to_owned());
     if settings.stream {

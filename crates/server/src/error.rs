@@ -54,6 +54,12 @@ pub enum ApiError {
     /// Not even alone does the text fit the memory that there is.
     #[error("there is no memory for a text of {tokens} tokens, not even for it alone")]
     NoRoom { tokens: usize },
+    /// No model has that name.
+    #[error("no model is called `{asked}`: there {}", listed(known))]
+    UnknownModel { asked: String, known: Vec<String> },
+    /// A model that is asked for cannot be had.
+    #[error("`{model}` cannot be loaded: {reason}")]
+    NotLoaded { model: String, reason: String },
     /// The device went away, and all state of answers with it.
     #[error("the device was lost while the answer was written: try again later")]
     DeviceLost,
@@ -83,10 +89,12 @@ impl ApiError {
             Self::ContentType { .. } => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Self::Key => StatusCode::UNAUTHORIZED,
             Self::Host => StatusCode::FORBIDDEN,
-            Self::NotFound(_) | Self::Absent(_) => StatusCode::NOT_FOUND,
+            Self::NotFound(_) | Self::Absent(_) | Self::UnknownModel { .. } => {
+                StatusCode::NOT_FOUND
+            }
             Self::Method(_) => StatusCode::METHOD_NOT_ALLOWED,
             Self::Busy { .. } | Self::Crowded(_) => StatusCode::TOO_MANY_REQUESTS,
-            Self::Closing | Self::NoRoom { .. } | Self::DeviceLost => {
+            Self::Closing | Self::NoRoom { .. } | Self::NotLoaded { .. } | Self::DeviceLost => {
                 StatusCode::SERVICE_UNAVAILABLE
             }
             Self::Deadline { .. } => StatusCode::GATEWAY_TIMEOUT,
@@ -110,6 +118,8 @@ impl ApiError {
             Self::Busy { .. } | Self::Crowded(_) => "busy",
             Self::Closing => "closing",
             Self::NoRoom { .. } => "no_room",
+            Self::UnknownModel { .. } => "unknown_model",
+            Self::NotLoaded { .. } => "not_loaded",
             Self::DeviceLost => "device_lost",
             Self::Deadline { .. } => "deadline",
             Self::Internal(_) => "internal",
@@ -121,6 +131,7 @@ impl ApiError {
         match self {
             Self::Field { field, .. } => Some(field),
             Self::TooLong { field, .. } => Some(field),
+            Self::UnknownModel { .. } => Some("model"),
             _ => None,
         }
     }
@@ -143,12 +154,24 @@ impl ApiError {
             }
             Self::Closing => ("server_error", Some("shutting_down")),
             Self::NoRoom { .. } => ("server_error", Some("out_of_memory")),
+            Self::UnknownModel { .. } => ("invalid_request_error", Some("model_not_found")),
+            Self::NotLoaded { .. } => ("server_error", Some("model_not_loaded")),
             Self::DeviceLost => ("server_error", Some("device_lost")),
             Self::Deadline { .. } => ("server_error", Some("timeout")),
             Self::Internal(_) => ("server_error", None),
             _ => ("invalid_request_error", None),
         };
         json!({"error": {"message": self.to_string(), "type": kind, "param": param, "code": code}})
+    }
+}
+
+/// `are `a`, `b` and `c``, for people.
+fn listed(names: &[String]) -> String {
+    let names: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
+    match names.split_last() {
+        Some((last, [])) => format!("is {last}"),
+        Some((last, others)) => format!("are {} and {last}", others.join(", ")),
+        None => "is none".to_owned(),
     }
 }
 

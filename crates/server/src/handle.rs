@@ -1,30 +1,32 @@
-//! The HTTP side's end of the channel to the engine's thread: who may enter, and how the door is
+//! The HTTP side's end of the channel to an engine's thread: who may enter, and how the door is
 //! closed.
 
 use crate::error::ApiError;
 use crate::job::{Event, Job, Ticket};
 use crate::log::{self, Record};
 use crate::metrics::Metrics;
-use crate::rebuild::Health;
+use crate::residents::{Ask, Asks, Seat};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
-use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 
-/// The way to the engine's thread.
+/// The way to a model's engine.
 #[derive(Debug)]
 pub(crate) struct Handle {
-    jobs: Sender<Arc<Ticket>>,
+    seat: Arc<Seat>,
+    /// Where an engine is asked for when there is none.
+    asks: Asks,
+    /// Which model, among those that can be asked for.
+    model: usize,
     /// One permit an answer, running or waiting.
     permits: Arc<Semaphore>,
     capacity: usize,
     /// Answers of one request that are sent at once; the others follow as these are whole.
     share: usize,
     timeout: Option<Duration>,
-    /// Nobody holds it any more when the engine's thread has ended.
-    health: Weak<Health>,
     closing: AtomicBool,
     /// Whether what was under way when the door closed has ended.
     drained: watch::Sender<bool>,
@@ -36,40 +38,47 @@ impl Handle {
     /// `capacity` answers can be in the works at once, `share` of them for one request, each for at
     /// most `timeout`.
     pub(crate) fn new(
-        jobs: Sender<Arc<Ticket>>,
+        (model, seat, asks): (usize, Arc<Seat>, Asks),
         capacity: usize,
         share: usize,
         timeout: Option<Duration>,
         abandon: Arc<AtomicBool>,
         metrics: Arc<Metrics>,
-        health: Weak<Health>,
     ) -> Self {
         let permits = Arc::new(Semaphore::new(capacity));
         let share = share.clamp(1, capacity);
         let (closing, drained) = (AtomicBool::new(false), watch::Sender::new(false));
-        Self { jobs, permits, capacity, share, timeout, health, closing, drained, abandon, metrics }
+        Self {
+            seat,
+            asks,
+            model,
+            permits,
+            capacity,
+            share,
+            timeout,
+            closing,
+            drained,
+            abandon,
+            metrics,
+        }
     }
 
     /// Sends the jobs of one request, a share of them at a time where there are many: a request has
     /// no more places in the queue than that, and others go in between. Dropping the receiver
     /// cancels all of them.
-    pub(crate) fn submit(&self, jobs: Vec<Job>) -> Result<UnboundedReceiver<Event>, ApiError> {
-        if self.is_closing() {
-            return Err(ApiError::Closing);
-        }
+    pub(crate) async fn submit(
+        &self,
+        jobs: Vec<Job>,
+    ) -> Result<UnboundedReceiver<Event>, ApiError> {
         let answers = jobs.iter().map(|job| job.choices.len());
         let (all, most) = (answers.clone().sum::<usize>(), answers.max().unwrap_or(0));
         let share = all.min(self.share.max(most));
-        let permit =
-            Arc::clone(&self.permits).try_acquire_many_owned(share as u32).map_err(|_| {
-                self.metrics.refused.inc();
-                ApiError::Busy { waiting: self.capacity - self.permits.available_permits() }
-            })?;
-        let (events, receiver) = unbounded_channel();
-        let arrived = Instant::now();
+        let (arrived, permit) = (Instant::now(), self.permit(share)?);
         let deadline = self.timeout.map(|timeout| arrived + timeout);
+        let engine = self.engine(deadline).await?;
+        let (events, receiver) = unbounded_channel();
         let feeder = Feeder {
-            jobs: self.jobs.clone(),
+            jobs: engine,
             record: log::current(),
             events,
             arrived,
@@ -81,12 +90,55 @@ impl Handle {
         Ok(receiver)
     }
 
+    /// Has the model loaded, where it is not.
+    pub(crate) async fn load(&self) -> Result<(), ApiError> {
+        let _permit = self.permit(1)?;
+        self.engine(self.timeout.map(|timeout| Instant::now() + timeout)).await.map(drop)
+    }
+
+    fn permit(&self, share: usize) -> Result<OwnedSemaphorePermit, ApiError> {
+        if self.is_closing() {
+            return Err(ApiError::Closing);
+        }
+        Arc::clone(&self.permits).try_acquire_many_owned(share as u32).map_err(|_| {
+            self.metrics.refused.inc();
+            ApiError::Busy { waiting: self.under_way() }
+        })
+    }
+
+    /// The way to the model's engine, when there is one.
+    async fn engine(&self, deadline: Option<Instant>) -> Result<Sender<Arc<Ticket>>, ApiError> {
+        if let Some(jobs) = self.seat.enter() {
+            return Ok(jobs);
+        }
+        let (reply, loaded) = oneshot::channel();
+        let _ = self.asks.send(Ask { model: self.model, reply });
+        let loaded = async { loaded.await.unwrap_or(Err(ApiError::Closing)) };
+        let Some(deadline) = deadline else { return loaded.await };
+        let seconds = self.timeout.unwrap_or_default().as_secs();
+        let loaded = tokio::time::timeout_at(deadline.into(), loaded).await;
+        loaded.unwrap_or(Err(ApiError::Deadline { seconds }))
+    }
+
     /// Why the engine cannot work now, where it cannot.
     pub(crate) fn trouble(&self) -> Option<String> {
-        match self.health.upgrade() {
-            Some(health) => health.trouble(),
-            None => Some("the engine has ended".to_owned()),
-        }
+        self.seat.trouble()
+    }
+
+    /// Whether the model is loaded.
+    pub(crate) fn is_loaded(&self) -> bool {
+        self.seat.is_taken()
+    }
+
+    /// Answers that run or wait.
+    pub(crate) fn under_way(&self) -> usize {
+        self.capacity - self.permits.available_permits()
+    }
+
+    /// Says whether answers run or wait.
+    pub(crate) fn is_busy(&self) -> impl Fn() -> bool + Send + use<> {
+        let (permits, capacity) = (Arc::clone(&self.permits), self.capacity);
+        move || permits.available_permits() < capacity
     }
 
     /// Whether new requests are turned away.
@@ -94,16 +146,16 @@ impl Handle {
         self.closing.load(Ordering::Relaxed)
     }
 
-    /// Turns new requests away and waits for those under way, at most `limit`; then they are given
-    /// up.
-    pub(crate) async fn drain(&self, limit: Duration) {
+    /// Turns new requests away.
+    pub(crate) fn close(&self) {
         self.closing.store(true, Ordering::Relaxed);
-        let answers = self.capacity - self.permits.available_permits();
-        tracing::info!(answers, limit_s = limit.as_secs(), "draining");
+    }
+
+    /// Waits for answers under way, at most until `limit`; then they are given up.
+    pub(crate) async fn drain(&self, limit: Instant) {
         let all = self.permits.acquire_many(self.capacity as u32);
-        if tokio::time::timeout(limit, all).await.is_err() {
-            let answers = self.capacity - self.permits.available_permits();
-            tracing::warn!(answers, "given up");
+        if tokio::time::timeout_at(limit.into(), all).await.is_err() {
+            tracing::warn!(answers = self.under_way(), "given up");
             self.abandon.store(true, Ordering::Relaxed);
         }
         self.drained.send_replace(true);

@@ -1,11 +1,11 @@
-//! An OpenAI-compatible HTTP server: requests become jobs, one thread runs them on one engine,
-//! tokens come back as text. Knows no tensors.
+//! An OpenAI-compatible HTTP server: requests become jobs, a thread for each model that is loaded
+//! runs them on its engine, tokens come back as text. Knows no tensors.
 //!
-//! A request's life: `connections` takes it in, `router` checks its key and reads its body, `chat`
-//! (for `anthropic` and `responses` too) or `completions` makes a job of it, held to a `shape`
-//! where one is asked for, `handle` lets it in, `scheduler` gives it a slot, reads its prompt
-//! (`answer`, `prefix`) and writes its answer round by round, `output` takes the text apart, `sse`
-//! sends it.
+//! A request's life: `connections` takes it in, `router` checks its key and reads its body for the
+//! model that it names (`models`), `chat` (for `anthropic` and `responses` too) or `completions`
+//! makes a job of it, held to a `shape` where one is asked for, `handle` lets it in and `residents`
+//! has its model loaded, `scheduler` gives it a slot, reads its prompt (`answer`, `prefix`) and
+//! writes its answer round by round, `output` takes the text apart, `sse` sends it.
 //!
 //! ```
 //! let keys = server::Keys::parse("a-key\n")?;
@@ -58,6 +58,7 @@ mod protobuf;
 mod reader;
 mod reading;
 mod rebuild;
+mod residents;
 mod responses;
 mod room;
 mod router;
@@ -83,13 +84,13 @@ pub use log::log_panics;
 pub use ollama::Facts;
 pub use otlp::{Collector, CollectorError};
 pub use reader::Reader;
-pub use rebuild::Reload;
+pub use rebuild::Load;
 pub use scheduler::MAX_SLOTS;
 pub use tls::{Tls, TlsError};
 
 use engine::Engine;
 use engine::sampling::Sampling;
-use start::EngineThread;
+use start::Engines;
 use std::future::Future;
 use std::io;
 use std::sync::Arc;
@@ -98,14 +99,14 @@ use text::{ChatTemplate, Tokenizer};
 use thiserror::Error;
 use tokio::net::TcpListener;
 
-/// What is served.
+/// A model that is served.
 pub struct Served {
     /// For people and for `/v1/models`: names that the model is asked for by, its own first.
     pub names: Vec<String>,
-    /// Runs on a thread of its own from now on.
-    pub engine: Engine,
-    /// Builds another one like it when its device is lost. It is gone by then.
-    pub reload: Reload,
+    /// Runs on a thread of its own from now on, where it is loaded already.
+    pub engine: Option<Engine>,
+    /// Loads the engine when there is none: on demand, and when its device was lost.
+    pub load: Load,
     /// Name of the way tokens are proposed.
     pub mode: &'static str,
     /// Text to tokens and back.
@@ -116,7 +117,15 @@ pub struct Served {
     pub sampling: Sampling,
     /// Tokens of prompt and answer together.
     pub context: usize,
-    /// Seconds it took to load.
+    /// Tokens that the model was trained to read.
+    pub trained_context: usize,
+    /// Tokens that there are.
+    pub vocab: usize,
+    /// Numbers of a row.
+    pub hidden: usize,
+    /// The type of the key/value cache, such as `f16`.
+    pub kv: String,
+    /// Seconds it took to load, where it is.
     pub load_s: f64,
     /// What is told of the weights.
     pub facts: Facts,
@@ -125,6 +134,8 @@ pub struct Served {
 /// How it is served.
 #[derive(Debug)]
 pub struct Options {
+    /// Models that are loaded at once; the others are when they are asked for.
+    pub models_loaded: usize,
     /// Answers under way at once, 1 to [`MAX_SLOTS`].
     pub slots: usize,
     /// Answers that may wait for a slot.
@@ -156,6 +167,7 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         Self {
+            models_loaded: 1,
             slots: 4,
             queue: 64,
             keys: None,
@@ -187,31 +199,33 @@ pub enum ServeError {
     DeviceLost(String),
 }
 
-/// Serves until `stop` is ready, then lets answers under way finish.
+/// Serves until `stop` is ready, then lets answers under way finish. Of several models a request
+/// names the one that it wants, and takes the first where it names none; a single one answers to
+/// any name.
 pub async fn serve(
     listener: TcpListener,
-    served: Served,
+    served: Vec<Served>,
     mut options: Options,
     stop: impl Future<Output = ()> + Send + 'static,
 ) -> Result<(), ServeError> {
     let address = listener.local_addr()?;
-    let (shared, EngineThread { thread, mut lost }) = start::start(served, &mut options)?;
-    let about = &shared.about;
+    let (models, Engines { residents, mut lost }) = start::start(served, &mut options)?;
+    let about = &models.first()?.about;
     let Options { slots, queue, .. } = options;
     tracing::info!(%address, model = about.called(None), context = about.context, slots, queue, "listening");
     let (close, closed) = tokio::sync::oneshot::channel::<()>();
     let (traces, sent) = options.collector.map(otlp::Traces::start).transpose()?.unzip();
-    let log = log::Log { metrics: Arc::clone(&shared.metrics), traces };
-    let app = router::router(Arc::clone(&shared), log, &options.cors, address.ip().is_loopback());
+    let log = log::Log { metrics: Arc::clone(&models.first()?.metrics), traces };
+    let app = router::router(Arc::clone(&models), log, &options.cors, address.ip().is_loopback());
     let ended = async move { closed.await.unwrap_or_default() };
     let server = tokio::spawn(connections::serve(listener, options.tls, app, ended));
-    let door = || Door::new(Arc::clone(&shared), slots);
-    let beside = options.beside.map(|beside| tokio::spawn((beside.serve)(door())));
+    let door = Door::new(Arc::clone(models.first()?), slots);
+    let beside = options.beside.map(|beside| tokio::spawn((beside.serve)(door)));
     let mut reason = tokio::select! {
         () = stop => None,
-        Ok(reason) = &mut lost => Some(reason),
+        Some(reason) = lost.recv() => Some(reason),
     };
-    shared.handle.drain(options.drain).await;
+    models.drain(options.drain).await;
     let _ = close.send(());
     let both = async {
         let served = server.await;
@@ -221,11 +235,11 @@ pub async fn serve(
         served
     };
     let finished = tokio::time::timeout(CLOSE_GRACE, both).await;
-    drop(shared);
+    drop(models);
     match finished {
         Ok(Ok(())) => {
-            // With the last connection the last sender is gone, and the thread ends.
-            let _ = tokio::task::spawn_blocking(move || thread.join()).await;
+            // With the last connection the last sender is gone, and engines' threads end.
+            let _ = residents.await;
             if let Some(sent) = sent {
                 let sent = tokio::task::spawn_blocking(move || sent.join());
                 let _ = tokio::time::timeout(CLOSE_GRACE, sent).await;

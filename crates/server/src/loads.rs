@@ -1,7 +1,8 @@
 //! `GET /v1/loads`: how busy the engine is, in the form that SGLang gave it and gateways poll.
 
+use crate::error::ApiError;
 use crate::metrics::Metrics;
-use crate::router::Shared;
+use crate::models::Models;
 use axum::Json;
 use axum::extract::State;
 use serde_json::{Value, json};
@@ -39,9 +40,9 @@ impl Throughput {
     }
 }
 
-/// The load of the one engine there is, which is also the sum.
-pub(crate) async fn loads(State(shared): State<Arc<Shared>>) -> Json<Value> {
-    Json(told(&shared.metrics, Instant::now()))
+/// The load of one engine, the first model's, which is also the sum: gateways know one model.
+pub(crate) async fn loads(State(models): State<Arc<Models>>) -> Result<Json<Value>, ApiError> {
+    Ok(Json(told(&models.choose(None)?.metrics, Instant::now())))
 }
 
 fn told(metrics: &Metrics, now: Instant) -> Value {

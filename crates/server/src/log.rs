@@ -19,7 +19,7 @@ use axum::response::Response;
 use hyper::body::{Body as HttpBody, Frame, SizeHint};
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -70,6 +70,8 @@ pub(crate) struct Record {
     pub(crate) arrived: SystemTime,
     began: Instant,
     log: Log,
+    /// Of the model that it names, where there are several.
+    metrics: OnceLock<Arc<Metrics>>,
     told: Mutex<Told>,
 }
 
@@ -138,12 +140,18 @@ impl Record {
             arrived: SystemTime::now(),
             began: Instant::now(),
             log,
+            metrics: OnceLock::new(),
             told: Mutex::default(),
         }
     }
 
     fn told(&self) -> MutexGuard<'_, Told> {
         self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The request is for the model that counts there.
+    pub(crate) fn choose(&self, metrics: &Arc<Metrics>) {
+        let _ = self.metrics.set(Arc::clone(metrics));
     }
 
     /// Some prompt of the request has so many tokens.
@@ -175,7 +183,7 @@ impl Record {
             return;
         }
         let kind = error.kind();
-        self.log.metrics.add_error(kind);
+        self.metrics.get().unwrap_or(&self.log.metrics).add_error(kind);
         let cause = matches!(error, ApiError::Internal(_)).then(|| error.to_string());
         let field = error.field_name().map(bounded);
         told.failure = Some(Failure { kind, field, cause });
@@ -230,6 +238,7 @@ impl Drop for Record {
                     client = self.client.map(tracing::field::display),
                     method = %self.method,
                     route = %self.route,
+                    model = self.metrics.get().map(|metrics| metrics.model.as_str()),
                     status = told.status,
                     outcome = %told.outcome(),
                     field = failure.and_then(|failure| failure.field.as_deref()),

@@ -110,6 +110,8 @@ impl DiskMetrics {
 /// What is counted.
 #[derive(Debug)]
 pub(crate) struct Metrics {
+    /// Whose they are.
+    pub(crate) model: String,
     registry: Registry,
     /// Answers being read or written.
     pub(crate) running: Gauge,
@@ -151,6 +153,9 @@ pub(crate) struct Metrics {
     errors: Family<Kind, Counter>,
     engine_errors: Family<Kind, Counter>,
     pub(crate) device_lost: Counter,
+    /// 1 while the model has an engine.
+    pub(crate) loaded: Gauge,
+    pub(crate) loads: Counter,
     /// Answers written at once, and tokens that they can hold together.
     pub(crate) slots: u64,
     pub(crate) token_capacity: u64,
@@ -196,6 +201,7 @@ impl Metrics {
         let per_token = b.seconds("vllm:request_time_per_output_token_seconds", mean);
         b.add("vllm:time_per_output_token_seconds", mean, per_token.clone());
         let metrics = Self {
+            model: model.to_owned(),
             running: b.made("vllm:num_requests_running", "Answers being read or written"),
             waiting: b.made("vllm:num_requests_waiting", "Answers that wait for a slot"),
             prompt_tokens: b.made("vllm:prompt_tokens", "Tokens of prompts"),
@@ -261,6 +267,8 @@ impl Metrics {
                 "Passes, reads and commits that failed, those tried again too",
             ),
             device_lost: b.made("forerun_device_lost", "Times that the device was lost"),
+            loaded: b.made("forerun_model_loaded", "Whether the model is loaded"),
+            loads: b.made("forerun_model_loads", "Times that the model was loaded"),
             slots: 0,
             token_capacity: 0,
             throughput: Throughput::new(),
@@ -338,6 +346,16 @@ impl Metrics {
         self.ended.get_or_create(&Ended { finished_reason: "abort" }).inc();
     }
 
+    /// The engine has gone, and all state with it.
+    pub(crate) fn unload(&self) {
+        let gauges = [&self.loaded, &self.running, &self.waiting, &self.state_bytes];
+        let cache = [&self.cache_bytes, &self.cache_host_bytes, &self.cache_entries];
+        for gauge in gauges.into_iter().chain(cache) {
+            gauge.set(0);
+        }
+        self.kv_usage.set(0.0);
+    }
+
     /// A request failed.
     pub(crate) fn add_error(&self, kind: &'static str) {
         self.errors.get_or_create(&Kind { kind }).inc();
@@ -348,27 +366,54 @@ impl Metrics {
         self.engine_errors.get_or_create(&Kind { kind }).inc();
     }
 
-    /// The page of `/metrics`, in OpenMetrics' form or in Prometheus' older one, where a counter's
-    /// family is called as its samples are.
-    pub(crate) fn page(&self, is_open: bool) -> String {
+    /// What is counted, in OpenMetrics' form.
+    fn encoded(&self) -> String {
         let mut page = String::new();
         // Writing to a string cannot fail; a page cut short is still better than no page.
         let _ = encode(&mut page, &self.registry);
-        if is_open {
-            return page;
-        }
-        let counters =
-            page.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.strip_suffix(" counter"));
-        let counters: HashSet<&str> = counters.collect();
-        let older = |line: &str| {
-            let mut words = line.splitn(4, ' ');
-            match (words.next(), words.next(), words.next(), words.next()) {
-                (Some("#"), Some(what), Some(name), Some(rest)) if counters.contains(name) => {
-                    format!("# {what} {name}_total {rest}\n")
-                }
-                _ => format!("{line}\n"),
-            }
-        };
-        page.lines().filter(|line| *line != "# EOF").map(older).collect()
+        page
     }
+}
+
+/// The page of `/metrics`, in OpenMetrics' form or in Prometheus' older one, where a counter's
+/// family is called as its samples are. Of several models a family's samples stand together.
+pub(crate) fn page<'m>(models: impl Iterator<Item = &'m Metrics>, is_open: bool) -> String {
+    let pages: Vec<String> = models.map(Metrics::encoded).collect();
+    let lines = pages.iter().flat_map(|page| page.lines()).filter(|line| *line != "# EOF");
+    // What a family is called, and its samples.
+    let mut families: Vec<(Vec<&str>, Vec<&str>)> = Vec::new();
+    let mut at = 0;
+    for line in lines {
+        if line.starts_with("# HELP ") {
+            let known = families.iter().position(|(head, _)| head.contains(&line));
+            at = known.unwrap_or(families.len());
+        }
+        if at == families.len() {
+            families.push((Vec::new(), Vec::new()));
+        }
+        let (head, samples) = &mut families[at];
+        match line.starts_with('#') {
+            false => samples.push(line),
+            true if head.contains(&line) => {}
+            true => head.push(line),
+        }
+    }
+    let lines = families.into_iter().flat_map(|(head, samples)| head.into_iter().chain(samples));
+    let lines: Vec<&str> = lines.collect();
+    if is_open {
+        return lines.iter().chain(&["# EOF"]).map(|line| format!("{line}\n")).collect();
+    }
+    let counters =
+        lines.iter().filter_map(|line| line.strip_prefix("# TYPE ")?.strip_suffix(" counter"));
+    let counters: HashSet<&str> = counters.collect();
+    let older = |line: &&str| {
+        let mut words = line.splitn(4, ' ');
+        match (words.next(), words.next(), words.next(), words.next()) {
+            (Some("#"), Some(what), Some(name), Some(rest)) if counters.contains(name) => {
+                format!("# {what} {name}_total {rest}\n")
+            }
+            _ => format!("{line}\n"),
+        }
+    };
+    lines.iter().map(older).collect()
 }

@@ -1,12 +1,75 @@
 //! `GET /v1/models`: what is served, under which names, and what it can do. One object has
 //! OpenAI's, Anthropic's, vLLM's and llama.cpp's words for it.
 
+use crate::error::ApiError;
+use crate::keys::Keys;
+use crate::parts::short;
+use crate::responses;
 use crate::router::Shared;
 use axum::Json;
 use axum::extract::{Path, State};
-use serde_json::{Value, json};
-use std::sync::Arc;
+use serde_json::{Map, Value, json};
+use std::io;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 use text::{ChatTemplate, Prompt};
+
+/// What every request finds: the models that it may name, and what is none of theirs.
+pub(crate) struct Models {
+    /// Never empty.
+    pub(crate) all: Vec<Arc<Shared>>,
+    /// Made when it is first asked for.
+    pub(crate) openapi: OnceLock<Value>,
+    pub(crate) keys: Option<Keys>,
+    /// Responses that are kept, where they are.
+    pub(crate) store: Option<Arc<responses::Store>>,
+}
+
+impl Models {
+    /// The model that is meant where none is named.
+    pub(crate) fn first(&self) -> io::Result<&Arc<Shared>> {
+        self.all.first().ok_or_else(|| io::Error::other("there is no model to serve"))
+    }
+
+    /// The model of that name. A single one answers to any; of several one that is not known is
+    /// refused, since another's answer would not be what was asked for.
+    pub(crate) fn choose(&self, name: Option<&str>) -> Result<&Arc<Shared>, ApiError> {
+        let first = self.first().map_err(|error| ApiError::Internal(error.to_string()))?;
+        let Some(asked) = name.filter(|_| self.all.len() > 1) else { return Ok(first) };
+        // Ollama's clients add a tag to a name without one.
+        let plain = asked.strip_suffix(":latest").unwrap_or(asked);
+        let is_meant = |name: &String| name == asked || name == plain;
+        let meant = self.all.iter().find(|model| model.about.names.iter().any(is_meant));
+        let known = || self.all.iter().flat_map(|model| model.about.names.clone()).collect();
+        meant.ok_or_else(|| ApiError::UnknownModel { asked: short(asked), known: known() })
+    }
+
+    /// The model that a body names. One that is no name is refused by who reads the body.
+    pub(crate) fn asked(&self, body: &Map<String, Value>) -> Result<&Arc<Shared>, ApiError> {
+        self.choose(body.get("model").and_then(Value::as_str))
+    }
+
+    /// Why an engine cannot work now, where one is there and cannot.
+    pub(crate) fn trouble(&self) -> Option<String> {
+        self.all.iter().find_map(|model| model.handle.trouble())
+    }
+
+    pub(crate) fn is_closing(&self) -> bool {
+        self.all.iter().any(|model| model.handle.is_closing())
+    }
+
+    /// Turns new requests away and waits for those under way, at most `limit`; then they are given
+    /// up.
+    pub(crate) async fn drain(&self, limit: Duration) {
+        self.all.iter().for_each(|model| model.handle.close());
+        let answers: usize = self.all.iter().map(|model| model.handle.under_way()).sum();
+        tracing::info!(answers, limit_s = limit.as_secs(), "draining");
+        let end = Instant::now() + limit;
+        for model in &self.all {
+            model.handle.drain(end).await;
+        }
+    }
+}
 
 /// What is told of a model.
 #[derive(Clone, Debug)]
@@ -66,7 +129,7 @@ impl About {
         known.or(self.names.first()).map_or("none", String::as_str)
     }
 
-    fn object(&self, name: &str) -> Value {
+    fn object(&self, name: &str, is_loaded: bool) -> Value {
         let own = self.called(None);
         let seconds = i64::try_from(self.created).unwrap_or(i64::MAX);
         let created_at = jiff::Timestamp::from_second(seconds).unwrap_or_default().to_string();
@@ -74,6 +137,7 @@ impl About {
         json!({
             "id": name, "object": "model", "type": "model", "display_name": name, "owned_by": "forerun",
             "created": self.created, "created_at": created_at, "root": own, "parent": null,
+            "status": {"value": if is_loaded { "loaded" } else { "unloaded" }},
             "max_model_len": self.context, "context_length": self.context,
             "meta": {"n_ctx_train": self.trained_context, "n_params": self.parameters,
                 "n_vocab": self.vocab, "n_embd": self.hidden},
@@ -83,21 +147,29 @@ impl About {
     }
 }
 
-/// All names of the model that is served.
-pub(crate) async fn list(State(shared): State<Arc<Shared>>) -> Json<Value> {
-    let about = &shared.about;
-    let data: Vec<Value> = about.names.iter().map(|name| about.object(name)).collect();
-    Json(json!({"object": "list", "data": data, "has_more": false,
-        "first_id": about.names.first(), "last_id": about.names.last()}))
+/// All names of all models, and whether they are loaded.
+pub(crate) async fn list(State(models): State<Arc<Models>>) -> Json<Value> {
+    let objects = |model: &Arc<Shared>| {
+        let is_loaded = model.handle.is_loaded();
+        let named = |name: &String| model.about.object(name, is_loaded);
+        model.about.names.iter().map(named).collect::<Vec<Value>>()
+    };
+    let data: Vec<Value> = models.all.iter().flat_map(objects).collect();
+    let id = |object: Option<&Value>| object.map(|object| object["id"].clone());
+    let (first, last) = (id(data.first()), id(data.last()));
+    Json(
+        json!({"object": "list", "data": data, "has_more": false, "first_id": first, "last_id": last}),
+    )
 }
 
-/// Any name is served by the model that is loaded.
+/// A single model is told of under any name.
 pub(crate) async fn one(
-    State(shared): State<Arc<Shared>>,
+    State(models): State<Arc<Models>>,
     Path(name): Path<String>,
-) -> Json<Value> {
-    let about = &shared.about;
-    Json(about.object(about.called(Some(&name))))
+) -> Result<Json<Value>, ApiError> {
+    let model = models.choose(Some(&name))?;
+    let is_loaded = model.handle.is_loaded();
+    Ok(Json(model.about.object(model.about.called(Some(&name)), is_loaded)))
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 
 use crate::error::ApiError;
 use crate::known::{Fate, Field, Tables};
+use crate::models::Models;
 use crate::router::Shared;
 use crate::routes::{ROUTES, Route};
 use axum::Json;
@@ -23,17 +24,17 @@ pub(crate) struct Asked {
 }
 
 /// The document.
-pub(crate) async fn document(State(shared): State<Arc<Shared>>) -> Result<Json<Value>, ApiError> {
+pub(crate) async fn document(State(models): State<Arc<Models>>) -> Result<Json<Value>, ApiError> {
     let made = tokio::task::spawn_blocking(move || {
         // Once is enough: what is served stays the same.
-        shared.openapi.get_or_init(|| make(&shared)).clone()
+        let first = models.first().map_err(|error| ApiError::Internal(error.to_string()))?;
+        Ok(models.openapi.get_or_init(|| make(first, models.keys.is_some())).clone())
     });
-    made.await
-        .map(Json)
-        .map_err(|_| ApiError::Internal("a panic while describing the server".to_owned()))
+    let panicked = |_| Err(ApiError::Internal("a panic while describing the server".to_owned()));
+    made.await.unwrap_or_else(panicked).map(Json)
 }
 
-fn make(shared: &Shared) -> Value {
+fn make(shared: &Shared, has_keys: bool) -> Value {
     let (mut paths, mut schemas) = (Map::new(), Map::new());
     let error = json!({"type": "object", "required": ["error"], "properties": {"error": {"type": "object",
         "required": ["message", "type"], "properties": {"message": {"type": "string"}, "type": {"type": "string"}}}}});
@@ -55,7 +56,7 @@ fn make(shared: &Shared) -> Value {
         "paths": paths,
         "components": {"schemas": schemas},
     });
-    if shared.keys.is_some() {
+    if has_keys {
         document["components"]["securitySchemes"] =
             json!({"key": {"type": "http", "scheme": "bearer"}});
     }

@@ -10,8 +10,9 @@ use crate::settings::Limits;
 use crate::{anthropic, chat, ollama, responses};
 use engine::sampling::Sampling;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, OnceLock, Weak, mpsc};
+use std::sync::{Arc, OnceLock};
 use text::{ChatTemplate, Tokenizer};
+use tokio::sync::mpsc::unbounded_channel;
 
 /// Reads bodies as a server with this tokenizer and template would.
 pub struct Reader(pub(crate) Shared);
@@ -20,9 +21,10 @@ impl Reader {
     /// A reader for a context of 4096 tokens.
     pub fn new(tokenizer: Tokenizer, template: ChatTemplate) -> Self {
         let metrics = Arc::new(Metrics::new("none", 4096));
-        let (jobs, _) = mpsc::channel();
+        let (asks, _) = unbounded_channel();
         let abandon = Arc::new(AtomicBool::new(false));
-        let handle = Handle::new(jobs, 8, 8, None, abandon, Arc::clone(&metrics), Weak::new());
+        let way = (0, Arc::default(), asks);
+        let handle = Handle::new(way, 8, 8, None, abandon, Arc::clone(&metrics));
         let about = About {
             names: vec!["none".to_owned()],
             created: 0,
@@ -39,12 +41,10 @@ impl Reader {
         Self(Shared {
             handle,
             about,
-            openapi: OnceLock::new(),
             tokenizer: Arc::new(tokenizer),
             template: Ok(template),
             grammars: OnceLock::new(),
             limits,
-            keys: None,
             metrics,
             weights: ollama::About::default(),
             store: None,

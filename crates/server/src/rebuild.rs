@@ -12,8 +12,8 @@ use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Loads the engine that is served once more, or says why it cannot be.
-pub type Reload = Box<dyn FnMut() -> Result<Engine, String> + Send>;
+/// Loads a model's engine, as often as one is wanted, or says why it cannot be had.
+pub type Load = Arc<dyn Fn() -> Result<Engine, String> + Send + Sync>;
 
 /// After so much service a lost device counts as the first one again.
 const GOOD_SERVICE: Duration = Duration::from_secs(3600);
@@ -52,7 +52,7 @@ impl Scheduler {
         drop(self.engine);
         let is_first = self.rebuilt.is_none_or(|at| at.elapsed() >= GOOD_SERVICE);
         let built = match is_first {
-            true => catch_unwind(AssertUnwindSafe(|| (self.reload)()))
+            true => catch_unwind(AssertUnwindSafe(|| (self.load)()))
                 .unwrap_or_else(|_| Err("loading panicked".to_owned())),
             false => Err("it was lost before, not long ago".to_owned()),
         };

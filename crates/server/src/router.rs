@@ -2,10 +2,9 @@
 
 use crate::error::ApiError;
 use crate::handle::Handle;
-use crate::keys::Keys;
 use crate::log::{self, Log};
-use crate::metrics::Metrics;
-use crate::models::About;
+use crate::metrics::{self, Metrics};
+use crate::models::{About, Models};
 use crate::routes::{ROUTES, Route};
 use crate::settings::Limits;
 use crate::{anthropic, hosts, known, ollama, page, responses};
@@ -37,20 +36,17 @@ static READERS: LazyLock<Semaphore> = LazyLock::new(|| {
 /// A body must have come by then.
 const BODY_PATIENCE: Duration = Duration::from_secs(60);
 
-/// What every request works with.
+/// What requests for a model work with, be it loaded or not.
 pub(crate) struct Shared {
     pub(crate) handle: Handle,
     /// What is told of the model.
     pub(crate) about: About,
-    /// Made when it is first asked for.
-    pub(crate) openapi: OnceLock<Value>,
     pub(crate) tokenizer: Arc<Tokenizer>,
     /// Or why there is none.
     pub(crate) template: Result<ChatTemplate, String>,
     /// Made when the first is asked for.
     pub(crate) grammars: OnceLock<Result<Grammars, GrammarError>>,
     pub(crate) limits: Limits,
-    pub(crate) keys: Option<Keys>,
     pub(crate) metrics: Arc<Metrics>,
     /// What Ollama's clients are told of the model.
     pub(crate) weights: ollama::About,
@@ -69,18 +65,18 @@ impl Shared {
 /// All paths. Pages of the origins in `cors` may take them too; where the server is `loopback` it
 /// answers to no other name than this machine's.
 pub(crate) fn router(
-    shared: Arc<Shared>,
+    models: Arc<Models>,
     log: Log,
     cors: &[HeaderValue],
     loopback: bool,
 ) -> Router {
     let (open, keyed) = ROUTES.iter().partition::<Vec<&Route>, _>(|route| route.is_open);
-    let add = |app: Router<Arc<Shared>>, route: &Route| app.route(route.path, (route.serve)());
+    let add = |app: Router<Arc<Models>>, route: &Route| app.route(route.path, (route.serve)());
     let app = keyed.into_iter().fold(Router::new(), add);
-    let app = app.route_layer(middleware::from_fn_with_state(Arc::clone(&shared), check_key));
+    let app = app.route_layer(middleware::from_fn_with_state(Arc::clone(&models), check_key));
     let app = open.into_iter().fold(app, add);
     let app = app
-        .nest("/api", ollama::routes(&shared))
+        .nest("/api", ollama::routes(&models))
         .merge(page::routes())
         .method_not_allowed_fallback(no_such_method)
         .fallback(no_such_path)
@@ -88,7 +84,7 @@ pub(crate) fn router(
         .layer(CatchPanicLayer::custom(|_| {
             ApiError::Internal("a panic while answering".to_owned()).into_response()
         }))
-        .with_state(shared);
+        .with_state(models);
     let app = match cors {
         [] => app,
         origins if origins.iter().any(|origin| origin == "*") => {
@@ -117,16 +113,16 @@ async fn check_host(request: Request, next: Next) -> Response {
     }
 }
 
-async fn check_key(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
-    match &shared.keys {
+async fn check_key(State(models): State<Arc<Models>>, request: Request, next: Next) -> Response {
+    match &models.keys {
         Some(keys) if !keys.open(request.headers()) => ApiError::Key.into_response(),
         _ => next.run(request).await,
     }
 }
 
 /// Whether the process is any good: one that drains is, one whose engine cannot work is not.
-pub(crate) async fn health(State(shared): State<Arc<Shared>>) -> Response {
-    let (code, status) = match (shared.handle.trouble(), shared.handle.is_closing()) {
+pub(crate) async fn health(State(models): State<Arc<Models>>) -> Response {
+    let (code, status) = match (models.trouble(), models.is_closing()) {
         (Some(trouble), _) => (StatusCode::SERVICE_UNAVAILABLE, trouble),
         (None, true) => (StatusCode::OK, "draining".to_owned()),
         (None, false) => (StatusCode::OK, "ok".to_owned()),
@@ -135,9 +131,9 @@ pub(crate) async fn health(State(shared): State<Arc<Shared>>) -> Response {
 }
 
 /// Whether the next request should come here.
-pub(crate) async fn ready(State(shared): State<Arc<Shared>>) -> Response {
-    let closing = shared.handle.is_closing().then(|| "draining".to_owned());
-    match shared.handle.trouble().or(closing) {
+pub(crate) async fn ready(State(models): State<Arc<Models>>) -> Response {
+    let closing = models.is_closing().then(|| "draining".to_owned());
+    match models.trouble().or(closing) {
         None => Json(json!({"status": "ok"})).into_response(),
         Some(status) => {
             (StatusCode::SERVICE_UNAVAILABLE, Json(json!({"status": status}))).into_response()
@@ -149,14 +145,15 @@ pub(crate) async fn version() -> Json<Value> {
     Json(json!({"version": env!("CARGO_PKG_VERSION")}))
 }
 
-pub(crate) async fn metrics(State(shared): State<Arc<Shared>>, headers: HeaderMap) -> Response {
+pub(crate) async fn metrics(State(models): State<Arc<Models>>, headers: HeaderMap) -> Response {
     let accepted = headers.get(header::ACCEPT).and_then(|kinds| kinds.to_str().ok());
     let is_open = accepted.is_some_and(|kinds| kinds.contains("application/openmetrics-text"));
     let kind = match is_open {
         true => "application/openmetrics-text; version=1.0.0; charset=utf-8",
         false => "text/plain; version=0.0.4; charset=utf-8",
     };
-    ([(header::CONTENT_TYPE, kind)], shared.metrics.page(is_open)).into_response()
+    let page = metrics::page(models.all.iter().map(|model| &*model.metrics), is_open);
+    ([(header::CONTENT_TYPE, kind)], page).into_response()
 }
 
 async fn no_such_path(uri: Uri) -> ApiError {
@@ -213,23 +210,28 @@ impl<S: Send + Sync> FromRequest<S> for Body {
 }
 
 impl Body {
-    /// Parses the body and reads it, away from the threads that serve connections: long texts take
-    /// a while.
+    /// Parses the body and reads it for the model that it names, away from the threads that serve
+    /// connections: long texts take a while.
     pub(crate) async fn read<T: Send + 'static>(
         self,
-        shared: &Arc<Shared>,
+        models: &Arc<Models>,
         read: fn(&Map<String, Value>, &Shared) -> Result<T, ApiError>,
-    ) -> Result<T, ApiError> {
-        let shared = Arc::clone(shared);
+    ) -> Result<(Arc<Shared>, T), ApiError> {
+        let models = Arc::clone(models);
         let turn = READERS.acquire().await;
         let work = tokio::task::spawn_blocking(move || {
             let _turn = turn;
             let body: Map<String, Value> = serde_json::from_slice(&self.0)
                 .map_err(|error| ApiError::Body(error.to_string()))?;
-            read(&body, &shared)
+            let shared = models.asked(&body)?;
+            let is_chosen = models.all.len() > 1;
+            Ok((Arc::clone(shared), read(&body, shared), is_chosen))
         });
-        work.await.unwrap_or_else(|_| {
-            Err(ApiError::Internal("a panic while reading the request".to_owned()))
-        })
+        let panicked = |_| Err(ApiError::Internal("a panic while reading the request".to_owned()));
+        let (shared, asked, is_chosen) = work.await.unwrap_or_else(panicked)?;
+        if let Some(record) = log::current().filter(|_| is_chosen) {
+            record.choose(&shared.metrics);
+        }
+        Ok((shared, asked?))
     }
 }

@@ -1,8 +1,9 @@
 //! What is served, in one table: the router is made from it, and `/openapi.json` tells it.
 
 use crate::known;
+use crate::models::Models;
 use crate::openapi::{self, Asked};
-use crate::router::{self, Shared};
+use crate::router;
 use crate::{anthropic, chat, completions, loads, models, responses, tokens};
 use axum::routing::{MethodRouter, delete, get, post};
 use serde_json::json;
@@ -21,7 +22,7 @@ pub(crate) struct Route {
     pub(crate) kinds: &'static [&'static str],
     /// Whether anybody may take it, also where there are keys.
     pub(crate) is_open: bool,
-    pub(crate) serve: fn() -> MethodRouter<Arc<Shared>>,
+    pub(crate) serve: fn() -> MethodRouter<Arc<Models>>,
 }
 
 const JSON: &[&str] = &["application/json"];
@@ -87,7 +88,7 @@ const fn asks(
     about: &'static str,
     asked: Asked,
     kinds: &'static [&'static str],
-    serve: fn() -> MethodRouter<Arc<Shared>>,
+    serve: fn() -> MethodRouter<Arc<Models>>,
 ) -> Route {
     Route { path, method: "post", about, asked: Some(asked), kinds, is_open: false, serve }
 }
@@ -95,7 +96,7 @@ const fn asks(
 const fn tells(
     path: &'static str,
     about: &'static str,
-    serve: fn() -> MethodRouter<Arc<Shared>>,
+    serve: fn() -> MethodRouter<Arc<Models>>,
 ) -> Route {
     Route { path, method: "get", about, asked: None, kinds: JSON, is_open: false, serve }
 }
@@ -130,8 +131,8 @@ pub(crate) const ROUTES: &[Route] = &[
     asks("/v1/messages/count_tokens", "Counts a chat's tokens", COUNTED, JSON, || {
         post(anthropic::count_tokens)
     }),
-    tells("/v1/models", "Lists the names of the model", || get(models::list)),
-    tells("/v1/models/{*name}", "Tells of the model", || get(models::one)),
+    tells("/v1/models", "Lists the names of models", || get(models::list)),
+    tells("/v1/models/{*name}", "Tells of a model", || get(models::one)),
     asks("/tokenize", "Turns text into tokens", TOKENIZE, JSON, || post(tokens::tokenize)),
     asks("/detokenize", "Turns tokens into text", DETOKENIZE, JSON, || post(tokens::detokenize)),
     tells("/tokenizer_info", "Tells of the tokenizer", || get(tokens::info)),

@@ -13,7 +13,7 @@ use crate::metrics::Metrics;
 use crate::prefill::PrefillBudget;
 use crate::prefix::{Hit, PrefixCache, Source};
 use crate::reading::{Reading, admit_siblings};
-use crate::rebuild::{Health, Reload};
+use crate::rebuild::{Health, Load};
 use crate::room::{self, Away};
 use engine::{Engine, Sequence};
 use std::collections::VecDeque;
@@ -50,7 +50,7 @@ pub(crate) struct Scheduler {
     pub(crate) mode: &'static str,
     pub(crate) load_s: f64,
     /// Builds the engine anew.
-    pub(crate) reload: Reload,
+    pub(crate) load: Load,
     /// When it was last.
     pub(crate) rebuilt: Option<Instant>,
     /// What the cache may take where passes read it, and in the host's memory.

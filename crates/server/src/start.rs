@@ -1,13 +1,15 @@
-//! From what is served and how to what serves it: the engine's thread, and what every request works
-//! with.
+//! From what is served and how to what serves it: models that requests are read for, and engines'
+//! threads that answer them.
 
-use crate::disk::Disk;
+use crate::beside::Change;
+use crate::disk::{Disk, DiskShare};
 use crate::handle::Handle;
 use crate::metrics::{CacheConfig, Metrics};
-use crate::models::{Abilities, About};
+use crate::models::{Abilities, About, Models};
 use crate::prefill::PrefillBudget;
 use crate::prefix::PrefixCache;
-use crate::rebuild::Health;
+use crate::rebuild::{Health, Load};
+use crate::residents::{Asks, Loadable, Resident, Residents, Seat};
 use crate::router::{Shared, unix_time};
 use crate::scheduler::{MAX_SLOTS, Scheduler};
 use crate::settings::Limits;
@@ -17,99 +19,175 @@ use std::io;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock, mpsc};
 use std::thread::JoinHandle;
-use text::ChatTemplate;
-use tokio::sync::oneshot;
+use std::time::Instant;
+use text::{ChatTemplate, Tokenizer};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::task;
 
-/// Bytes of the engine's stack: it follows grammars that clients send.
+/// Bytes of an engine's stack: it follows grammars that clients send.
 const ENGINE_STACK: usize = 64 << 20;
 
-/// The thread that the engine runs on.
-pub(crate) struct EngineThread {
-    pub(crate) thread: JoinHandle<()>,
-    /// Says why, should it end for want of a device.
-    pub(crate) lost: oneshot::Receiver<String>,
+/// What loads engines.
+pub(crate) struct Engines {
+    /// Ends when all models are gone, and engines with them.
+    pub(crate) residents: task::JoinHandle<()>,
+    /// Says why, should a thread end for want of a device.
+    pub(crate) lost: UnboundedReceiver<String>,
 }
 
-/// Starts the engine's thread.
-pub(crate) fn start(
-    served: Served,
-    options: &mut Options,
-) -> io::Result<(Arc<Shared>, EngineThread)> {
-    options.slots = options.slots.clamp(1, MAX_SLOTS);
-    let rows = served.engine.decode_rows();
-    if options.slots > rows {
-        let asked = options.slots;
-        return Err(io::Error::other(format!(
-            "{asked} slots are asked for, and a pass has {rows} rows here, one for each of them"
-        )));
+/// What the threads of a model's engines have in common.
+pub(crate) struct Starter {
+    load: Load,
+    tokenizer: Arc<Tokenizer>,
+    metrics: Arc<Metrics>,
+    abandon: Arc<AtomicBool>,
+    slots: usize,
+    context: usize,
+    mode: &'static str,
+    cache_bytes: usize,
+    host_cache_bytes: usize,
+    disk_cache: Option<DiskShare>,
+    /// Who hears what the cache keeps.
+    listener: Option<UnboundedSender<Change>>,
+    lost: UnboundedSender<String>,
+}
+
+impl Starter {
+    /// Starts a thread for an engine that took so long to load.
+    pub(crate) fn start(
+        &self,
+        mut engine: Engine,
+        load_s: f64,
+    ) -> io::Result<(Resident, JoinHandle<()>)> {
+        let Self { slots, context, mode, cache_bytes, host_cache_bytes, .. } = *self;
+        let rows = engine.decode_rows();
+        if slots > rows {
+            return Err(io::Error::other(format!(
+                "{slots} slots are asked for, and a pass has {rows} rows here, one for each of them"
+            )));
+        }
+        let health = Arc::new(Health::default());
+        let (jobs, received) = mpsc::channel();
+        let resident = Resident { jobs, health: Arc::downgrade(&health), used: Instant::now() };
+        let scheduler = Scheduler {
+            disk: self.disk_cache.as_ref().and_then(|share| Disk::start(share, &engine)),
+            prefill_budget: prefill_budget(&mut engine),
+            engine,
+            tokenizer: Arc::clone(&self.tokenizer),
+            cache: PrefixCache::new(cache_bytes, host_cache_bytes).heard_by(self.listener.clone()),
+            listener: self.listener.clone(),
+            metrics: Arc::clone(&self.metrics),
+            abandon: Arc::clone(&self.abandon),
+            slots,
+            context,
+            mode,
+            load_s,
+            load: Arc::clone(&self.load),
+            rebuilt: None,
+            cache_bytes,
+            host_cache_bytes,
+            health,
+            lost: None,
+        };
+        let tell = self.lost.clone();
+        let thread = std::thread::Builder::new().name("engine".to_owned()).stack_size(ENGINE_STACK);
+        let thread = thread.spawn(move || {
+            if let Err(reason) = scheduler.run(&received) {
+                let _ = tell.send(reason);
+            }
+        })?;
+        Ok((resident, thread))
     }
-    let Options { slots, cache_bytes, host_cache_bytes, .. } = *options;
+}
+
+/// Starts what loads models, and the threads of those that are loaded.
+pub(crate) fn start(
+    served: Vec<Served>,
+    options: &mut Options,
+) -> io::Result<(Arc<Models>, Engines)> {
+    options.slots = options.slots.clamp(1, MAX_SLOTS);
+    let (tell, lost) = unbounded_channel();
+    let (asks, asked) = unbounded_channel();
+    let store = (options.store_bytes > 0).then(|| responses::Store::new(options.store_bytes));
+    let store = store.map(Arc::new);
+    // Who asks by another way asks for the first model.
+    let mut listener = options.beside.as_mut().and_then(|beside| beside.listener.take());
+    let (mut all, mut loadable) = (Vec::new(), Vec::new());
+    for (number, one) in served.into_iter().enumerate() {
+        let way = (number, asks.clone());
+        let heard = (tell.clone(), listener.take());
+        let (shared, model) = prepare(one, options, way, heard, store.clone())?;
+        all.push(Arc::new(shared));
+        loadable.push(model);
+    }
+    let residents = Residents { models: loadable, most: options.models_loaded.max(1) };
+    let residents = tokio::spawn(residents.run(asked));
+    let keys = options.keys.take();
+    let models = Models { all, openapi: OnceLock::new(), keys, store };
+    Ok((Arc::new(models), Engines { residents, lost }))
+}
+
+/// One model: what requests for it work with, and what loads it.
+fn prepare(
+    served: Served,
+    options: &Options,
+    (number, asks): (usize, Asks),
+    (lost, listener): (UnboundedSender<String>, Option<UnboundedSender<Change>>),
+    store: Option<Arc<responses::Store>>,
+) -> io::Result<(Shared, Loadable)> {
+    let Options { slots, cache_bytes, host_cache_bytes, timeout, .. } = *options;
     let capacity = slots + options.queue;
     let about = describe(&served);
     let mut metrics = Metrics::new(about.called(None), served.context);
     metrics.tell_cache(cache_config(&served, options));
     let metrics = Arc::new(metrics);
-    let Served { mut engine, reload, mode, tokenizer, template, sampling, context, load_s, .. } =
-        served;
-    let ends = tokenizer.ends().to_vec();
-    let limits = Limits { sampling, vocab: about.vocab, context, capacity, ends };
+    let Served { engine, load, mode, tokenizer, template, sampling, context, load_s, .. } = served;
+    let limits =
+        Limits { sampling, vocab: about.vocab, context, capacity, ends: tokenizer.ends().to_vec() };
     let tokenizer = Arc::new(tokenizer);
-    let abandon = Arc::new(AtomicBool::new(false));
-    let health = Arc::new(Health::default());
-    let (sender, jobs) = mpsc::channel();
-    let handle = Handle::new(
-        sender,
-        capacity,
-        2 * slots,
-        options.timeout,
-        Arc::clone(&abandon),
-        Arc::clone(&metrics),
-        Arc::downgrade(&health),
-    );
-    let listener = options.beside.as_mut().and_then(|beside| beside.listener.take());
-    let scheduler = Scheduler {
-        disk: options.disk_cache.as_ref().and_then(|share| Disk::start(share, &engine)),
-        prefill_budget: prefill_budget(&mut engine),
-        engine,
+    let (seat, abandon) = (Arc::new(Seat::default()), Arc::new(AtomicBool::new(false)));
+    let way = (number, Arc::clone(&seat), asks);
+    let handle =
+        Handle::new(way, capacity, 2 * slots, timeout, Arc::clone(&abandon), Arc::clone(&metrics));
+    let starter = Starter {
+        load: Arc::clone(&load),
         tokenizer: Arc::clone(&tokenizer),
-        cache: PrefixCache::new(cache_bytes, host_cache_bytes).heard_by(listener.clone()),
-        listener,
         metrics: Arc::clone(&metrics),
         abandon,
         slots,
         context,
         mode,
-        load_s,
-        reload,
-        rebuilt: None,
         cache_bytes,
         host_cache_bytes,
-        health,
-        lost: None,
+        disk_cache: options.disk_cache.clone(),
+        listener,
+        lost,
     };
-    let (tell, lost) = oneshot::channel();
-    let thread = std::thread::Builder::new().name("engine".to_owned()).stack_size(ENGINE_STACK);
-    let thread = thread.spawn(move || {
-        if let Err(reason) = scheduler.run(&jobs) {
-            let _ = tell.send(reason);
-        }
-    })?;
+    let mut loadable = Loadable {
+        name: about.called(None).to_owned(),
+        seat,
+        load,
+        starter,
+        metrics: Arc::clone(&metrics),
+        is_busy: Box::new(handle.is_busy()),
+        thread: None,
+    };
+    if let Some(engine) = engine {
+        loadable.seat(engine, load_s)?;
+    }
     let source = template.as_ref().ok().and_then(ChatTemplate::source).unwrap_or_default();
-    let bytes = options.store_bytes;
     let shared = Shared {
         handle,
         about,
         weights: ollama::About::new(served.facts, source),
-        openapi: OnceLock::new(),
         tokenizer,
         template,
         grammars: OnceLock::new(),
         limits,
-        keys: options.keys.take(),
         metrics,
-        store: (bytes > 0).then(|| Arc::new(responses::Store::new(bytes))),
+        store,
     };
-    Ok((Arc::new(shared), EngineThread { thread, lost }))
+    Ok((shared, loadable))
 }
 
 /// What of a prompt is read beside running answers.
@@ -120,15 +198,14 @@ fn prefill_budget(engine: &mut Engine) -> PrefillBudget {
 
 /// What is told of the model.
 fn describe(served: &Served) -> About {
-    let config = served.engine.model().config();
     About {
         names: served.names.clone(),
         created: unix_time(),
         context: served.context,
-        trained_context: config.context_length,
+        trained_context: served.trained_context,
         parameters: served.facts.parameters,
-        vocab: config.vocab,
-        hidden: config.hidden,
+        vocab: served.vocab,
+        hidden: served.hidden,
         can: Abilities::of(served.template.as_ref().ok()),
     }
 }
@@ -139,7 +216,7 @@ fn cache_config(served: &Served, options: &Options) -> CacheConfig {
     CacheConfig {
         block_size: PAGE_TOKENS as u64,
         num_gpu_blocks: (slots * served.context.div_ceil(PAGE_TOKENS)) as u64,
-        cache_dtype: format!("{:?}", served.engine.model().options().kv).to_lowercase(),
+        cache_dtype: served.kv.clone(),
         enable_prefix_caching: (cache_bytes + host_cache_bytes > 0).to_string(),
         prefix_cache_bytes: cache_bytes as u64,
         prefix_cache_host_bytes: host_cache_bytes as u64,

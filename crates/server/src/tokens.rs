@@ -4,10 +4,12 @@
 use crate::completions::{encode, read_ids};
 use crate::error::ApiError;
 use crate::fields::Fields;
+use crate::models::Models;
+use crate::responses::parameter;
 use crate::router::{Body, Shared};
 use crate::{aliases, chat, known};
 use axum::Json;
-use axum::extract::State;
+use axum::extract::{RawQuery, State};
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
@@ -28,10 +30,10 @@ struct Tokenized {
 
 /// Tokens of `prompt` (or `content`), or of `messages` as the chat template renders them.
 pub(crate) async fn tokenize(
-    State(shared): State<Arc<Shared>>,
+    State(models): State<Arc<Models>>,
     body: Body,
 ) -> Result<Response, ApiError> {
-    let (told, ignored) = body.read(&shared, read_text).await?;
+    let (_, (told, ignored)) = body.read(&models, read_text).await?;
     let answer = ([(header::CONTENT_TYPE, "application/json")], told).into_response();
     Ok(known::tell(answer, &ignored))
 }
@@ -68,7 +70,12 @@ pub(crate) fn read_text(
 }
 
 /// The tokenizer as `tokenizer_config.json` describes it; evaluators ask before they send tokens.
-pub(crate) async fn info(State(shared): State<Arc<Shared>>) -> Json<Value> {
+/// Of several models the first's, unless the query names another.
+pub(crate) async fn info(
+    State(models): State<Arc<Models>>,
+    RawQuery(query): RawQuery,
+) -> Result<Json<Value>, ApiError> {
+    let shared = models.choose(parameter(query.as_deref(), "model"))?;
     let tokenizer = &shared.tokenizer;
     let name = |token: Option<u32>| token.map(|token| tokenizer.decode(&[token], Controls::Show));
     let added = (0..tokenizer.len() as u32).filter_map(|id| {
@@ -80,7 +87,7 @@ pub(crate) async fn info(State(shared): State<Arc<Shared>>) -> Json<Value> {
         let token = tokenizer.decode(&[id], Controls::Show);
         Some((id.to_string(), json!({"content": token, "special": special})))
     });
-    Json(json!({
+    Ok(Json(json!({
         "tokenizer_class": "Qwen2Tokenizer",
         "vocab_size": tokenizer.len(),
         "model_max_length": shared.limits.context,
@@ -90,15 +97,15 @@ pub(crate) async fn info(State(shared): State<Arc<Shared>>) -> Json<Value> {
         "pad_token": name(tokenizer.pad()),
         "added_tokens_decoder": added.collect::<Map<_, _>>(),
         "chat_template": shared.template.as_ref().ok().and_then(|template| template.source()),
-    }))
+    })))
 }
 
 /// The text of `tokens`, control tokens included.
 pub(crate) async fn detokenize(
-    State(shared): State<Arc<Shared>>,
+    State(models): State<Arc<Models>>,
     body: Body,
 ) -> Result<Response, ApiError> {
-    let (text, ignored) = body.read(&shared, read_tokens).await?;
+    let (_, (text, ignored)) = body.read(&models, read_tokens).await?;
     Ok(known::tell(Json(json!({"prompt": text, "content": text})).into_response(), &ignored))
 }
 

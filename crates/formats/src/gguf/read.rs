@@ -3,7 +3,7 @@
 use super::value::{KIND_ARRAY, KIND_BOOL, KIND_STRING, scalar_size, take};
 use super::{DEFAULT_ALIGNMENT, Error, MAGIC, Value, caps};
 use crate::storage::Storage;
-use crate::{BlockType, TensorInfo, Tensors};
+use crate::{BlockType, RawTensor, TensorInfo, Tensors};
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
@@ -23,6 +23,19 @@ struct Entry {
     kind: u32,
     value: Range<usize>,
 }
+
+/// A line of the tensor table.
+struct Row {
+    name: String,
+    /// None of a table of whole numbers (`I64`), which is no weight.
+    ty: Option<BlockType>,
+    shape: Vec<usize>,
+    bytes: u64,
+    offset: u64,
+}
+
+/// ggml's number of the type of tables that some drafters have beside their weights.
+const I64: u32 = 27;
 
 impl Gguf {
     /// Reads the header of one file, which may be a part of a model.
@@ -61,17 +74,31 @@ impl Gguf {
             return Err(Error::Alignment(alignment));
         }
 
-        let mut tensors = Vec::new();
+        let mut rows = Vec::new();
         let mut names = HashSet::new();
         for _ in 0..tensor_count {
-            let tensor = cursor.tensor(alignment)?;
-            if !names.insert(tensor.name.clone()) {
-                return Err(Error::DuplicateTensor(tensor.name));
+            let row = cursor.tensor(alignment)?;
+            if !names.insert(row.name.clone()) {
+                return Err(Error::DuplicateTensor(row.name));
             }
-            tensors.push(tensor);
+            rows.push(row);
         }
-        place(&mut tensors, cursor.at as u64, alignment, cursor.bytes.len() as u64)?;
-        Ok(Self { version, entries, by_key, tensors: Tensors::new(vec![storage], tensors) })
+        place(&mut rows, cursor.at as u64, alignment, cursor.bytes.len() as u64)?;
+        let (mut list, mut raw) = (Vec::new(), Vec::new());
+        for Row { name, ty, shape, bytes, offset } in rows {
+            let (shard, assembly) = (0, None);
+            match ty {
+                Some(ty) => {
+                    list.push(TensorInfo { name, ty, shape, bytes, shard, offset, assembly });
+                }
+                None => {
+                    let dtype = "I64".to_owned();
+                    raw.push(RawTensor { name, dtype, shape, bytes, shard, offset });
+                }
+            }
+        }
+        let tensors = Tensors::new(vec![storage], list).with_raw(raw);
+        Ok(Self { version, entries, by_key, tensors })
     }
 
     /// 2 or 3.
@@ -165,15 +192,10 @@ fn typed_integer(key: &str, value: Value<'_>) -> Result<u64, Error> {
 
 /// Turns offsets within the data section into offsets within the file, and checks that the data is
 /// there.
-fn place(
-    tensors: &mut [TensorInfo],
-    header_end: u64,
-    alignment: u64,
-    file_len: u64,
-) -> Result<(), Error> {
+fn place(tensors: &mut [Row], header_end: u64, alignment: u64, file_len: u64) -> Result<(), Error> {
     let data_start = header_end.next_multiple_of(alignment);
     // The last one is named, so that a file that was cut short says how long it should be.
-    let end = |t: &TensorInfo| u128::from(data_start) + u128::from(t.offset) + u128::from(t.bytes);
+    let end = |t: &Row| u128::from(data_start) + u128::from(t.offset) + u128::from(t.bytes);
     if let Some(last) = tensors.iter().max_by_key(|tensor| end(tensor))
         && end(last) > u128::from(file_len)
     {
@@ -181,7 +203,7 @@ fn place(
         return Err(Error::OutsideFile { tensor, end: end(last), len: file_len });
     }
     tensors.iter_mut().for_each(|tensor| tensor.offset += data_start);
-    let mut order: Vec<&TensorInfo> = tensors.iter().collect();
+    let mut order: Vec<&Row> = tensors.iter().collect();
     order.sort_by_key(|t| t.offset);
     for pair in order.windows(2) {
         if pair[0].offset + pair[0].bytes > pair[1].offset {
@@ -275,7 +297,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// One line of the tensor table. Its offset is still within the data section.
-    fn tensor(&mut self, alignment: u64) -> Result<TensorInfo, Error> {
+    fn tensor(&mut self, alignment: u64) -> Result<Row, Error> {
         let at = self.at as u64;
         let name = self.string("a tensor name", caps::NAME)?.to_owned();
         if name.is_empty() {
@@ -296,18 +318,19 @@ impl<'a> Cursor<'a> {
             return Err(Error::EmptyTensor { tensor: name, shape });
         }
         let ty = match BlockType::from_ggml(type_id) {
-            Ok(ty) => ty,
+            Ok(ty) => Some(ty),
+            Err(_) if type_id == I64 => None,
             Err(cause) => return Err(Error::Type { tensor: name, cause }),
         };
+        let (block_len, block_bytes) =
+            ty.map_or((1, size_of::<i64>()), |ty| (ty.block_len(), ty.block_bytes()));
         let row = shape[shape.len() - 1];
-        if !row.is_multiple_of(ty.block_len() as u64) {
+        if let Some(ty) = ty.filter(|_| !row.is_multiple_of(block_len as u64)) {
             return Err(Error::PartialBlock { tensor: name, ty, row });
         }
-        let blocks = shape
-            .iter()
-            .try_fold(1u64, |n, &d| n.checked_mul(d))
-            .map(|n| n / ty.block_len() as u64);
-        let bytes = blocks.and_then(|n| n.checked_mul(ty.block_bytes() as u64));
+        let blocks =
+            shape.iter().try_fold(1u64, |n, &d| n.checked_mul(d)).map(|n| n / block_len as u64);
+        let bytes = blocks.and_then(|n| n.checked_mul(block_bytes as u64));
         // The slice type's own limit: no file is larger, and sums with it cannot overflow 64 bits.
         let Some(bytes) = bytes.filter(|&n| n <= i64::MAX as u64) else {
             return Err(Error::TooLarge { tensor: name, shape });
@@ -316,6 +339,6 @@ impl<'a> Cursor<'a> {
             return Err(Error::Misaligned { tensor: name, offset, alignment });
         }
         let shape = shape.into_iter().map(|d| d as usize).collect();
-        Ok(TensorInfo { name, ty, shape, bytes, shard: 0, offset, assembly: None })
+        Ok(Row { name, ty, shape, bytes, offset })
     }
 }

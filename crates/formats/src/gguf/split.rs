@@ -3,7 +3,7 @@
 
 use super::{Error, Gguf, caps};
 use crate::storage::Storage;
-use crate::{TensorInfo, Tensors};
+use crate::{RawTensor, TensorInfo, Tensors};
 use std::collections::HashSet;
 use std::path::Path;
 
@@ -62,8 +62,8 @@ impl Gguf {
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         let stem = name.strip_suffix(&part.ending()).ok_or_else(|| part.refusal())?;
         let mut whole: Option<Self> = None;
-        let (mut shards, mut list, mut names) =
-            (Vec::new(), Vec::<TensorInfo>::new(), HashSet::new());
+        let (mut shards, mut list, mut raw, mut names) =
+            (Vec::new(), Vec::<TensorInfo>::new(), Vec::<RawTensor>::new(), HashSet::new());
         for index in 0..count {
             let wanted = Part { index, count };
             let name = format!("{stem}{}", wanted.ending());
@@ -74,20 +74,23 @@ impl Gguf {
             if file.part().map_err(about)? != Some(wanted) {
                 return Err(about(Error::OtherPart { number: index + 1, count }));
             }
-            let (storage, mut tensors, _) = std::mem::take(&mut file.tensors).into_parts();
-            for tensor in &mut tensors {
-                tensor.shard = index as usize;
-                if !names.insert(tensor.name.clone()) {
-                    return Err(about(Error::DuplicateTensor(tensor.name.clone())));
+            let (storage, mut tensors, mut others) = std::mem::take(&mut file.tensors).into_parts();
+            tensors.iter_mut().for_each(|tensor| tensor.shard = index as usize);
+            others.iter_mut().for_each(|tensor| tensor.shard = index as usize);
+            let here = tensors.iter().map(|t| &t.name).chain(others.iter().map(|t| &t.name));
+            for name in here {
+                if !names.insert(name.clone()) {
+                    return Err(about(Error::DuplicateTensor(name.clone())));
                 }
             }
             shards.extend(storage);
             list.extend(tensors);
+            raw.extend(others);
             whole.get_or_insert(file);
         }
         let mut whole = whole.expect("there are at least two parts");
-        let found = list.len() as u64;
-        whole.tensors = Tensors::new(shards, list);
+        let found = (list.len() + raw.len()) as u64;
+        whole.tensors = Tensors::new(shards, list).with_raw(raw);
         match whole.integer("split.tensors.count")? {
             Some(claimed) if claimed as u64 != found => {
                 Err(Error::PartTensors { claimed: claimed as u64, found })

@@ -10,6 +10,7 @@ use crate::error::ApiError;
 use crate::fields::Fields;
 use crate::job::{Finish, Outcome};
 use crate::known;
+use crate::models::Models;
 use crate::output::{Message, OutputParser};
 use crate::router::{Body, Shared};
 use crate::settings::random;
@@ -53,16 +54,17 @@ fn error_object(error: &ApiError) -> Value {
 
 /// Answers a chat.
 pub(crate) async fn messages(
-    State(shared): State<Arc<Shared>>,
+    State(models): State<Arc<Models>>,
     body: Body,
 ) -> Result<Response, ApiError> {
-    let Chat { settings, mut job, mut parser, ignored } = body.read(&shared, read).await?;
+    let (shared, chat) = body.read(&models, read).await?;
+    let Chat { settings, mut job, mut parser, ignored } = chat;
     job.ignored.clone_from(&ignored);
     let id = format!("msg_{:016x}", random());
     let model = shared.about.called(settings.model.as_deref()).to_owned();
     let prompt_tokens = job.prompt.len();
     let stops = settings.stops;
-    let events = shared.handle.submit(vec![job])?;
+    let events = shared.handle.submit(vec![job]).await?;
     if settings.stream {
         let chunks = BlockChunks::new(id, model, prompt_tokens, parser, stops);
         return Ok(known::tell(sse::stream(events, chunks, 1), &ignored));
@@ -82,10 +84,10 @@ pub(crate) async fn messages(
 
 /// How many tokens a chat would have.
 pub(crate) async fn count_tokens(
-    State(shared): State<Arc<Shared>>,
+    State(models): State<Arc<Models>>,
     body: Body,
 ) -> Result<Response, ApiError> {
-    let Chat { job, ignored, .. } = body.read(&shared, read_counted).await?;
+    let (_, Chat { job, ignored, .. }) = body.read(&models, read_counted).await?;
     Ok(known::tell(Json(json!({"input_tokens": job.prompt.len()})).into_response(), &ignored))
 }
 

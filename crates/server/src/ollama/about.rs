@@ -1,8 +1,9 @@
-//! What is served, in Ollama's words: the list of one model, its details, and that it is running.
+//! What is served, in Ollama's words: the models, their details, and which are loaded.
 
 use super::{OllamaError, refuse};
 use crate::error::ApiError;
 use crate::fields::Fields;
+use crate::models::Models;
 use crate::router::{Body, Shared};
 use crate::sse;
 use axum::Json;
@@ -18,7 +19,7 @@ use std::sync::Arc;
 /// find out what they may ask; editors want at least 0.6.4.
 const VERSION: &str = "0.12.11";
 
-/// The model never goes; clients want a date.
+/// A model goes when another needs its place; clients want a date.
 const NEVER: &str = "2200-01-01T00:00:00Z";
 
 /// What is known of the weights that are served.
@@ -98,31 +99,39 @@ fn modified_at(shared: &Shared) -> String {
     Timestamp::from_second(shared.about.created as i64).unwrap_or_default().to_string()
 }
 
-pub(super) async fn tags(State(shared): State<Arc<Shared>>) -> Json<Value> {
-    let mut model = model_object(&shared);
-    model["modified_at"] = json!(modified_at(&shared));
-    model["capabilities"] = json!(shared.weights.capabilities());
-    Json(json!({"models": [model]}))
+pub(super) async fn tags(State(models): State<Arc<Models>>) -> Json<Value> {
+    let told = |shared: &Arc<Shared>| {
+        let mut model = model_object(shared);
+        model["modified_at"] = json!(modified_at(shared));
+        model["capabilities"] = json!(shared.weights.capabilities());
+        model
+    };
+    Json(json!({"models": models.all.iter().map(told).collect::<Vec<Value>>()}))
 }
 
-pub(super) async fn ps(State(shared): State<Arc<Shared>>) -> Json<Value> {
-    let mut model = model_object(&shared);
-    model["size_vram"] = json!(shared.weights.facts.device_bytes);
-    model["context_length"] = json!(shared.limits.context);
-    model["expires_at"] = json!(NEVER);
-    Json(json!({"models": [model]}))
+pub(super) async fn ps(State(models): State<Arc<Models>>) -> Json<Value> {
+    let told = |shared: &Arc<Shared>| {
+        let mut model = model_object(shared);
+        model["size_vram"] = json!(shared.weights.facts.device_bytes);
+        model["context_length"] = json!(shared.limits.context);
+        model["expires_at"] = json!(NEVER);
+        model
+    };
+    let loaded = models.all.iter().filter(|model| model.handle.is_loaded());
+    Json(json!({"models": loaded.map(told).collect::<Vec<Value>>()}))
 }
 
 pub(super) async fn version() -> Json<Value> {
     Json(json!({"version": VERSION}))
 }
 
-/// Any name is served by the model that is loaded.
+/// A single model is told of under any name.
 pub(super) async fn show(
-    State(shared): State<Arc<Shared>>,
+    State(models): State<Arc<Models>>,
     body: Result<Body, ApiError>,
 ) -> Result<Json<Value>, OllamaError> {
-    body?.read(&shared, read_name).await?;
+    let (_, (name, _)) = body?.read(&models, read_name).await?;
+    let shared = models.choose(Some(&name))?;
     let (about, context) = (&shared.weights, shared.limits.context);
     let family = about.facts.family;
     let mut info = Map::new();
@@ -146,20 +155,22 @@ pub(super) async fn show(
     Ok(Json(
         json!({"modelfile": format!("FROM {}\n", shared.about.called(None)), "parameters": parameters,
         "template": about.template, "details": about.details(), "model_info": info,
-        "capabilities": about.capabilities(), "modified_at": modified_at(&shared)}),
+        "capabilities": about.capabilities(), "modified_at": modified_at(shared)}),
     ))
 }
 
-/// The model that is served is there already; another cannot be had.
+/// What is served is there already; other models cannot be had.
 pub(super) async fn pull(
-    State(shared): State<Arc<Shared>>,
+    State(models): State<Arc<Models>>,
     body: Result<Body, ApiError>,
 ) -> Result<Response, OllamaError> {
-    let (name, stream) = body?.read(&shared, read_name).await?;
-    if name.strip_suffix(":latest").unwrap_or(&name) != shared.about.called(None) {
+    let (_, (name, stream)) = body?.read(&models, read_name).await?;
+    let plain = name.strip_suffix(":latest").unwrap_or(&name);
+    if !models.all.iter().any(|model| model.about.called(Some(plain)) == plain) {
+        let names: Vec<&str> = models.all.iter().map(|model| model.about.called(None)).collect();
         let why = format!(
-            "one model is served, `{}`: others cannot be pulled",
-            shared.about.called(None)
+            "what is served is `{}`: other models cannot be pulled here",
+            names.join("`, `")
         );
         return Ok(refuse(StatusCode::NOT_FOUND, &why));
     }

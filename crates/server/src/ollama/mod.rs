@@ -1,6 +1,7 @@
 //! `/api/...`: Ollama's API, for editors and interfaces that know nothing else. A request is
 //! translated into a chat and read as one; answers come back as lines of JSON, or as one object.
-//! There is one model, so what would fetch, make or remove models is refused.
+//! Models are those that the server was started with, so what would fetch, make or remove models is
+//! refused.
 
 mod about;
 mod input;
@@ -12,6 +13,7 @@ pub use about::Facts;
 
 use crate::chat::Chat;
 use crate::error::ApiError;
+use crate::models::Models;
 use crate::router::{Body, Shared};
 use crate::sse::{self, Whole};
 use axum::extract::{Request, State};
@@ -56,9 +58,9 @@ fn error_object(error: &ApiError) -> Value {
 }
 
 /// The paths below `/api`.
-pub(crate) fn routes(shared: &Arc<Shared>) -> Router<Arc<Shared>> {
-    let one_model = "one model is served, the one that the server was started with: \
-        models are neither made, copied, removed nor pushed here";
+pub(crate) fn routes(models: &Arc<Models>) -> Router<Arc<Models>> {
+    let fixed = "the server has the models that it was started with: models are neither made, \
+        copied, removed nor pushed here";
     let no_embeddings = "this server writes text: it has no embeddings";
     let refused =
         |why: &'static str| any(move || async move { refuse(StatusCode::NOT_IMPLEMENTED, why) });
@@ -72,12 +74,12 @@ pub(crate) fn routes(shared: &Arc<Shared>) -> Router<Arc<Shared>> {
         .route("/pull", post(about::pull))
         .route("/embed", refused(no_embeddings))
         .route("/embeddings", refused(no_embeddings))
-        .route("/create", refused(one_model))
-        .route("/copy", refused(one_model))
-        .route("/delete", refused(one_model))
-        .route("/push", refused(one_model))
-        .route("/blobs/{digest}", refused(one_model))
-        .route_layer(middleware::from_fn_with_state(Arc::clone(shared), check_key))
+        .route("/create", refused(fixed))
+        .route("/copy", refused(fixed))
+        .route("/delete", refused(fixed))
+        .route("/push", refused(fixed))
+        .route("/blobs/{digest}", refused(fixed))
+        .route_layer(middleware::from_fn_with_state(Arc::clone(models), check_key))
         .method_not_allowed_fallback(no_such_method)
         .fallback(no_such_path)
         .layer(middleware::from_fn(take_as_json))
@@ -87,8 +89,8 @@ fn refuse(status: StatusCode, why: &str) -> Response {
     (status, Json(json!({"error": why}))).into_response()
 }
 
-async fn check_key(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
-    match &shared.keys {
+async fn check_key(State(models): State<Arc<Models>>, request: Request, next: Next) -> Response {
+    match &models.keys {
         Some(keys) if !keys.open(request.headers()) => OllamaError(ApiError::Key).into_response(),
         _ => next.run(request).await,
     }
@@ -119,29 +121,32 @@ async fn take_as_json(mut request: Request, next: Next) -> Response {
 }
 
 async fn chat(
-    State(shared): State<Arc<Shared>>,
+    State(models): State<Arc<Models>>,
     body: Result<Body, ApiError>,
 ) -> Result<Response, OllamaError> {
-    answer(shared, body?, input::read_chat, Form::Chat).await
+    answer(models, body?, input::read_chat, Form::Chat).await
 }
 
 async fn generate(
-    State(shared): State<Arc<Shared>>,
+    State(models): State<Arc<Models>>,
     body: Result<Body, ApiError>,
 ) -> Result<Response, OllamaError> {
-    answer(shared, body?, input::read_generate, Form::Generate).await
+    answer(models, body?, input::read_generate, Form::Generate).await
 }
 
 async fn answer(
-    shared: Arc<Shared>,
+    models: Arc<Models>,
     body: Body,
     read: fn(&Map<String, Value>, &Shared) -> Result<Asked, ApiError>,
     form: Form,
 ) -> Result<Response, OllamaError> {
-    let Asked { question, mut ignored } = body.read(&shared, read).await?;
+    let (shared, Asked { question, mut ignored }) = body.read(&models, read).await?;
     let chat = match question {
         Question::Answer(chat) => *chat,
         Question::Load { reason } => {
+            if reason == "load" {
+                shared.handle.load().await?;
+            }
             return Ok((
                 named(&ignored),
                 Json(lines::nothing(form, shared.about.called(None), reason)),
@@ -152,7 +157,7 @@ async fn answer(
     ignored.extend(chat.ignored);
     let header = named(&ignored);
     let Chat { settings, job, parser, .. } = chat;
-    let events = shared.handle.submit(vec![job])?;
+    let events = shared.handle.submit(vec![job]).await?;
     let tokenizer = Arc::clone(&shared.tokenizer);
     let mut lines =
         Lines::new(form, shared.about.called(None).to_owned(), parser, tokenizer, ignored);

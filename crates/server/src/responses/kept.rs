@@ -2,7 +2,7 @@
 
 use super::store::{Kept, Store};
 use crate::error::ApiError;
-use crate::router::Shared;
+use crate::models::Models;
 use axum::Json;
 use axum::extract::{Path, RawQuery, State};
 use serde_json::{Value, json};
@@ -14,7 +14,7 @@ const MOST_ITEMS: usize = 100;
 
 /// A response that is kept.
 pub(crate) async fn fetch(
-    State(shared): State<Arc<Shared>>,
+    State(models): State<Arc<Models>>,
     Path(id): Path<String>,
     RawQuery(query): RawQuery,
 ) -> Result<Json<Value>, ApiError> {
@@ -23,15 +23,15 @@ pub(crate) async fn fetch(
             "`stream` is true, false was expected: a response that is kept is told at once";
         return Err(ApiError::field("stream", message));
     }
-    Ok(Json(find(&shared, &id)?.response()))
+    Ok(Json(find(&models, &id)?.response()))
 }
 
 /// Forgets a response.
 pub(crate) async fn remove(
-    State(shared): State<Arc<Shared>>,
+    State(models): State<Arc<Models>>,
     Path(id): Path<String>,
 ) -> Result<Json<Value>, ApiError> {
-    match store(&shared)?.remove(&id) {
+    match store(&models)?.remove(&id) {
         true => Ok(Json(json!({"id": id, "object": "response", "deleted": true}))),
         false => Err(absent()),
     }
@@ -40,11 +40,11 @@ pub(crate) async fn remove(
 /// The items that a response was made from, those of earlier responses included; the latest first
 /// unless asked for otherwise.
 pub(crate) async fn input_items(
-    State(shared): State<Arc<Shared>>,
+    State(models): State<Arc<Models>>,
     Path(id): Path<String>,
     RawQuery(query): RawQuery,
 ) -> Result<Json<Value>, ApiError> {
-    let mut items = find(&shared, &id)?.input();
+    let mut items = find(&models, &id)?.input();
     let query = query.as_deref();
     match parameter(query, "order") {
         None | Some("desc") => items.reverse(),
@@ -73,13 +73,13 @@ pub(crate) async fn input_items(
     ))
 }
 
-fn store(shared: &Shared) -> Result<&Store, ApiError> {
+fn store(models: &Models) -> Result<&Store, ApiError> {
     let message = "responses are not kept: start the server with `--store-responses MIB`";
-    shared.store.as_deref().ok_or_else(|| ApiError::Absent(message.to_owned()))
+    models.store.as_deref().ok_or_else(|| ApiError::Absent(message.to_owned()))
 }
 
-fn find(shared: &Shared, id: &str) -> Result<Arc<Kept>, ApiError> {
-    store(shared)?.get(id).ok_or_else(absent)
+fn find(models: &Models, id: &str) -> Result<Arc<Kept>, ApiError> {
+    store(models)?.get(id).ok_or_else(absent)
 }
 
 fn absent() -> ApiError {
@@ -88,7 +88,7 @@ fn absent() -> ApiError {
 }
 
 /// A parameter of a query. Those that are known here need no unescaping.
-fn parameter<'a>(query: Option<&'a str>, name: &str) -> Option<&'a str> {
+pub(crate) fn parameter<'a>(query: Option<&'a str>, name: &str) -> Option<&'a str> {
     let pairs = query.unwrap_or_default().split('&').filter_map(|pair| pair.split_once('='));
     pairs.filter(|(key, _)| *key == name).map(|(_, value)| value).next()
 }

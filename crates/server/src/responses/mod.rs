@@ -10,13 +10,14 @@ mod recall;
 mod store;
 mod tools;
 
-pub(crate) use kept::{fetch, input_items, remove};
+pub(crate) use kept::{fetch, input_items, parameter, remove};
 pub(crate) use store::Store;
 
 use crate::chat::{self, Chat};
 use crate::error::ApiError;
 use crate::fields::{Fields, wrong};
 use crate::known;
+use crate::models::Models;
 use crate::router::{Body, Shared, unix_time};
 use crate::settings::random;
 use crate::sse::{self, Chunks, Whole};
@@ -43,10 +44,11 @@ pub(crate) struct Asked {
 
 /// Answers a request.
 pub(crate) async fn respond(
-    State(shared): State<Arc<Shared>>,
+    State(models): State<Arc<Models>>,
     body: Body,
 ) -> Result<Response, ApiError> {
-    let Asked { chat, mut head, forms, thinking, input } = body.read(&shared, read).await?;
+    let (shared, asked) = body.read(&models, read).await?;
+    let Asked { chat, mut head, forms, thinking, input } = asked;
     let Chat { settings, mut job, parser, ignored } = chat;
     job.ignored.clone_from(&ignored);
     head["model"] = json!(shared.about.called(settings.model.as_deref()));
@@ -54,7 +56,7 @@ pub(crate) async fn respond(
     head["top_p"] = json!(settings.sampling.top_p);
     let keep = shared.store.clone().zip(input);
     head["store"] = json!(keep.is_some());
-    let events = shared.handle.submit(vec![job])?;
+    let events = shared.handle.submit(vec![job]).await?;
     let mut chunks = ItemChunks::new(head, parser, forms, thinking, keep);
     if settings.stream {
         return Ok(known::tell(sse::stream(events, chunks, 1), &ignored));
@@ -72,10 +74,11 @@ pub(crate) async fn respond(
 
 /// How many tokens the input of a request would have.
 pub(crate) async fn count(
-    State(shared): State<Arc<Shared>>,
+    State(models): State<Arc<Models>>,
     body: Body,
 ) -> Result<Response, ApiError> {
-    let Chat { job, ignored, .. } = body.read(&shared, read).await?.chat;
+    let (_, Asked { chat, .. }) = body.read(&models, read).await?;
+    let Chat { job, ignored, .. } = chat;
     let answer = json!({"object": "response.input_tokens", "input_tokens": job.prompt.len()});
     Ok(known::tell(Json(answer).into_response(), &ignored))
 }

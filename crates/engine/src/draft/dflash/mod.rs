@@ -288,7 +288,9 @@ impl Drafter for Dflash {
     fn shape(&self, spec: Spec) -> Option<Shape> {
         let (block, budget, is_tree) = match spec {
             Spec::Chain { block, budget } => (block, budget, false),
-            Spec::Tree { block, budget } | Spec::Auto { block, budget } => (block, budget, true),
+            Spec::Tree { block, budget } => (block, budget, true),
+            // Twice the block's rows never paid for one text, on any machine that was measured.
+            Spec::Auto { block, budget } => (block, budget.min(2 * block), true),
             Spec::Off | Spec::Mtp { .. } | Spec::Lookup { .. } => return None,
         };
         let depth = self.positions(block);
