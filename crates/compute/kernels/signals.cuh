@@ -7,10 +7,6 @@
 #pragma once
 #include "forerun.cuh"
 
-__device__ __forceinline__ u32 shared_address(const void* at) {
-  return (u32)__cvta_generic_to_shared(at);
-}
-
 // By one thread; then all of the block arrive, and wait before the first of them sends.
 __device__ __forceinline__ void make_signals(u64* signals, int count) {
 #if __CUDA_ARCH__ >= 900
