@@ -36,9 +36,11 @@ fn turn(number: usize) -> Value {
         (0..60).map(|i| format!("Rule {i}: a name of {} letters is fine.", 3 + i % 7)).collect();
     let mut messages = vec![json!({"role": "system", "content": rules.join("\n")})];
     for i in 0..number {
-        messages.push(json!({"role": "user", "content": format!("Write a Python function number {i} that sorts a list.")}));
+        let asked = format!("Write a Python function number {i} that sorts a list.");
+        messages.push(json!({"role": "user", "content": asked}));
         if i + 1 < number {
-            messages.push(json!({"role": "assistant", "content": format!("def sort_{i}(items):\n    return sorted(items)")}));
+            let answer = format!("def sort_{i}(items):\n    return sorted(items)");
+            messages.push(json!({"role": "assistant", "content": answer}));
         }
     }
     json!({"messages": messages, "max_tokens": 40, "temperature": 0})
@@ -311,7 +313,8 @@ fn an_agents_session_goes_on_after_restarts_as_without_them() {
     for (i, turn) in session["turns"].as_array().expect("turns").iter().enumerate() {
         messages.truncate(turn["keep"].as_u64().unwrap_or(0) as usize);
         messages.extend(turn["add"].as_array().expect("messages").iter().cloned());
-        let body = json!({"messages": messages, "tools": session["tools"], "max_tokens": 6, "temperature": 0});
+        let tools = &session["tools"];
+        let body = json!({"messages": messages, "tools": tools, "max_tokens": 6, "temperature": 0});
         let answer = warm.chat(&body);
         if i % 3 == 0 {
             restarted.take().into_iter().for_each(stop);
