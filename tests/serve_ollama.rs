@@ -226,7 +226,7 @@ fn refusals_have_ollama_s_shape_and_name_what_is_wrong() {
         ("/api/show", json!({}), 400, "`model`"),
         ("/api/pull", json!({"model": "llama3"}), 404, "`embedded`"),
         ("/api/embed", json!({"input": "x"}), 501, "embeddings"),
-        ("/api/create", json!({"model": "x"}), 501, "one model"),
+        ("/api/create", json!({"model": "x"}), 501, "started with"),
         ("/api/tags", json!({}), 405, "/api/tags"),
         ("/api/nonsense", json!({}), 404, "/api/nonsense"),
     ] {
