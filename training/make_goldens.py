@@ -18,7 +18,7 @@ LONG_ROWS = 4  # last rows of a long prompt that are kept
 SHORT_PROMPTS = 2  # short prompts of which rows are kept
 SHORT_ROWS = 6  # last rows of these
 DRAFTED = ("p0", "plong2100")  # prompts whose drafted block is kept
-DRAFTED_ROWS = 6  # first rows of it; all rows see each other, so these speak for the others too
+DRAFTED_ROWS = 4  # first rows of it; all rows see each other, so these speak for the others too
 
 
 class Prompt(NamedTuple):

@@ -8,7 +8,8 @@ from pathlib import Path
 
 WIDE = 16  # rows of a stretched block
 LONGEST = 1000  # tokens of a prompt; longer ones are left out
-KEPT = ("p0", "p1", "plong700")  # prompts whose blocks are kept whole; the wide one of the first
+KEPT = ("p0", "p1", "plong700")  # prompts whose blocks are kept; the wide one of the first
+LIGHT = ("p1.draft_logits", "p0.wide.draft_logits")  # left out: candidates and lattice say enough of them
 
 
 def parse_arguments():
@@ -57,8 +58,7 @@ def main():
                 for part, tensor in draft._asdict().items():
                     whole = tensor if tensor.is_floating_point() else tensor.int()
                     tensors[f"{prefix}.{part}"] = whole.contiguous().clone()
-    # The wide block's logits are large and its candidates and lattice say enough of them.
-    tensors = {name: tensor for name, tensor in tensors.items() if not name.endswith("wide.draft_logits")}
+    tensors = {name: tensor for name, tensor in tensors.items() if name not in LIGHT}
     Path(arguments.out + ".json").write_text(json.dumps(texts), encoding="utf-8")
     save_file(tensors, arguments.out + ".safetensors")
 

@@ -72,12 +72,13 @@ def a_death_costs_its_own_streams(cluster):
     streams = {}
 
     def begin(number):
-        question = ask(talk(random.random(), 1), 1200, temperature=0.9, ignore_eos=True)
+        question = ask(talk(random.random(), 1), 600, temperature=0.9, ignore_eos=True)
         streams[number] = stream(FRONT, CHAT, question)
         return streams[number]
 
     threads, failed = many(4, 4, begin)
-    wait_for("both are busy", lambda: all(running(port) for port in WORKERS), 20)
+    busy = lambda: [running(port) for port in WORKERS]
+    wait_for("all are written, on both", lambda: sum(busy()) == 4 and all(busy()), 20)
     lost = running(WORKERS[0])
     cluster.end(0, signal.SIGKILL)
     after = [stream(FRONT, CHAT, ask(talk(i, 1), 8)) for i in range(20)]

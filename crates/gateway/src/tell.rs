@@ -110,9 +110,11 @@ impl Wanted {
 pub(crate) fn status(error: &ApiError) -> Status {
     let message = error.to_string();
     match error {
-        ApiError::Busy { .. } | ApiError::Crowded(_) | ApiError::Closing | ApiError::DeviceLost => {
-            Status::unavailable(message)
-        }
+        ApiError::Busy { .. }
+        | ApiError::Crowded(_)
+        | ApiError::Closing
+        | ApiError::NotLoaded { .. }
+        | ApiError::DeviceLost => Status::unavailable(message),
         ApiError::NoRoom { .. } => Status::resource_exhausted(message),
         ApiError::Deadline { .. } => Status::deadline_exceeded(message),
         ApiError::Internal(_) => Status::internal(message),

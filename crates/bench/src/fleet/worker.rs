@@ -8,6 +8,8 @@ use std::collections::{HashMap, VecDeque};
 /// Beside running answers a prompt is read this long at a time, and at least so many tokens.
 const CHUNK_S: f64 = 0.06;
 const CHUNK_TOKENS: f64 = 64.0;
+/// Alone it is read in chunks of so many.
+const ALONE_TOKENS: f64 = 2048.0;
 /// Tokens that every answer gets in a turn of the wheel.
 const TURN_TOKENS: f64 = 4.0;
 
@@ -126,7 +128,7 @@ impl Worker {
         self.chunk = 0.0;
         if let Some(first) = self.reading.front() {
             let most = match writing {
-                0 => f64::INFINITY,
+                0 => ALONE_TOKENS,
                 _ => curves.prompt_tokens(CHUNK_S).max(CHUNK_TOKENS),
             };
             self.chunk = first.unread.min(most);
@@ -146,18 +148,19 @@ impl Worker {
             let tokens = job.asked.prompt + job.answer as usize;
             self.cache.keep(Key::Talk(job.asked.talk), tokens, kept);
         }
-        let Some(first) = self.reading.front_mut() else { return whole };
-        first.unread -= self.chunk;
-        if first.unread <= 0.0
-            && let Some(mut job) = self.reading.pop_front()
-        {
-            job.first.get_or_insert(now);
-            job.left -= 1.0;
-            let asked = job.asked;
-            self.cache.keep(Key::System(asked.system), asked.system_tokens, kept);
-            self.cache.keep(Key::Talk(asked.talk), asked.prompt - asked.question, kept);
-            self.writing.push(job);
+        let Some(mut job) = self.reading.pop_front() else { return whole };
+        job.unread -= self.chunk;
+        if job.unread > 0.0 {
+            // Prompts take turns.
+            self.reading.push_back(job);
+            return whole;
         }
+        job.first.get_or_insert(now);
+        job.left -= 1.0;
+        let asked = job.asked;
+        self.cache.keep(Key::System(asked.system), asked.system_tokens, kept);
+        self.cache.keep(Key::Talk(asked.talk), asked.prompt - asked.question, kept);
+        self.writing.push(job);
         whole
     }
 
