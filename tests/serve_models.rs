@@ -156,16 +156,16 @@ fn what_is_told_of_models_does_not_load_them() {
 
 #[test]
 fn a_text_is_finished_before_its_model_goes() {
-    let long = ask("any", 1200, false);
+    let long = ask("any", 250, false);
     let [dense, moe] = alone(&long);
     let server = both(&[]);
-    let mut stream = server.post_open(TEXT, &ask("dense", 1200, true).to_string(), "");
+    let mut stream = server.post_open(TEXT, &ask("dense", 250, true).to_string(), "");
     let mut begun = [0; 512];
     let read = stream.read(&mut begun).expect("the stream has begun");
     assert!(read > 0 && loaded(&server) == ["dense"]);
     thread::scope(|scope| {
         // The other model, and while it comes the first one again.
-        let text = |name| server.ask(TEXT, &ask(name, 1200, false))["choices"][0]["text"].clone();
+        let text = |name| server.ask(TEXT, &ask(name, 250, false))["choices"][0]["text"].clone();
         let other = scope.spawn(move || text("moe"));
         let again = scope.spawn(move || text("dense"));
         let rest = rest(stream);

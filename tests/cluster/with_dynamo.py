@@ -47,13 +47,13 @@ def next_turns_stay():
 
 def text(number, tokens):
     return {"model": "qwen", "prompt": f"# {number}\ndef quicksort(items):\n", "seed": number,
-            "max_tokens": tokens, "temperature": 0.9, "nvext": {"ignore_eos": True}}
+            "max_tokens": tokens, "temperature": 0.9, "ignore_eos": True}
 
 
 def talk(number, tokens):
     return {"model": "qwen", "seed": number, "max_tokens": tokens, "temperature": 0.9,
             "messages": [{"role": "user", "content": f"{number}: write Python quicksort"}],
-            "nvext": {"ignore_eos": True}}
+            "ignore_eos": True}
 
 
 def a_death_changes_nothing(cluster):

@@ -187,7 +187,7 @@ impl Engine {
     /// Reads tokens of an answer that was begun elsewhere with the arithmetic that would have
     /// written them: a backend may round prompts otherwise.
     pub fn read_written(&mut self, sequence: &mut Sequence, tokens: &[u32]) -> Result<(), Error> {
-        let mut chunks = tokens.chunks(self.decode_rows());
+        let mut chunks = tokens.chunks(self.text_rows());
         chunks.try_for_each(|chunk| self.read_as(Role::Decode, sequence, chunk))
     }
 

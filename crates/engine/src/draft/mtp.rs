@@ -31,6 +31,8 @@ pub struct Mtp {
     /// Rows of its largest pass, and of one that decodes.
     max_rows: usize,
     decode_rows: usize,
+    /// Those of them that one text has at most.
+    text_rows: usize,
 }
 
 /// Hidden states for rows of a pass: where they wait, the first, how many.
@@ -84,7 +86,19 @@ impl Mtp {
         weights.place(Placement::ON_DEVICE, source, backend)?;
         let arena = backend.arena(plan.linked(weights.links()).into(), max_rows, decode_rows)?;
         let vocab = config.vocab;
-        Ok(Self { layout, width, vocab, arena, input, hidden, logits, max_rows, decode_rows })
+        let text_rows = backend.text_rows();
+        Ok(Self {
+            layout,
+            width,
+            vocab,
+            arena,
+            input,
+            hidden,
+            logits,
+            max_rows,
+            decode_rows,
+            text_rows,
+        })
     }
 
     /// A pass. Every row takes a hidden state, the next of `hidden`: the target's after the output
@@ -107,7 +121,8 @@ impl Mtp {
         }
         assert_eq!(at, rows.len(), "a hidden state for every row");
         let mut pass = Pass::new(rows, chosen, states.iter().map(|state| state.view()).collect());
-        if rows.len() > self.decode_rows {
+        // More than a text decodes at once is read as prompts are; so is what a pause left behind.
+        if hidden.iter().any(|(_, _, count)| *count > self.text_rows) {
             pass = pass.as_prompt();
         }
         Ok(backend.run(&mut self.arena, &pass)?)
