@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! $XDG_STATE_HOME/forerun/sessions/NAME/conversation.json    what was said
-//!                                       states/              what it left, for this model and build
+//!                                       states/              what it left, for this model
 //!                                       lock                 held by the process that is at it
 //! ```
 
@@ -69,7 +69,8 @@ pub(crate) fn path_of(name: &str) -> Result<PathBuf> {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     if name.is_empty() || name.len() > 64 || name.starts_with('.') || !name.chars().all(is_plain) {
         bail!(
-            "`{name}` is no name of a session: up to 64 letters, digits and `-_.` are, none of them a dot at its beginning"
+            "`{name}` is no name of a session: up to 64 letters, digits and `-_.` are, none of \
+             them a dot at its beginning"
         );
     }
     Ok(folder()?.join(name))

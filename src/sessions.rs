@@ -45,7 +45,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     if args.json {
         let listed = |s: &Listed| {
             let at = s.used.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |d| d.as_secs());
-            json!({"name": s.name, "model": s.model, "turns": s.turns, "bytes": s.bytes, "used": at})
+            let Listed { name, model, turns, bytes, .. } = s;
+            json!({"name": name, "model": model, "turns": turns, "bytes": bytes, "used": at})
         };
         let sessions: Vec<Value> = sessions.iter().map(listed).collect();
         writeln!(out, "{}", json!({"folder": folder, "sessions": sessions}))?;

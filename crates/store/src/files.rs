@@ -27,8 +27,8 @@ impl Default for Faults {
 }
 
 impl Faults {
-    /// From step `n` on, counted from 0, `count` steps fail. With [`usize::MAX`] of them all do, and
-    /// nothing is tidied up: what is left is what a killed process leaves.
+    /// From step `n` on, counted from 0, `count` steps fail. With [`usize::MAX`] of them all do,
+    /// and nothing is tidied up: what is left is what a killed process leaves.
     pub fn fail(&self, n: usize, count: usize) {
         self.0.left.store(n, Ordering::Relaxed);
         self.0.failing.store(count, Ordering::Relaxed);

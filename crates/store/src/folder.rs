@@ -222,8 +222,8 @@ impl Folder {
         done
     }
 
-    /// Writes a state that was taken apart, unless it is there. Its blocks know afterwards that they
-    /// are kept, or that they are not.
+    /// Writes a state that was taken apart. Its blocks know afterwards that they are kept, or that
+    /// they are not.
     pub fn write(&self, tokens: &[u32], archived: &Archived) -> Result<(), WriteError> {
         let written = self.write_state(tokens, archived);
         match &written {

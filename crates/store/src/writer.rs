@@ -38,7 +38,8 @@ impl Writer {
         let waiting = Arc::clone(&backlog);
         let thread = std::thread::Builder::new().name("states".to_owned()).spawn(move || {
             if let Err(cause) = folder.collect() {
-                tracing::warn!(folder = %folder.root.display(), %cause, "kept states cannot be counted");
+                let folder = folder.root.display();
+                tracing::warn!(%folder, %cause, "kept states cannot be counted");
             }
             let mut failed = false;
             for State { tokens, archived, counted } in written {
@@ -47,7 +48,8 @@ impl Writer {
                     // A full disk stays full for a while; once is enough to say so.
                     Err(cause) if !failed => {
                         failed = true;
-                        tracing::warn!(folder = %folder.root.display(), %cause, "a state cannot be kept");
+                        let folder = folder.root.display();
+                        tracing::warn!(%folder, %cause, "a state cannot be kept");
                     }
                     Err(_) => {}
                 }

@@ -221,7 +221,7 @@ fn a_write_may_end_anywhere() {
         for step in 0.. {
             let root = tempfile::tempdir().unwrap();
             let folder = open(root.path());
-            // To the engine blocks of a copy are new: it would know the others from the last folder.
+            // To the engine a copy's blocks are new: it would know the others from the last folder.
             let (first, second) = (early.unshared().unwrap(), late.unshared().unwrap());
             write(&mut engine, &folder, &all[..64], &first).expect("the first is kept");
             folder.faults().fail(step, if killed { usize::MAX } else { 1 });
