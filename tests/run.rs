@@ -112,7 +112,7 @@ fn prompts_come_in_many_ways() {
 #[test]
 fn what_can_go_wrong_is_said() {
     let long = "word ".repeat(200);
-    let cases: [(&[&str], &str); 15] = [
+    let cases: [(&[&str], &str); 16] = [
         (
             &["run", "x", "--model", "absent.gguf"],
             "absent.gguf: No such file or directory (os error 2)",
@@ -155,6 +155,10 @@ fn what_can_go_wrong_is_said() {
             "`--budget 40`: a chain over a block of 8 rows has at most 7 tokens",
         ),
         (
+            &["run", "x", "--budget", "64", "--device", "cpu"],
+            "`--budget 64`: a text has 64 rows here, for the newest token and at most 63 others",
+        ),
+        (
             &["run", "--prompt-ids", "5000"],
             "token 5000 of `--prompt-ids` is not below the vocabulary of 4096",
         ),
@@ -174,11 +178,10 @@ fn what_can_go_wrong_is_said() {
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(said, format!("forerun: {sentence}\n"), "{args:?}");
     }
-    let usage: [&[&str]; 6] = [
+    let usage: [&[&str]; 5] = [
         &["run", "x", "--spec", "fast"],
         &["run", "x", "--temp", "-1"],
         &["run", "x", "--top-p", "2"],
-        &["run", "x", "--budget", "64"],
         &["run", "x", "--kv", "q3"],
         &["run", "x", "--logit-bias", "a=b"],
     ];

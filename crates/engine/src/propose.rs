@@ -283,8 +283,8 @@ impl Engine {
         let found = slot.drafter.propose(&mut *self.backend, &mut asks)?;
         drop(asks);
         let all = start.elapsed().as_secs_f64();
-        let passes =
-            slot.passes(found.iter().flatten().map(Lattice::len).max().unwrap_or(1)) as f64;
+        let longest = found.iter().flatten().map(Lattice::len).max().unwrap_or(1);
+        let passes = slot.passes(longest.max(1)) as f64;
         let price = |prices: &Prices| passes * prices.pass(slot.drafter.name());
         let all = self.prices.as_ref().map_or(all, price);
         slot.costs.add(askers, all / passes / self.costs.drift, NEW);

@@ -9,7 +9,7 @@ use engine::sampling::{Constraint, Sampling};
 use support::{CHAIN, pair};
 
 /// Tokens of an answer.
-const TOKENS: usize = 48;
+const TOKENS: usize = 32;
 
 /// Never two even tokens in a row: depends on what was written before.
 #[derive(Debug, Default)]
