@@ -384,7 +384,7 @@ impl Bench<'_> {
     /// Rounds as asked for: trees of one text, chains and those of the next-token block also of
     /// several.
     fn rounds(&mut self, context: usize, texts: usize, floor: &Floor<'_>) -> Result<()> {
-        let (args, most) = (self.args, self.engine.decode_rows());
+        let (args, most) = (self.args, self.engine.text_rows());
         let rounds = |name: String, spec: Spec, rows: usize, draft_ms: f64| {
             let rows = rows.min((most / texts).max(1));
             let kept = args.assume_accept.min(rows as f64);

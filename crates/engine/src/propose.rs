@@ -372,9 +372,10 @@ impl Engine {
         }
     }
 
-    /// Nodes for each of so many texts, where a pass has room for everybody.
+    /// Nodes for each of so many texts where nobody weighs what they cost: together they have the
+    /// rows that one text may have, since rows beyond those cost in proportion.
     fn fair_nodes(&self, texts: usize) -> usize {
-        (self.decode_rows() / texts.max(1)).min(self.text_rows()).saturating_sub(1)
+        (self.text_rows() / texts.max(1)).saturating_sub(1)
     }
 }
 
