@@ -55,18 +55,19 @@ impl Faults {
 #[derive(Debug)]
 pub(crate) struct Files {
     tmp: PathBuf,
-    written: AtomicU64,
     pub(crate) faults: Faults,
 }
 
 impl Files {
     pub(crate) fn new(tmp: PathBuf) -> Self {
-        Self { tmp, written: AtomicU64::new(0), faults: Faults::default() }
+        Self { tmp, faults: Faults::default() }
     }
 
     /// Makes a file of these bytes at `to`. Where another process has one there it holds the same.
     pub(crate) fn place(&self, bytes: &[u8], to: &Path) -> io::Result<()> {
-        let number = self.written.fetch_add(1, Ordering::Relaxed);
+        // Several models of a process may share a folder: numbers are the process's.
+        static WRITTEN: AtomicU64 = AtomicU64::new(0);
+        let number = WRITTEN.fetch_add(1, Ordering::Relaxed);
         let partial = self.tmp.join(format!("{}-{number}", std::process::id()));
         let placed = self.write(bytes, &partial, to);
         if placed.is_err() && self.faults.step().is_ok() {
