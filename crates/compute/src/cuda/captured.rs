@@ -1,7 +1,7 @@
 //! What the backend keeps beside the buffers of an arena: passes in the device's memory and graphs
 //! of them.
 
-use super::{Needs, graph::Graph, ops, upload::PassBuffer};
+use super::{graph::Graph, needs::Needs, ops, upload::PassBuffer};
 use crate::arena::Arena;
 use std::{any::Any, collections::HashMap};
 

@@ -11,6 +11,7 @@ mod graph;
 mod kernels;
 mod ledger;
 mod mapped;
+mod needs;
 mod nvrtc;
 mod ops;
 mod pack;
@@ -27,9 +28,8 @@ use crate::{
     budget::Budget,
     memory::Memory,
     pass::{Pass, Role},
-    plan::{AttentionShape, Buf, MatrixId, Op, Plan, Product, VectorId},
+    plan::{Buf, MatrixId, Plan, VectorId},
     rank::Ranked,
-    recurrent::RecurrentLayout,
 };
 use args::{DECODE_ROWS, TEXT_ROWS};
 use block::DeviceMemory;
@@ -39,6 +39,7 @@ pub use driver::{DeviceInfo, devices, driver_version};
 use kernels::Kernels;
 pub use kernels::{Images, architectures};
 pub use ledger::{Bill, Ledger};
+use needs::Needs;
 use run::Run;
 use scratch::Scratch;
 use std::{
@@ -64,38 +65,6 @@ pub struct Cuda {
     /// For what a call reads back.
     outbox: DeviceMemory,
     budget: Budget,
-}
-
-/// What a plan needs of scratch memory.
-struct Needs {
-    /// Bytes for partial sums of products.
-    products: usize,
-    /// Bytes of weights that a prompt's products bring from the host's memory.
-    staged: usize,
-    attention: Vec<AttentionShape>,
-    recurrent: Option<RecurrentLayout>,
-}
-
-impl Needs {
-    fn new(plan: &Arc<Plan>, weights: &Weights, limits: &DeviceInfo) -> Self {
-        let mut needs = Self { products: 0, staged: 0, attention: Vec::new(), recurrent: None };
-        for op in &plan.expanded().ops {
-            match op {
-                Op::Attention { shape, .. } if !needs.attention.contains(shape) => {
-                    needs.attention.push(*shape);
-                }
-                Op::DeltaNet { .. } => needs.recurrent = Some(plan.recurrent_layer(0).0),
-                Op::Matmul { products } => {
-                    let bytes = ops::matmul::workspace_bytes(weights, limits, products);
-                    needs.products = needs.products.max(bytes);
-                    let host = |p: &Product| weights.matrix(p.weight).host_bytes();
-                    needs.staged = needs.staged.max(ops::prompt_matmul::staged(products, host));
-                }
-                _ => {}
-            }
-        }
-        needs
-    }
 }
 
 /// Pages a pass has room for at first: 32K tokens of one cache.
@@ -204,24 +173,6 @@ impl Cuda {
             outbox: self.outbox.address(),
             staged: Cell::new(0),
         }
-    }
-
-    /// Grows scratch memory to what a plan over a pass needs.
-    fn reserve(&mut self, needs: &Needs, pass: &Pass<'_>) -> Result<(), Error> {
-        if pass.role == Role::Decode {
-            for shape in &needs.attention {
-                let bytes = ops::attention::partial_bytes(shape, pass.rows());
-                self.scratch.reserve_attention(bytes)?;
-            }
-        }
-        if let Some(layout) = &needs.recurrent {
-            let bytes = ops::deltanet::state_bytes(layout, pass.sequences.len(), pass.slots);
-            self.scratch.reserve_states(bytes)?;
-        }
-        if pass.role == Role::Prompt {
-            self.scratch.reserve_staged(needs.staged)?;
-        }
-        self.scratch.reserve_products(needs.products)
     }
 }
 
@@ -348,7 +299,7 @@ impl Backend for Cuda {
         let plan = arena.plan.clone();
         let mut lent = Lent::of(arena);
         let (arena, captured) = lent.parts();
-        self.reserve(&captured.needs, pass)?;
+        captured.needs.reserve(&mut self.scratch, pass)?;
         self.run_captured(arena, captured, &plan, pass)
     }
 
