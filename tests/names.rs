@@ -85,7 +85,8 @@ fn three_commands_lead_from_nothing_to_a_chat() {
     assert!(pulled.status.success(), "{}", stderr(&pulled));
     let paths = String::from_utf8(pulled.stdout.clone()).unwrap();
     assert_eq!(paths.lines().count(), 2, "the model and its drafter: {paths}");
-    let server = Server::start_among("0", &["--model", name], &machine.environment());
+    let server =
+        Server::start_among("0", &["--model", name, "--spec", "chain"], &machine.environment());
 
     let page = server.get("/", "");
     assert!(page.status == 200 && page.body.contains("<html"), "the page to chat with");
