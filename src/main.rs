@@ -52,7 +52,7 @@ enum Verb {
     Chat(chat::Args),
     /// Serve the model over OpenAI's and Anthropic's APIs
     #[command(after_help = serve::EXIT_CODES)]
-    Serve(serve::Args),
+    Serve(Box<serve::Args>),
     /// Measure modes side by side, the cost of a shape, or whether all modes write the same text
     Bench(Box<bench::Args>),
     /// Say what a model file is, how each setting was found, and what looks wrong

@@ -311,7 +311,7 @@ mod tests {
     #[test]
     fn states_are_kept_where_prompts_part() {
         // Four messages of three tokens, each begun by 9.
-        let chat = [9, 1, 2, 9, 3, 4, 9, 5, 6, 9, 7, 8];
+        let chat = [9, 1, 2, 9, 3, 4, 9, 5, 6, 9, 7, 1];
         let openings = [Some(9), Some(8)];
         assert_eq!(marks(&chat, openings), [3, 6, 9]);
         assert_eq!(marks(&chat[..6], openings), [3]);
