@@ -5,9 +5,9 @@
 // Grid: slices x shares blocks of `warps` warps. Block (slice, share) multiplies the share's row
 // tiles with its slice of the columns; its slice of all activation rows stays in shared memory
 // while weights stream through a ring of `stages` tiles per warp, see stream.cuh. A share's tiles
-// are cut over the warps by cost, in the middle of a row tile too: the later warp leaves its part
-// in shared memory, where the earlier one, which ends on that tile, adds it. With one format a
-// block works out where the cuts fall; with several it reads that from `cuts`: until it knows, it
+// are cut over the warps by cost, in the middle of a row tile too: later warps leave their parts
+// in shared memory, where the one that has the tile's beginning adds them in order. With one format
+// a block works out where the cuts fall; with several it reads that from `cuts`: until it knows, it
 // cannot ask for weights. The slices of a share are a cluster: a finished (tile, slice) is sent
 // into the shared memory of the tile's owner in the cluster, which counts the bytes that come, or,
 // where that has no room, into `workspace`, behind which there is a barrier of the cluster; after
@@ -73,7 +73,7 @@ struct MatmulArgs {
   float4* parked;
   int most_parked, most_units;
   const int2* units;  // these are matmul_hopper.cu's
-  const int2* chains;
+  const u32* chains;
 };
 
 // n / d for n below 2^22, in fewer steps than the compiler's.
@@ -272,7 +272,6 @@ __device__ __forceinline__ void matmul(const MatmulArgs& a) {
   const int begin = __shfl_sync(~0u, b.at, warp), end = __shfl_sync(~0u, b.at, warp + 1);
   const int after = __shfl_down_sync(~0u, b.at, 1);
   const u32 busy = __ballot_sync(~0u, lane < warps && b.at < after);
-  const int next_warp = __ffs(busy >> (warp + 1)) + warp;
   auto stop = [&](int step) { return (step | 255) < end ? depth : end & 255; };
   auto next_tile = [](int step) { return (step | 255) + 1; };
 
@@ -382,16 +381,21 @@ __device__ __forceinline__ void matmul(const MatmulArgs& a) {
           parked(j) = make_float4(acc[0][j][0], acc[0][j][1], acc[0][j][2], acc[0][j][3]);
         continue;
       }
-      // The row tile ends, or this warp's part of it: what is left of it was the first thing the
-      // next warp computed.
-      if (stop(step) < depth) {
-        barrier_wait(ended + next_warp, 0);
-        const float* rest = left + next_warp * result + g;
+      // The row tile ends, or this warp's part of it: what is left of it was the first thing that
+      // the next warps computed. Whoever has its beginning adds that in order.
+      if (k == 0 && stop(step) < depth) {
+        int other = warp, other_end;
+        do {
+          other = __ffs(busy >> (other + 1)) + other;
+          other_end = __shfl_sync(~0u, b.at, other + 1);
+          barrier_wait(ended + other, 0);
+          const float* rest = left + other * result + g;
 #pragma unroll
-        for (int j = 0; j < N8; j++)
+          for (int j = 0; j < N8; j++)
 #pragma unroll
-          for (int e = 0; e < 4; e++)
-            acc[0][j][e] += rest[min(j * 8 + 2 * t + (e & 1), a.rows - 1) * LD + (e >> 1) * 8];
+            for (int e = 0; e < 4; e++)
+              acc[0][j][e] += rest[min(j * 8 + 2 * t + (e & 1), a.rows - 1) * LD + (e >> 1) * 8];
+        } while (other_end < next_tile(step));
       }
       if (k == 0) {
         slices.put(a, b, tile, acc);

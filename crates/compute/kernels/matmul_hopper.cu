@@ -4,8 +4,7 @@
 // Weights are decoded to registers, 16 rows a warp, and are the A operand; the tensor cores read
 // activations from shared memory, once for the 64 weight rows of a warpgroup. A unit is up to four
 // row tiles of one format, one a warp of a warpgroup; the units of a share are dealt to the
-// warpgroups in turn. A block goes through the superblocks of its slice once for every LEVELS units
-// a warpgroup has: the sums of those stay in registers, and a superblock's activations serve all.
+// warpgroups in rounds, and in each a block goes through the superblocks of its slice.
 //
 // Two warps ask for what the others multiply. One streams tiles through a ring whose stage has a
 // tile of every multiplying warp; it begins before the inputs are there. The other brings the
@@ -13,17 +12,17 @@
 // them arranged for that, see Activation::arranged; chosen rows are arranged by a launch.
 //
 // A row's bits: chains of wgmma m64nNk16 give the bits of chains of mma.m16n8k16. A new chain of
-// sums begins where a warp of matmul.cuh begins; what was summed before is parked, and in the end
-// the pieces are added from the last to the first, as matmul.cuh's warps do. Sums over slices are
-// parked too, and added in order by the block of the cluster that owns the row tile.
+// sums begins where a warp of matmul.cuh begins; what was summed before is kept in shared memory,
+// and the pieces are added from the first to the last, as matmul.cuh's warps do. Sums of slices are
+// parked in memory, and added in order by the block of the cluster that owns the row tile.
 //
 // Floor: the tiles' bytes at memory speed. What limits it: instructions and their latency, about
-// 310 a tile at 32 rows; of 64 rows, the second level of the cache, which gives every block its
-// activations once for every three units.
+// 370 a tile; a tile alone takes a scheduler 545 cycles of 32 rows and 733 of 64 where three warps
+// share it, 640 and 900 with all that is around it; then the ends of a launch, a sixth of it.
 //
 // Launch: matmul_hopper_N_FORMAT for up to N = 24, 32, 48, 64 rows; grid slices * shares, cluster
 // slices, block 32 * (warps + 4), warps at most 4 * GROUPS of them multiplying; shared bytes
-//   held * N * 544 + stages * warps * stage_bytes + (held + stages) * 16
+//   held * N * 544 + stages * warps * stage_bytes + warps * N * 64 + (held + stages) * 16
 // arrange: grid (superblocks, ceil(rows / 8)), 256 threads.
 #define REGISTERS_ARE_SCARCE
 #include "matmul.cuh"
@@ -34,9 +33,8 @@
 //   units   [shares][most_units]: first row tile and number of row tiles of every unit; those that
 //           exist come first
 //   chains  [slices][tiles]: bit k: a chain of sums begins with superblock k of the slice, never
-//           bit 0; where the row tile's first piece is parked
-//   parked  [blocks][most_parked][N8][32 lanes]: first the sums of the share's row tiles, owned *
-//           slices of them, then pieces
+//           bit 0
+//   parked  [blocks][owned * slices][N8][32 lanes]: the sums of the share's row tiles
 
 // Chosen rows, as Activation::arranged has all.
 struct ArrangeArgs {
@@ -68,6 +66,8 @@ __device__ __forceinline__ u64 matrix_at(u32 low) {
   return (u64)(ARRANGED_BYTES / 16) << 32 | low;
 }
 
+constexpr int K16 = 2 * 128 / 16;  // 16 columns further in a descriptor
+
 // acc += a row tile of each of the four warps times the activation rows, over 256 columns, in the
 // order of multiply_tile in tiles.cuh. `x` describes the superblock's activations. `done` is called
 // when neither they nor the tile are read any more.
@@ -75,15 +75,19 @@ template <int FORMAT, int N8, class Done>
 __device__ __forceinline__ void multiply_unit(const u8* tile, u32 x, float (&acc)[N8][4],
                                               const Done& done) {
   typedef Tile<FORMAT> T;
-  constexpr int K16 = 2 * 128 / 16;  // 16 columns further in a descriptor
   const int lane = threadIdx.x & 31;
   // Words of the next 64 columns are asked for while these are decoded, where registers allow.
-  constexpr bool AHEAD = FORMAT != TILE_F16 && (N8 <= 4 || is_grouped(FORMAT));
+  constexpr bool AHEAD = FORMAT != TILE_F16 && (N8 <= 4 || (is_grouped(FORMAT) && N8 <= 6));
+  // Tiles that come straight from memory are asked for as a whole.
+  constexpr int BUFFERS = FORMAT == TILE_F16 ? 4 : 2;
   float even[N8][4], odd[N8][4];
-  u32 a[2][4][4];
+  u32 a[BUFFERS][4][4];
   typename T::Head head = T::head(tile, lane);
   typename T::Words next;
   if constexpr (AHEAD) next = T::words(tile, 0, lane);
+  if constexpr (FORMAT == TILE_F16)
+#pragma unroll
+    for (int c = 0; c < BUFFERS; c++) T::chunk(tile, head, c, lane, a[c]);
 #pragma unroll
   for (int c = 0; c < 4; c++) {
     // Read again, it would take 16 registers.
@@ -92,10 +96,10 @@ __device__ __forceinline__ void multiply_unit(const u8* tile, u32 x, float (&acc
     if constexpr (AHEAD)
       if (c < 3) next = T::words(tile, c + 1, lane);
     // The wgmma that read this buffer.
-    if (!is_grouped(FORMAT) && c >= 2) warpgroup_wait<1>();
-    u32(&f)[4][4] = a[c & 1];
+    if (!is_grouped(FORMAT) && c >= BUFFERS) warpgroup_wait<1>();
+    u32(&f)[4][4] = a[c % BUFFERS];
     if constexpr (AHEAD) T::decode(now, head, c, lane, f);
-    else T::chunk(tile, head, c, lane, f);
+    else if (FORMAT != TILE_F16 || c >= BUFFERS) T::chunk(tile, head, c, lane, f);
     hold(f);
     const auto b = [&](int i) { return matrix_at(x + (4 * c + i) * K16); };
     warpgroup_fence();
@@ -126,9 +130,11 @@ __device__ __forceinline__ void multiply_unit(const u8* tile, u32 x, float (&acc
   if constexpr (!is_grouped(FORMAT)) {
     constexpr bool MINS = FORMAT == TILE_Q4_K || FORMAT == TILE_Q5_K;
     float d[2], m[2], e4[N8][4];
-    T::ends(tile, head, lane, d);
+    if constexpr (!MINS || N8 <= 4) T::ends(tile, head, lane, d);
     if constexpr (MINS) {
       u32 f[4];
+      if (N8 > 4) head = T::head(tile, lane);  // it would take eight registers
+      if constexpr (N8 > 4) T::ends(tile, head, lane, d);
       T::mins(head, lane, f, m);
       // So that e4 may have the registers of the first buffer, or of both.
       warpgroup_wait<(N8 > 4 ? 0 : 1)>();
@@ -151,7 +157,7 @@ __device__ __forceinline__ void multiply_unit(const u8* tile, u32 x, float (&acc
 
 // Stages that warps fill and others empty, in turn.
 struct Stages {
-  u64 *full, *empty;
+  u64* full;  // [count], then as many that say where stages are empty
   int count, at = 0;
   u32 turn = 0;  // whose lowest bit is the parity of the filling waited for
 
@@ -159,38 +165,40 @@ struct Stages {
     if (++at == count) at = 0, turn ^= 1;
   }
   __device__ __forceinline__ void wait_full() const { barrier_wait(full + at, turn); }
-  __device__ __forceinline__ void wait_empty() const { barrier_wait(empty + at, turn ^ 1); }
+  __device__ __forceinline__ void wait_empty() const { barrier_wait(full + count + at, turn ^ 1); }
   // By all lanes of a warp: what they read here may be overwritten.
   __device__ __forceinline__ void leave() const {
     __syncwarp();
-    if ((threadIdx.x & 31) == 0) barrier_arrive(empty + at);
+    if ((threadIdx.x & 31) == 0) barrier_arrive(full + count + at);
   }
 };
 
 // What the warps of a block share of a launch.
-template <int N8, int FORMAT, int LEVELS> struct Block {
+template <int N8, int FORMAT> struct Block {
   static constexpr int X_BYTES = N8 * ARRANGED_BYTES;
   const MatmulArgs& a;
   Part part;
-  int superblocks, warps, groups, units, stage_bytes;
+  int warps, groups, units, stage_bytes;
   const int2* share_units;
   u8 *x, *tiles;
+  float4* kept;  // [warps][N8][32 lanes]: what a row tile's chains before this one came to
   Stages of_x, of_tiles;
 
   __device__ __forceinline__ Block(const MatmulArgs& args, u8* memory) : a(args) {
-    warps = (blockDim.x >> 5) - 4, groups = warps >> 2, superblocks = a.x.ld >> 8;
+    warps = (blockDim.x >> 5) - 4, groups = warps >> 2;
     part = part_of_block<FORMAT>(a);
     stage_bytes = FORMAT == MIXED ? a.stage_bytes : tile_bytes(FORMAT);
     x = memory, tiles = x + a.held * X_BYTES;
-    u64* barriers = (u64*)(tiles + a.stages * warps * stage_bytes);
-    of_x = {barriers, barriers + a.held, a.held};
-    of_tiles = {barriers + 2 * a.held, barriers + 2 * a.held + a.stages, a.stages};
+    kept = (float4*)(tiles + a.stages * warps * stage_bytes);
+    u64* barriers = (u64*)(kept + warps * N8 * 32);
+    of_x = {barriers, a.held};
+    of_tiles = {barriers + 2 * a.held, a.stages};
     share_units = a.units + quotient(blockIdx.x, a.slices) * a.most_units;
     if (threadIdx.x == 0) {
       for (int i = 0; i < a.held; i++)
-        barrier_init(of_x.full + i, 1), barrier_init(of_x.empty + i, warps);
+        barrier_init(of_x.full + i, 1), barrier_init(of_x.full + a.held + i, warps);
       for (int i = 0; i < a.stages; i++)
-        barrier_init(of_tiles.full + i, 1), barrier_init(of_tiles.empty + i, warps);
+        barrier_init(of_tiles.full + i, 1), barrier_init(of_tiles.full + a.stages + i, warps);
       barrier_init_fence();
     }
     if constexpr (FORMAT == MIXED) {
@@ -204,198 +212,190 @@ template <int N8, int FORMAT, int LEVELS> struct Block {
     __syncthreads();
   }
 
-  // Units that a warpgroup has at most from unit `first` of the share on.
-  __device__ __forceinline__ int levels(int first) const {
-    return min(LEVELS, quotient(units - first + groups - 1, groups));
-  }
-  // Of one format they follow from the share: until a block knows them, it cannot ask for weights.
+  // First row tile and number of them. Of one format they follow from the share: until a block
+  // knows them, it cannot ask for weights.
   __device__ __forceinline__ int2 unit(int i) const {
     if (i >= units) return make_int2(0, 0);
     if constexpr (FORMAT == MIXED) return share_units[i];
     return make_int2(part.first_tile + 4 * i, min(4, part.tiles - 4 * i));
   }
+  // The row tile of a warp, or -1.
+  __device__ __forceinline__ int tile_of(int i, int warp) const {
+    const int2 unit = this->unit(i);
+    return (warp & 3) < unit.y ? unit.x + (warp & 3) : -1;
+  }
   __device__ __forceinline__ float4* parked(int block, int place) const {
-    return a.parked + ((size_t)block * a.most_parked + place) * N8 * 32 + (threadIdx.x & 31);
+    return a.parked + ((size_t)block * a.owned * a.slices + place) * N8 * 32 + (threadIdx.x & 31);
   }
   // Where a tile lies, from the first superblock of the slice on.
   __device__ __forceinline__ const u8* weights(int tile) const {
     const MatmulProduct& p = a.products[product_of(a, tile)];
     const int format = FORMAT == MIXED ? p.format : FORMAT;
     return p.weight +
-           ((size_t)(tile - p.first_tile) * superblocks + part.first_k) * bytes_of(format);
+           ((size_t)(tile - p.first_tile) * (a.x.ld >> 8) + part.first_k) * bytes_of(format);
   }
 
   // One warp asks for tiles, a lane for those of a multiplying warp.
   __device__ __forceinline__ void stream_tiles() {
     const int lane = threadIdx.x & 31;
     const u64 policy = streamed();
-    u8* const to = tiles + lane * stage_bytes;
 #pragma unroll 1
-    for (int first = 0; first < units; first += LEVELS * groups) {
-      const int levels = this->levels(first);
-      const u8* from[LEVELS];
-      int bytes[LEVELS];
-#pragma unroll
-      for (int level = 0; level < LEVELS; level++) {
-        const int2 unit = this->unit(first + level * groups + (lane >> 2));
-        bytes[level] = 0;
-        if (lane < warps && (lane & 3) < unit.y) {
-          const int tile = unit.x + (lane & 3);
-          const int format = FORMAT == MIXED ? a.products[product_of(a, tile)].format : FORMAT;
-          if (!(format & DIRECT)) bytes[level] = bytes_of(format);
-          from[level] = weights(tile);
-        }
+    for (int first = 0; first < units; first += groups) {
+      const int tile = tile_of(first + (lane >> 2), lane);
+      const u8* from = nullptr;
+      int bytes = 0;
+      if (lane < warps && tile >= 0) {
+        const int format = FORMAT == MIXED ? a.products[product_of(a, tile)].format : FORMAT;
+        if (!(format & DIRECT)) bytes = bytes_of(format);
+        from = weights(tile);
+        // To be read directly: not from memory, with a wait for each superblock.
+        if (!bytes) prefetch(from, part.depth * bytes_of(format));
       }
+      const u32 total = __reduce_add_sync(~0u, bytes);
 #pragma unroll 1
-      for (int k = 0; k < part.depth; k++)
-#pragma unroll
-        for (int level = 0; level < LEVELS; level++) {
-          if (level >= levels) break;
-          of_tiles.wait_empty();
-          u64* const full = of_tiles.full + of_tiles.at;
-          const u32 total = __reduce_add_sync(~0u, bytes[level]);
-          if (lane == 0) barrier_expect(full, total);
-          __syncwarp();
-          if (bytes[level]) {
-            copy_stream(to + of_tiles.at * warps * stage_bytes, from[level], bytes[level], full,
-                        policy);
-            from[level] += bytes[level];
-          }
-          of_tiles.step();
+      for (int k = 0; k < part.depth; k++) {
+        of_tiles.wait_empty();
+        u64* const full = of_tiles.full + of_tiles.at;
+        if (lane == 0) barrier_expect(full, total);
+        __syncwarp();
+        if (bytes) {
+          u8* const to = tiles + (of_tiles.at * warps + lane) * stage_bytes;
+          copy_stream(to, from, bytes, full, policy);
+          from += bytes;
         }
+        of_tiles.step();
+      }
     }
   }
 
   // One lane asks for activations.
   __device__ __forceinline__ void stream_x() {
+    constexpr size_t EIGHTS = DECODE_ROWS / 8;
     const u8* const from =
-        a.x.arranged + ((size_t)part.first_k * (DECODE_ROWS / 8) + a.first_row / 8) * ARRANGED_BYTES;
+        a.x.arranged + (part.first_k * EIGHTS + a.first_row / 8) * ARRANGED_BYTES;
 #pragma unroll 1
-    for (int first = 0; first < units; first += LEVELS * groups)
+    for (int first = 0; first < units; first += groups)
 #pragma unroll 1
       for (int k = 0; k < part.depth; k++) {
         of_x.wait_empty();
         u64* const full = of_x.full + of_x.at;
         barrier_expect(full, X_BYTES);
-        copy_bulk(x + of_x.at * X_BYTES, from + (size_t)k * (DECODE_ROWS / 8) * ARRANGED_BYTES,
-                  X_BYTES, full);
+        copy_bulk(x + of_x.at * X_BYTES, from + k * EIGHTS * ARRANGED_BYTES, X_BYTES, full);
         of_x.step();
       }
   }
 
+  // Where the chains of sums of a row tile begin.
+  __device__ __forceinline__ u32 chains(int tile) const {
+    return tile < 0 ? 0 : a.chains[part.slice * a.tiles + tile];
+  }
+
   // The others multiply.
   __device__ __forceinline__ void multiply() {
-    const int warp = threadIdx.x >> 5;
+    const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
     // Core matrices of 8 rows x 8 columns are 128 bytes; the next 8 columns follow, the next 8 rows
     // are ARRANGED_BYTES on.
     const u32 x_matrix = 128 / 16 << 16 | (shared_address(x) & 0x3ffff) >> 4;
     const u8* const own = tiles + warp * stage_bytes;
+    float4* const mine = kept + warp * N8 * 32 + lane;
+    int i = warp >> 2, tile = tile_of(i, warp);
+    u32 begins = chains(tile);
+    wait_for_inputs();  // what is parked may still be read by the launch before
 #pragma unroll 1
-    for (int first = 0; first < units; first += LEVELS * groups) {
-      const int levels = this->levels(first);
-      // The warp's row tile or -1, where its chains begin, where its first piece is parked.
-      int tile[LEVELS], place[LEVELS], format[LEVELS];
-      u32 begins[LEVELS];
-      float acc[LEVELS][N8][4];
-      int own_levels = 0;  // units of the warpgroup
-#pragma unroll
-      for (int level = 0; level < LEVELS; level++) {
-        const int2 unit = this->unit(first + level * groups + (warp >> 2));
-        own_levels += unit.y > 0;
-        tile[level] = -1, place[level] = 0, begins[level] = 0, format[level] = FORMAT;
-        if ((warp & 3) < unit.y) {
-          tile[level] = unit.x + (warp & 3);
-          const int2 chain = a.chains[part.slice * a.tiles + tile[level]];
-          begins[level] = chain.x, place[level] = a.owned * a.slices + chain.y;
+    for (; i - (warp >> 2) < units; i += groups) {
+      if (i >= units) {  // in the last round
+#pragma unroll 1
+        for (int k = 0; k < part.depth; k++) {
+          of_tiles.wait_full(), of_tiles.leave(), of_tiles.step();
+          of_x.wait_full(), of_x.leave(), of_x.step();
         }
-        if (FORMAT == MIXED && unit.y) format[level] = a.products[product_of(a, unit.x)].format;
-#pragma unroll
-        for (int j = 0; j < N8; j++)
-          acc[level][j][0] = acc[level][j][1] = acc[level][j][2] = acc[level][j][3] = 0.f;
+        break;
       }
-      const auto park = [&](int level, int place) {
-        float4* at = parked(blockIdx.x, place);
+      const int format = FORMAT == MIXED ? a.products[product_of(a, unit(i).x)].format : FORMAT;
+      float acc[N8][4];
 #pragma unroll
-        for (int j = 0; j < N8; j++) {
-          float(&v)[4] = acc[level][j];
-          at[j * 32] = make_float4(v[0], v[1], v[2], v[3]);
-        }
+      for (int j = 0; j < N8; j++) acc[j][0] = acc[j][1] = acc[j][2] = acc[j][3] = 0.f;
+      const auto join = [&](int j) {
+        float(&v)[4] = acc[j];
+        const float4 b = mine[j * 32];
+        v[0] = b.x + v[0], v[1] = b.y + v[1], v[2] = b.z + v[2], v[3] = b.w + v[3];
       };
 #pragma unroll 1
       for (int k = 0; k < part.depth; k++) {
+        if (begins >> k & 1) {
+          const bool is_first = (begins & ((1u << k) - 1)) == 0;
+#pragma unroll
+          for (int j = 0; j < N8; j++) {
+            if (!is_first) join(j);
+            float(&v)[4] = acc[j];
+            mine[j * 32] = make_float4(v[0], v[1], v[2], v[3]);
+            v[0] = v[1] = v[2] = v[3] = 0.f;
+          }
+        }
+        of_tiles.wait_full();
         of_x.wait_full();
         const u32 xk = __shfl_sync(~0u, x_matrix + of_x.at * (X_BYTES / 16), 0);
-#pragma unroll
-        for (int level = 0; level < LEVELS; level++) {
-          if (level >= levels) break;
-          if (begins[level] >> k & 1) {
-            park(level, place[level] + __popc(begins[level] & ((1u << k) - 1)));
-#pragma unroll
-            for (int j = 0; j < N8; j++)
-              acc[level][j][0] = acc[level][j][1] = acc[level][j][2] = acc[level][j][3] = 0.f;
+        const u8* here = own + of_tiles.at * warps * stage_bytes;
+        const auto done = [&] { of_tiles.leave(); };
+        if constexpr (FORMAT != MIXED) {
+          multiply_unit<FORMAT, N8>(here, xk, acc, done);
+        } else {
+          // A warp without a row tile multiplies whatever lies there, and drops it. A direct tile
+          // is larger than a slot, and the last slot ends where shared memory does.
+          if (format & DIRECT)
+            here = tile < 0 ? tiles : weights(tile) + (size_t)k * bytes_of(format);
+          switch (format & (DIRECT - 1)) {
+            case TILE_Q4_K: multiply_unit<TILE_Q4_K, N8>(here, xk, acc, done); break;
+            case TILE_Q5_K: multiply_unit<TILE_Q5_K, N8>(here, xk, acc, done); break;
+            case TILE_Q6_K: multiply_unit<TILE_Q6_K, N8>(here, xk, acc, done); break;
+            case TILE_Q8_0: multiply_unit<TILE_Q8_0, N8>(here, xk, acc, done); break;
+            default: multiply_unit<TILE_F16, N8>(here, xk, acc, done);
           }
-          of_tiles.wait_full();
-          const u8* here = own + of_tiles.at * warps * stage_bytes;
-          const auto done = [&] { of_tiles.leave(); };
-          if (level >= own_levels) {
-            done();
-          } else if constexpr (FORMAT != MIXED) {
-            multiply_unit<FORMAT, N8>(here, xk, acc[level], done);
-          } else {
-            // A warp without a row tile multiplies whatever lies there, and drops it. A direct tile
-            // is larger than a slot, and the last slot ends where shared memory does.
-            if (format[level] & DIRECT)
-              here = tile[level] < 0 ? tiles
-                                     : weights(tile[level]) + (size_t)k * bytes_of(format[level]);
-            switch (format[level] & (DIRECT - 1)) {
-              case TILE_Q4_K: multiply_unit<TILE_Q4_K, N8>(here, xk, acc[level], done); break;
-              case TILE_Q5_K: multiply_unit<TILE_Q5_K, N8>(here, xk, acc[level], done); break;
-              case TILE_Q6_K: multiply_unit<TILE_Q6_K, N8>(here, xk, acc[level], done); break;
-              case TILE_Q8_0: multiply_unit<TILE_Q8_0, N8>(here, xk, acc[level], done); break;
-              default: multiply_unit<TILE_F16, N8>(here, xk, acc[level], done);
-            }
-          }
-          of_tiles.step();
         }
+        of_tiles.step();
         of_x.leave();
         of_x.step();
       }
+      if (begins)
 #pragma unroll
-      for (int level = 0; level < LEVELS; level++) {
-        if (tile[level] < 0) continue;
-#pragma unroll 1
-        for (int piece = __popc(begins[level]) - 1; piece >= 0; piece--) {
-          const float4* at = parked(blockIdx.x, place[level] + piece);
+        for (int j = 0; j < N8; j++) join(j);
+      if (tile >= 0) {
+        float4* at = parked(blockIdx.x, tile - part.first_tile);
 #pragma unroll
-          for (int j = 0; j < N8; j++) {
-            const float4 v = at[j * 32];
-            float(&to)[4] = acc[level][j];
-            to[0] = v.x + to[0], to[1] = v.y + to[1], to[2] = v.z + to[2], to[3] = v.w + to[3];
-          }
-        }
-        park(level, tile[level] - part.first_tile);
+        for (int j = 0; j < N8; j++)
+          at[j * 32] = make_float4(acc[j][0], acc[j][1], acc[j][2], acc[j][3]);
       }
+      tile = tile_of(i + groups, warp), begins = chains(tile);
     }
   }
 
   // Adds the slices of the row tiles that this block owns: the share's slice, slice + slices, ...
   __device__ __forceinline__ void add() const {
+    constexpr int BATCH = N8 > 4 ? 2 : 4;  // slices that are asked for together
     const int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
-#pragma unroll 2
+#pragma unroll 1
     for (int i = (threadIdx.x >> 5) * a.slices + part.slice; i < part.tiles;
          i += warps * a.slices) {
       const int tile = part.first_tile + i;
+      const MatmulProduct& p = a.products[product_of(a, tile)];
       float4 v[N8];
 #pragma unroll 1
-      for (int s = 0; s < a.slices; s++) {
-        const float4* from = parked(blockIdx.x - part.slice + s, i);
-        float4 w[N8];
+      for (int s = 0; s < a.slices; s += BATCH) {
+        float4 w[BATCH][N8];
 #pragma unroll
-        for (int j = 0; j < N8; j++) w[j] = __ldcg(from + j * 32);  // written by other blocks
+        for (int b = 0; b < BATCH; b++) {
+          if (b > 0 && s + b >= a.slices) break;
+          const float4* from = parked(blockIdx.x - part.slice + s + b, i);
 #pragma unroll
-        for (int j = 0; j < N8; j++) v[j] = s == 0 ? w[j] : add4(v[j], w[j]);
+          for (int j = 0; j < N8; j++) w[b][j] = __ldcg(from + j * 32);  // written by other blocks
+        }
+#pragma unroll
+        for (int b = 0; b < BATCH; b++) {
+          if (b > 0 && s + b >= a.slices) break;
+#pragma unroll
+          for (int j = 0; j < N8; j++) v[j] = s + b == 0 ? w[b][j] : add4(v[j], w[b][j]);
+        }
       }
-      const MatmulProduct& p = a.products[product_of(a, tile)];
       const int row = (tile - p.first_tile) * 16 + g;
 #pragma unroll
       for (int j = 0; j < N8; j++) {
@@ -422,15 +422,16 @@ __device__ __forceinline__ void meet(bool clustered) {
   }
 }
 
-template <int N8, int FORMAT, int LEVELS, int GROUPS>
+template <int N8, int FORMAT, int GROUPS>
 __device__ __forceinline__ void matmul_hopper(const MatmulArgs& a) {
   extern __shared__ __align__(128) u8 memory[];
+  // What a block has: 40 + 2 x 232 = 3 x 168, 32 + 3 x 160 = 4 x 128, more than 40 + 3 x 152.
+  constexpr bool LARGE = N8 > 6 || FORMAT == MIXED;
   launch_dependents();
-  Block<N8, FORMAT, LEVELS> block(a, memory);
+  Block<N8, FORMAT> block(a, memory);
   const int warp = threadIdx.x >> 5;
   if (warp >= block.warps) {
-    // What a block has: 40 + 2 x 232 = 3 x 168, 32 + 3 x 160 = 4 x 128.
-    fewer_registers<GROUPS == 2 ? 40 : 32>();
+    fewer_registers<(LARGE && GROUPS == 3 ? 32 : 40)>();
     if (warp == block.warps) {
       block.stream_tiles();
     } else if (warp == block.warps + 1) {
@@ -439,8 +440,7 @@ __device__ __forceinline__ void matmul_hopper(const MatmulArgs& a) {
     }
     meet(a.slices > 1);
   } else {
-    more_registers<GROUPS == 2 ? 232 : GROUPS == 3 ? 160 : 112>();
-    wait_for_inputs();  // what is parked may still be read by the launch before
+    more_registers<(GROUPS == 2 ? 232 : LARGE ? 160 : 152)>();
     block.multiply();
     meet(a.slices > 1);
     block.add();
@@ -448,25 +448,25 @@ __device__ __forceinline__ void matmul_hopper(const MatmulArgs& a) {
 }
 
 // Sums of 64 rows and tiles of any format leave registers for two warpgroups.
-#define HOPPER_KERNEL(NAME, REGISTERS, N8, FORMAT, LEVELS, GROUPS) \
-  KERNEL(NAME, REGISTERS, MatmulArgs, 128 * GROUPS + 128, 1) {     \
-    matmul_hopper<N8, FORMAT, LEVELS, GROUPS>(a);                  \
+#define HOPPER_KERNEL(NAME, REGISTERS, N8, FORMAT, GROUPS)     \
+  KERNEL(NAME, REGISTERS, MatmulArgs, 128 * GROUPS + 128, 1) { \
+    matmul_hopper<N8, FORMAT, GROUPS>(a);                      \
   }
 
-HOPPER_KERNEL(matmul_hopper_24_q4_k, 128, 3, TILE_Q4_K, 3, 3)
-HOPPER_KERNEL(matmul_hopper_24_q6_k, 128, 3, TILE_Q6_K, 3, 3)
-HOPPER_KERNEL(matmul_hopper_24_q8_0, 128, 3, TILE_Q8_0, 3, 3)
-HOPPER_KERNEL(matmul_hopper_24_mixed, 128, 3, MIXED, 1, 3)
-HOPPER_KERNEL(matmul_hopper_32_q4_k, 128, 4, TILE_Q4_K, 3, 3)
-HOPPER_KERNEL(matmul_hopper_32_q6_k, 128, 4, TILE_Q6_K, 3, 3)
-HOPPER_KERNEL(matmul_hopper_32_q8_0, 128, 4, TILE_Q8_0, 3, 3)
-HOPPER_KERNEL(matmul_hopper_32_mixed, 128, 4, MIXED, 1, 3)
-HOPPER_KERNEL(matmul_hopper_48_q4_k, 128, 6, TILE_Q4_K, 1, 3)
-HOPPER_KERNEL(matmul_hopper_48_q6_k, 128, 6, TILE_Q6_K, 1, 3)
-HOPPER_KERNEL(matmul_hopper_48_q8_0, 128, 6, TILE_Q8_0, 1, 3)
-HOPPER_KERNEL(matmul_hopper_48_mixed, 168, 6, MIXED, 1, 2)
-HOPPER_KERNEL(matmul_hopper_64_q4_k, 128, 8, TILE_Q4_K, 1, 3)
-HOPPER_KERNEL(matmul_hopper_64_q6_k, 128, 8, TILE_Q6_K, 1, 3)
-HOPPER_KERNEL(matmul_hopper_64_q8_0, 128, 8, TILE_Q8_0, 1, 3)
-HOPPER_KERNEL(matmul_hopper_64_mixed, 168, 8, MIXED, 1, 2)
+HOPPER_KERNEL(matmul_hopper_24_q4_k, 128, 3, TILE_Q4_K, 3)
+HOPPER_KERNEL(matmul_hopper_24_q6_k, 128, 3, TILE_Q6_K, 3)
+HOPPER_KERNEL(matmul_hopper_24_q8_0, 128, 3, TILE_Q8_0, 3)
+HOPPER_KERNEL(matmul_hopper_24_mixed, 128, 3, MIXED, 3)
+HOPPER_KERNEL(matmul_hopper_32_q4_k, 128, 4, TILE_Q4_K, 3)
+HOPPER_KERNEL(matmul_hopper_32_q6_k, 128, 4, TILE_Q6_K, 3)
+HOPPER_KERNEL(matmul_hopper_32_q8_0, 128, 4, TILE_Q8_0, 3)
+HOPPER_KERNEL(matmul_hopper_32_mixed, 128, 4, MIXED, 3)
+HOPPER_KERNEL(matmul_hopper_48_q4_k, 128, 6, TILE_Q4_K, 3)
+HOPPER_KERNEL(matmul_hopper_48_q6_k, 128, 6, TILE_Q6_K, 3)
+HOPPER_KERNEL(matmul_hopper_48_q8_0, 128, 6, TILE_Q8_0, 3)
+HOPPER_KERNEL(matmul_hopper_48_mixed, 168, 6, MIXED, 2)
+HOPPER_KERNEL(matmul_hopper_64_q4_k, 128, 8, TILE_Q4_K, 3)
+HOPPER_KERNEL(matmul_hopper_64_q6_k, 128, 8, TILE_Q6_K, 3)
+HOPPER_KERNEL(matmul_hopper_64_q8_0, 128, 8, TILE_Q8_0, 3)
+HOPPER_KERNEL(matmul_hopper_64_mixed, 168, 8, MIXED, 2)
 #endif

@@ -81,7 +81,6 @@ __host__ __device__ constexpr bool is_grouped(int format) {
 
 // ------------------------------------------------------------------ instructions
 
-#ifndef FORERUN_EMULATION  // an emulator on the CPU brings its own
 __device__ __forceinline__ u32 permute(u32 a, u32 b, u32 selector) {
   return __byte_perm(a, b, selector);
 }
@@ -119,7 +118,6 @@ __device__ __forceinline__ void mma(float (&c)[4], const u32 (&a)[4], u32 b0, u3
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
-#endif
 
 // A constant that stays in a register: as a number it is made anew for every instruction that has
 // no room for one. Grids of these kernels have one layer. Not where REGISTERS_ARE_SCARCE.

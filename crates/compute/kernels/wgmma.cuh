@@ -2,8 +2,7 @@
 #pragma once
 #include "forerun.cuh"
 
-// An emulator on the CPU brings its own.
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL) && !defined(FORERUN_EMULATION)
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
 __device__ __forceinline__ void warpgroup_fence() {
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }

@@ -351,7 +351,7 @@ fn launch_group(run: &Run<'_>, products: &[Product]) -> Result<(), Error> {
     let has_mins =
         |&(_, format): &(usize, TileFormat)| matches!(format, TileFormat::Q4_K | TileFormat::Q5_K);
     let is_arranged = x.arranged != 0 || products[0].rows == Rows::Chosen;
-    let hopper = cut.hopper.as_ref().filter(|hopper| rows > hopper.beyond && is_arranged);
+    let hopper = cut.hopper.as_ref().filter(|_| rows > FULL_ROWS && is_arranged);
     let scratch = &run.scratch.products;
     if let (Some(hopper), Rows::Chosen) = (hopper, products[0].rows) {
         let out = scratch.address() + hopper.parked_bytes as u64;

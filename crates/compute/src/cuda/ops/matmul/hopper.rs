@@ -1,7 +1,7 @@
 //! Products of 17 to 64 rows on Hopper: what `kernels/matmul_hopper.cu` needs beside the cuts that
 //! it shares with the other kernels. Nothing here changes a bit.
 
-use super::{FULL_ROWS, Geometry, Group};
+use super::{Geometry, Group};
 use crate::{
     Error,
     cuda::{
@@ -32,10 +32,8 @@ const MOST_STAGES: usize = 6;
 const MOST_DEPTH: usize = 32;
 /// Bytes of a stage's barriers.
 const BARRIERS: usize = 16;
-/// Groups of fewer bytes of weights are faster 16 rows at a time; those of fewer than twice as many
-/// are where that takes no more than two launches.
+/// Groups of fewer bytes of weights are faster 16 rows at a time.
 const LEAST_BYTES: usize = 4 << 20;
-const TWO_LAUNCHES: usize = 2 * FULL_ROWS;
 
 /// How a group's work is laid out.
 #[derive(Debug, PartialEq)]
@@ -43,24 +41,19 @@ struct Layout {
     /// `[shares][most_units]`: first row tile and number of row tiles.
     units: Vec<[i32; 2]>,
     most_units: usize,
-    /// `[slices][tiles]`: where chains of sums begin, and where a row tile's first piece is parked.
-    chains: Vec<[i32; 2]>,
-    /// Sums of row tiles and pieces of them that a block parks, at most.
-    most_parked: usize,
+    /// `[slices][tiles]`: where chains of sums begin.
+    chains: Vec<u32>,
 }
 
-impl Layout {
-    fn parked_bytes(&self, g: &Geometry) -> usize {
-        g.slices * g.shares * self.most_parked * ROWS / 8 * 512
-    }
+/// Bytes of the sums of row tiles that blocks park for others of their cluster.
+fn parked_bytes(g: &Geometry) -> usize {
+    g.slices * g.shares * g.owned * g.slices * ROWS / 8 * 512
 }
 
 /// A layout on the device.
 pub(super) struct Hopper {
     layout: Layout,
     pub(super) parked_bytes: usize,
-    /// It is for passes of more rows than these.
-    pub(super) beyond: usize,
     /// `units`, then `chains`.
     memory: DeviceMemory,
 }
@@ -106,22 +99,14 @@ fn layout(group: &Group, g: &Geometry, limits: &DeviceInfo) -> Option<Layout> {
     for (to, from) in units.chunks_mut(most_units).zip(&of_shares) {
         to[..from.len()].copy_from_slice(from);
     }
-    let mut chains = vec![[0_i32; 2]; g.slices * group.tiles()];
-    let mut most_parked = 0;
+    let mut chains = vec![0; g.slices * group.tiles()];
     for block in &group.cuts(g) {
-        let [slice, from, tiles] = [17, 20, 21].map(|i| block[i] as usize);
-        let chains = &mut chains[slice * group.tiles() + from..][..tiles];
+        let [slice, from] = [17, 20].map(|i| block[i] as usize);
         for at in block[1..g.warps].iter().filter(|&&at| at & 255 != 0) {
-            chains[(at >> 8) as usize][0] |= 1 << (at & 255);
+            chains[slice * group.tiles() + from + (at >> 8) as usize] |= 1 << (at & 255);
         }
-        let mut parked = 0;
-        for [begins, first] in chains {
-            *first = parked;
-            parked += 1 + begins.count_ones() as i32;
-        }
-        most_parked = most_parked.max(g.owned * g.slices + parked as usize);
     }
-    Some(Layout { units, most_units, chains, most_parked })
+    Some(Layout { units, most_units, chains })
 }
 
 /// Rows that the kernel for so many works on.
@@ -159,20 +144,22 @@ fn room(
     rows: usize,
 ) -> Option<Stages> {
     let fits = |(groups, x, least): (usize, usize, usize)| {
-        let (warps, of_x) = (groups * UNIT_TILES, x * (padded_rows(rows) * 544 + BARRIERS));
+        let (warps, rows) = (groups * UNIT_TILES, padded_rows(rows));
+        // Activations, and what chains of sums came to.
+        let others = x * (rows * 544 + BARRIERS) + warps * rows * 64;
         let each = warps * g.stage_bytes + BARRIERS;
-        let tiles = ((limits.shared as usize).checked_sub(of_x)? / each).min(MOST_STAGES);
-        (tiles >= least).then_some(Stages { tiles, x, warps, shared: of_x + tiles * each })
+        let tiles = ((limits.shared as usize).checked_sub(others)? / each).min(MOST_STAGES);
+        (tiles >= least).then_some(Stages { tiles, x, warps, shared: others + tiles * each })
     };
     let cuts = |groups| [(groups, 3, 3), (groups, 2, 3), (groups, 2, 2)];
     (1..=units.min(groups_of(rows, group.format()))).rev().flat_map(cuts).find_map(fits)
 }
 
-/// Bytes of scratch where the kernel is used: sums that wait for the pieces behind them or for
-/// other slices, and chosen rows as it reads them.
+/// Bytes of scratch where the kernel is used: sums that wait for other slices, and chosen rows as it
+/// reads them.
 pub(super) fn scratch_bytes(group: &Group, g: &Geometry, limits: &DeviceInfo) -> Option<usize> {
     let arranged = arranged_bytes(group.superblocks * 256);
-    layout(group, g, limits).map(|layout| layout.parked_bytes(g) + arranged)
+    layout(group, g, limits).map(|_| parked_bytes(g) + arranged)
 }
 
 pub(super) fn kernel(rows: usize, format: Option<TileFormat>) -> Kernel<MatmulArgs> {
@@ -210,14 +197,13 @@ impl Hopper {
         let Some(layout) = layout(group, g, run.limits) else { return Ok(None) };
         let (units, chains): (&[u8], &[u8]) = (
             bytemuck::cast_slice(layout.units.as_flattened()),
-            bytemuck::cast_slice(layout.chains.as_flattened()),
+            bytemuck::cast_slice(&layout.chains),
         );
         let memory =
             run.driver.allocate_as_is(units.len() + chains.len(), "how products are cut")?;
         run.driver.upload(memory.address(), units)?;
         run.driver.upload(memory.address() + units.len() as u64, chains)?;
-        let beyond = if bytes(group) < 2 * LEAST_BYTES { TWO_LAUNCHES } else { FULL_ROWS };
-        Ok(Some(Self { parked_bytes: layout.parked_bytes(g), beyond, layout, memory }))
+        Ok(Some(Self { parked_bytes: parked_bytes(g), layout, memory }))
     }
 
     pub(super) fn stages(
@@ -233,7 +219,6 @@ impl Hopper {
     pub(super) fn tell(&self, args: &mut MatmulArgs, stages: &Stages) {
         args.stages = stages.tiles as i32;
         args.held = stages.x as i32;
-        args.most_parked = self.layout.most_parked as i32;
         args.most_units = self.layout.most_units as i32;
         args.units = self.memory.address();
         args.chains = self.memory.address() + (self.layout.units.len() * 8) as u64;
@@ -300,16 +285,12 @@ mod tests {
         for block in group.cuts(&g) {
             let tiles = &of_slice(block[17] as usize)[block[20] as usize..][..block[21] as usize];
             for at in block[1..g.warps].iter().filter(|&&at| at & 255 != 0) {
-                assert!(tiles[(at >> 8) as usize][0] >> (at & 255) & 1 == 1);
+                assert!(tiles[(at >> 8) as usize] >> (at & 255) & 1 == 1);
                 counted += 1;
             }
-            // The pieces of a block do not share a place.
-            let ends = |[begins, first]: &[i32; 2]| first + 1 + begins.count_ones() as i32;
-            assert!(tiles.windows(2).all(|w| ends(&w[0]) == w[1][1]), "{tiles:?}");
-            assert!(tiles.last().is_none_or(|last| ends(last) as usize <= layout.most_parked));
         }
-        let total: u32 = layout.chains.iter().map(|[begins, _]| begins.count_ones()).sum();
+        let total: u32 = layout.chains.iter().map(|begins| begins.count_ones()).sum();
         assert_eq!(total, counted);
-        assert!(layout.chains.iter().all(|[begins, _]| begins & 1 == 0));
+        assert!(layout.chains.iter().all(|begins| begins & 1 == 0));
     }
 }
