@@ -157,6 +157,42 @@ def many(count, at_once, ask):
     return threads, failed
 
 
+class Load:
+    """Ten questions in turns, four at a time, until 200 were asked and what is tried meanwhile is
+    over. Draws depend on the seed alone, so each question has one answer."""
+
+    def __init__(self, ask):
+        self.ask, self.lock, self.is_over = ask, threading.Lock(), False
+        self.asked, self.failed, self.texts = 0, [], {}
+        self.threads = [threading.Thread(target=self.work) for _ in range(4)]
+        for thread in self.threads:
+            thread.start()
+
+    def work(self):
+        while True:
+            with self.lock:
+                if self.is_over and self.asked >= 200:
+                    return
+                number = self.asked % 10
+                self.asked += 1
+            said = self.ask(number)
+            with self.lock:
+                if said["error"] or said["finish"] not in ("stop", "length"):
+                    self.failed.append((number, said["error"] or "no end"))
+                else:
+                    self.texts.setdefault(number, set()).add(said["text"])
+            time.sleep(0.1)
+
+    def end(self, during):
+        self.is_over = True
+        for thread in self.threads:
+            thread.join()
+        lost, firsts = len(self.failed), self.failed[:2]
+        check(lost == 0, f"{self.asked} requests during {during}, {lost} lost {firsts}")
+        differ = [number for number, texts in self.texts.items() if len(texts) > 1]
+        check(not differ, f"the same question has the same answer: {differ} have several")
+
+
 def check(holds, what):
     print(("  ok: " if holds else "  FAILED: ") + what, flush=True)
     if not holds:

@@ -19,6 +19,9 @@ pub(crate) fn body(request: GenerateRequest) -> Result<Map<String, Value>, Statu
     let response = request.response.unwrap_or_default();
     let mut body = Body(Map::new());
     body.say("prompt", prompt);
+    if !request.model.is_empty() {
+        body.say("model", request.model.into());
+    }
     body.say_if("temperature", request.temperature);
     body.say_if("top_p", sampling.top_p);
     body.say_if("top_k", sampling.top_k);
@@ -45,7 +48,7 @@ pub(crate) fn body(request: GenerateRequest) -> Result<Map<String, Value>, Statu
     body.say("include_stop_str_in_output", stopping.include_stop_strings.into());
     body.say("ignore_eos", stopping.ignore_eos.into());
     body.say("skip_special_tokens", response.skip_special_tokens.unwrap_or(true).into());
-    if response.output_logprobs {
+    if response.output_logprobs || response.output_candidates.is_some() {
         body.say("logprobs", likeliest(response.output_candidates.and_then(|c| c.select))?.into());
     }
     if request.truncate_prompt_tokens > 0 {

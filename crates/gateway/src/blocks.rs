@@ -34,13 +34,16 @@ struct Block {
     /// Blocks before it.
     depth: usize,
     /// States that go through it, by tier.
-    uses: [usize; 2],
+    uses: [usize; 3],
 }
+
+const TIERS: [Tier; 3] = [Tier::Device, Tier::Host, Tier::Disk];
 
 fn place(tier: Tier) -> usize {
     match tier {
         Tier::Device => 0,
         Tier::Host => 1,
+        Tier::Disk => 2,
     }
 }
 
@@ -59,8 +62,12 @@ impl Blocks {
     pub(crate) fn apply(&mut self, change: &Change) -> Vec<Event> {
         match change {
             Change::Cleared => {
-                self.held.clear();
-                vec![Event::Cleared]
+                self.held.retain(|_, block| {
+                    (block.uses[place(Tier::Device)], block.uses[place(Tier::Host)]) = (0, 0);
+                    block.uses[place(Tier::Disk)] > 0
+                });
+                // Who hears that all is gone has to hear again what lies on disk.
+                self.all()
             }
             Change::Moved { tokens, from, to } => {
                 let hashes = self.hashes(tokens);
@@ -76,7 +83,7 @@ impl Blocks {
         let mut held: Vec<(&u64, &Block)> = self.held.iter().collect();
         held.sort_unstable_by_key(|(hash, block)| (block.depth, **hash));
         let stored = held.into_iter().flat_map(|(hash, block)| {
-            let tiers = [Tier::Device, Tier::Host].into_iter();
+            let tiers = TIERS.into_iter();
             tiers.filter(|tier| block.uses[place(*tier)] > 0).map(|tier| Event::Stored {
                 tier,
                 parent: block.parent,
@@ -101,7 +108,7 @@ impl Blocks {
         let mut new = Vec::new();
         let mut parent = None;
         for (depth, (hash, block)) in hashes.iter().zip(tokens.chunks(self.size)).enumerate() {
-            let tokens = || Block { parent, tokens: block.into(), depth, uses: [0; 2] };
+            let tokens = || Block { parent, tokens: block.into(), depth, uses: [0; 3] };
             let uses = &mut self.held.entry(*hash).or_insert_with(tokens).uses[place(tier)];
             if *uses == 0 {
                 new.push(depth);
@@ -124,11 +131,11 @@ impl Blocks {
         for hash in hashes.iter().rev() {
             let Some(block) = self.held.get_mut(hash) else { continue };
             let uses = &mut block.uses[place(tier)];
-            *uses = uses.saturating_sub(1);
-            if *uses == 0 {
+            if *uses == 1 {
                 gone.push(*hash);
             }
-            if block.uses == [0; 2] {
+            *uses = uses.saturating_sub(1);
+            if block.uses == [0; 3] {
                 self.held.remove(hash);
             }
         }
@@ -194,5 +201,30 @@ mod tests {
         assert_eq!(blocks.all().len(), 4);
         assert_eq!(blocks.apply(&Change::Cleared), [Event::Cleared]);
         assert_eq!(blocks.all(), [Event::Cleared]);
+    }
+
+    #[test]
+    fn what_lies_on_disk_outlives_what_is_in_memory() {
+        let mut blocks = Blocks::new(2);
+        let disk = Some(Tier::Disk);
+        blocks.apply(&moved(&[1, 2, 3, 4], None, Some(Tier::Device)));
+        let hashes = blocks.hashes(&[1, 2, 3, 4]);
+        let stored = |parent, hash, tokens: &[u32]| Event::Stored {
+            tier: Tier::Disk,
+            parent,
+            hashes: vec![hash],
+            tokens: tokens.into(),
+        };
+        let first = stored(None, hashes[0], &[1, 2]);
+        assert_eq!(blocks.apply(&moved(&[1, 2], None, disk)), std::slice::from_ref(&first));
+        assert_eq!(blocks.apply(&Change::Cleared), [Event::Cleared, first]);
+        let second = stored(Some(hashes[0]), hashes[1], &[3, 4]);
+        assert_eq!(blocks.apply(&moved(&[1, 2, 3, 4], None, disk)), [second]);
+        blocks.apply(&moved(&[1, 2], disk, None));
+        let removed =
+            Event::Removed { tier: Tier::Disk, hashes: hashes.iter().rev().copied().collect() };
+        assert_eq!(blocks.apply(&moved(&[1, 2, 3, 4], disk, None)), [removed]);
+        // What is gone already is not told again.
+        assert_eq!(blocks.apply(&moved(&[1, 2, 3, 4], disk, None)), []);
     }
 }

@@ -7,7 +7,7 @@ use crate::zmtp;
 use server::{Change, Tier};
 use std::io;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::broadcast::{self, Receiver};
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -15,6 +15,9 @@ use tokio::sync::mpsc::UnboundedReceiver;
 /// Batches that a slow subscriber may be behind. One that is further behind is hung up on: it
 /// connects again and hears all anew.
 const BEHIND: usize = 4096;
+
+/// Before connections are taken again where one could not be.
+const PAUSE: Duration = Duration::from_millis(100);
 
 type Batch = Arc<Vec<Event>>;
 
@@ -42,7 +45,11 @@ pub(crate) async fn publish(
                 }
             }
             socket = listener.accept() => {
-                let Ok((socket, _)) = socket else { continue };
+                let Ok((socket, _)) = socket else {
+                    // Files may have run out: others have to end before the next can be taken.
+                    tokio::time::sleep(PAUSE).await;
+                    continue;
+                };
                 let (all, batches, size) = (blocks.all(), sender.subscribe(), blocks.size());
                 tokio::spawn(async move { drop(tell(socket, all, batches, size).await) });
             }
@@ -84,18 +91,23 @@ fn encode(events: &[Event], size: usize) -> Vec<u8> {
                 out.named("type", "AllBlocksCleared");
             }
             Event::Stored { tier, parent, hashes, tokens } => {
-                out.map(6);
+                out.map(8);
                 out.named("type", "BlockStored");
                 out.numbers("block_hashes", hashes.iter().copied());
                 out.text("parent_block_hash");
                 match parent {
                     Some(hash) => out.number(*hash),
-                    None => out.0.push(0xc0),
+                    None => out.nothing(),
                 }
                 out.numbers("token_ids", tokens.iter().map(|token| u64::from(*token)));
                 out.text("block_size");
                 out.number(size as u64);
                 out.named("medium", medium(*tier));
+                // There are none here, but vLLM's own subscribers want to be told so.
+                for name in ["lora_id", "lora_name"] {
+                    out.text(name);
+                    out.nothing();
+                }
             }
             Event::Removed { tier, hashes } => {
                 out.map(3);
@@ -113,6 +125,7 @@ fn medium(tier: Tier) -> &'static str {
     match tier {
         Tier::Device => "GPU",
         Tier::Host => "CPU",
+        Tier::Disk => "DISK",
     }
 }
 
@@ -139,6 +152,10 @@ impl Pack {
     fn number(&mut self, number: u64) {
         self.0.push(0xcf);
         self.0.extend(number.to_be_bytes());
+    }
+
+    fn nothing(&mut self) {
+        self.0.push(0xc0);
     }
 
     fn named(&mut self, name: &str, value: &str) {
@@ -220,7 +237,7 @@ mod tests {
         sender.send(change).unwrap();
         let (number, heard) = early.message().await;
         assert_eq!((number, &heard), (1, &events(&told)));
-        assert_eq!(heard[..6], [0xdd, 0, 0, 0, 1, 0x86]);
+        assert_eq!(heard[..6], [0xdd, 0, 0, 0, 1, 0x88]);
         assert!(heard.windows(4).any(|bytes| bytes == b"\xa3GPU") && heard.ends_with(&[0]));
         let mut late = Peer::connect(address).await;
         let (number, heard) = late.message().await;

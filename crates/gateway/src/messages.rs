@@ -10,6 +10,8 @@ use std::collections::HashMap;
 pub(crate) struct GenerateRequest {
     #[prost(string, tag = "1")]
     pub(crate) request_id: String,
+    #[prost(string, tag = "2")]
+    pub(crate) model: String,
     #[prost(oneof = "Prompt", tags = "3, 4")]
     pub(crate) prompt: Option<Prompt>,
     #[prost(float, optional, tag = "5")]

@@ -63,8 +63,9 @@ impl Service {
         let id = request.request_id.clone();
         let answers = request.sampling.as_ref().map_or(1, |sampling| sampling.num_sequences);
         let response = request.response.clone().unwrap_or_default();
-        let wanted = Wanted::new(&response, answers, self.door.ends());
         let told = self.door.complete(ask::body(request)?).await.map_err(|e| status(&e))?;
+        // A number of answers that was taken is a sane one.
+        let wanted = Wanted::new(&response, answers, self.door.ends());
         let (sender, receiver) = mpsc::channel(BEHIND);
         let (abort, aborted) = oneshot::channel();
         if !id.is_empty() {
@@ -226,7 +227,9 @@ async fn tell(
             },
             () = sender.closed() => return,
             () = &mut aborted => {
-                let _ = sender.send(Ok(wanted.aborted(0))).await;
+                for message in wanted.aborted() {
+                    let _ = sender.send(Ok(message)).await;
+                }
                 return;
             }
         };

@@ -13,11 +13,19 @@ pub(crate) struct Wanted {
     text: bool,
     tokens: bool,
     logprobs: bool,
+    candidates: bool,
     prompt: bool,
     /// Tokens that the model ends answers with.
     ends: Vec<u32>,
-    /// The last token of each answer so far, and how many there are.
-    last: Vec<(Option<u32>, u32)>,
+    /// How far each answer is.
+    answers: Vec<Progress>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Progress {
+    last: Option<u32>,
+    tokens: u32,
+    has_ended: bool,
 }
 
 impl Wanted {
@@ -26,9 +34,10 @@ impl Wanted {
             text: response.output_text.unwrap_or(true),
             tokens: response.output_token_ids,
             logprobs: response.output_logprobs,
+            candidates: response.output_candidates.is_some(),
             prompt: response.prompt_token_ids,
             ends: ends.to_vec(),
-            last: vec![(None, 0); answers.max(1) as usize],
+            answers: vec![Progress::default(); answers.max(1) as usize],
         }
     }
 
@@ -42,9 +51,10 @@ impl Wanted {
     /// More of an answer.
     pub(crate) fn piece(&mut self, piece: Piece) -> GenerateResponse {
         let Piece { index, text, tokens, likelihoods, ended } = piece;
-        let (last, count) = &mut self.last[index];
-        *last = tokens.last().copied().or(*last);
-        *count += tokens.len() as u32;
+        let answer = &mut self.answers[index];
+        answer.last = tokens.last().copied().or(answer.last);
+        answer.tokens += tokens.len() as u32;
+        answer.has_ended = ended.is_some();
         let candidates = |likelihood: &server::Likelihood| {
             let listed = likelihood.top.iter().zip(1..);
             let others = listed.filter(|((id, _), _)| *id != likelihood.token);
@@ -60,9 +70,11 @@ impl Wanted {
         if self.logprobs {
             output.logprobs = likelihoods.iter().map(|l| l.logprob).collect();
             output.ranks = likelihoods.iter().map(|l| l.rank as u32).collect();
+        }
+        if self.candidates {
             output.candidate_tokens = likelihoods.iter().map(candidates).collect();
         }
-        output.finish_info = ended.map(|ended| self.finish(ended, self.last[index]));
+        output.finish_info = ended.map(|ended| self.finish(ended, self.answers[index]));
         if self.text {
             output.text = text;
         }
@@ -72,8 +84,8 @@ impl Wanted {
         GenerateResponse { prompt_info: None, outputs: Some(output) }
     }
 
-    fn finish(&self, ended: Ended, (last, count): (Option<u32>, u32)) -> FinishInfo {
-        let stop_reason = match (ended.stop, last) {
+    fn finish(&self, ended: Ended, answer: Progress) -> FinishInfo {
+        let stop_reason = match (ended.stop, answer.last) {
             _ if ended.is_cut => None,
             (Some(stop), _) => Some(StopReason::StopString(stop)),
             (None, Some(token)) if self.ends.contains(&token) => {
@@ -82,7 +94,7 @@ impl Wanted {
             (None, token) => token.map(StopReason::StopTokenId),
         };
         FinishInfo {
-            num_output_tokens: count,
+            num_output_tokens: answer.tokens,
             finish_reason: if ended.is_cut { finish::LENGTH } else { finish::STOP },
             stop_reason,
             num_cached_tokens: Some(ended.cached as u32),
@@ -90,18 +102,21 @@ impl Wanted {
     }
 
     /// The end of answers that were given up because somebody asked for it.
-    pub(crate) fn aborted(&self, index: usize) -> GenerateResponse {
-        let info = FinishInfo {
-            num_output_tokens: self.last[index].1,
-            finish_reason: finish::ABORTED,
-            ..FinishInfo::default()
-        };
-        let outputs = SequenceOutput {
-            index: index as u32,
-            finish_info: Some(info),
-            ..SequenceOutput::default()
-        };
-        GenerateResponse { prompt_info: None, outputs: Some(outputs) }
+    pub(crate) fn aborted(&self) -> impl Iterator<Item = GenerateResponse> {
+        let open = self.answers.iter().enumerate().filter(|(_, answer)| !answer.has_ended);
+        open.map(|(index, answer)| {
+            let info = FinishInfo {
+                num_output_tokens: answer.tokens,
+                finish_reason: finish::ABORTED,
+                ..FinishInfo::default()
+            };
+            let outputs = SequenceOutput {
+                index: index as u32,
+                finish_info: Some(info),
+                ..SequenceOutput::default()
+            };
+            GenerateResponse { prompt_info: None, outputs: Some(outputs) }
+        })
     }
 }
 

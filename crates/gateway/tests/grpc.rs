@@ -3,25 +3,18 @@
 #[path = "../src/messages.rs"]
 #[allow(dead_code, unreachable_pub)]
 mod messages;
+mod support;
 
 use axum::http::uri::PathAndQuery;
-use clap::Parser;
 use messages::*;
 use prost::Message;
-use server::{Facts, Options, Served};
-use std::sync::Arc;
+use server::{Options, Served};
 use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tonic::transport::Channel;
 use tonic::{Code, Request, Status, Streaming};
 use tonic_prost::ProstCodec;
-
-#[derive(Parser)]
-struct Flags {
-    #[command(flatten)]
-    model: launch::ModelFlags,
-}
 
 struct Worker {
     channel: Channel,
@@ -32,26 +25,11 @@ struct Worker {
 
 impl Worker {
     async fn start(slots: usize, queue: usize) -> Self {
-        let flags = Flags::parse_from(["test", "--device", "cpu", "--ctx", "4096"]);
-        let running = flags.model.load().expect("the embedded model loads");
-        let ends = running.text.tokenizer.ends().to_vec();
-        let config = running.engine.model().config().clone();
-        let served = Served {
-            names: vec!["tiny".to_owned(), "other".to_owned()],
-            engine: Some(running.engine),
-            load: Arc::new(|| Err("not here".to_owned())),
-            mode: running.mode.name(),
-            tokenizer: running.text.tokenizer,
-            template: running.text.template,
-            sampling: running.text.sampling,
-            context: running.context,
-            trained_context: config.context_length,
-            vocab: config.vocab,
-            hidden: config.hidden,
-            kv: "f16".to_owned(),
-            load_s: 0.0,
-            facts: Facts::default(),
-        };
+        Self::serve(vec![support::tiny()], slots, queue).await
+    }
+
+    async fn serve(served: Vec<Served>, slots: usize, queue: usize) -> Self {
+        let ends = served[0].tokenizer.ends().to_vec();
         let any = "127.0.0.1:0".parse().unwrap();
         let wanted = gateway::Options {
             address: any,
@@ -63,7 +41,7 @@ impl Worker {
         let options = Options { slots, queue, beside: Some(beside), ..Options::default() };
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let (stop, stopped) = oneshot::channel();
-        let serving = tokio::spawn(server::serve(listener, vec![served], options, async {
+        let serving = tokio::spawn(server::serve(listener, served, options, async {
             let _ = stopped.await;
         }));
         let channel = Channel::from_shared(format!("http://{address}")).unwrap();
@@ -207,13 +185,36 @@ async fn what_is_asked_is_done_or_refused() {
     let response = question.response.as_mut().unwrap();
     response.output_logprobs = true;
     response.output_candidates = Some(CandidateTokens { select: Some(Select::TopN(3)) });
-    let likely = worker.whole(question).await.unwrap();
+    let likely = worker.whole(question.clone()).await.unwrap();
     assert_eq!((likely.logprobs.len(), likely.ranks.len()), (6, 6));
     for (i, candidates) in likely.candidate_tokens.iter().enumerate() {
         let best = candidates.tokens.iter().all(|c| c.logprob >= likely.logprobs[i] || c.rank > 0);
         assert!(best && (2..=3).contains(&candidates.tokens.len()));
         assert!(candidates.tokens.iter().all(|c| c.id != likely.token_ids[i]));
     }
+    question.response.as_mut().unwrap().output_logprobs = false;
+    let others = worker.whole(question).await.unwrap();
+    assert_eq!((others.logprobs.len(), others.candidate_tokens.len()), (0, 6));
+    assert_eq!(others.candidate_tokens, likely.candidate_tokens);
+
+    // Several answers are told apart; given up, each that is open has an end.
+    let mut question = endless();
+    question.request_id = "both".to_owned();
+    question.sampling.as_mut().unwrap().num_sequences = 2;
+    let mut stream = worker.stream(question).await.unwrap();
+    let mut seen = [false; 2];
+    while seen != [true; 2] {
+        let message = stream.message().await.unwrap().unwrap();
+        message.outputs.into_iter().for_each(|piece| seen[piece.index as usize] = true);
+    }
+    let abort = AbortRequest { request_ids: vec!["both".to_owned()] };
+    let _: Empty = worker.call("/vllm.Control/Abort", abort).await.unwrap();
+    let mut ends = Vec::new();
+    while let Some(message) = stream.message().await.unwrap() {
+        let piece = message.outputs.unwrap();
+        ends.extend(piece.finish_info.map(|info| (piece.index, info.finish_reason)));
+    }
+    assert_eq!(ends, [(0, finish::ABORTED), (1, finish::ABORTED)]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -229,9 +230,46 @@ async fn what_is_not_done_is_named() {
         (with(&|q| q.media = vec![vec![1]]), "media"),
         (with(&|q| q.lora_name = "x".to_owned()), "lora_name"),
         (with(&|q| q.kv_hints = Some(vec![1])), "kv_hints"),
+        (with(&|q| q.engine_reasoning_gate = Some(vec![8, 1])), "engine_reasoning_gate"),
         (with(&|q| q.response.as_mut().unwrap().prompt_logprobs = true), "prompt_logprobs"),
+        (
+            with(&|q| q.response.as_mut().unwrap().prompt_candidates = Some(vec![8, 1])),
+            "prompt_candidates",
+        ),
+        (
+            with(&|q| {
+                let select = Some(Select::All(true));
+                let response = q.response.as_mut().unwrap();
+                response.output_candidates = Some(CandidateTokens { select });
+            }),
+            "output_candidates",
+        ),
+        (
+            with(&|q| {
+                let select = Some(Select::TopN(21));
+                let response = q.response.as_mut().unwrap();
+                response.output_candidates = Some(CandidateTokens { select });
+            }),
+            "20",
+        ),
+        (with(&|q| q.stopping.as_mut().unwrap().thinking_token_budget = Some(0)), "thinking"),
+        (
+            with(&|q| {
+                let bad_words_token_ids = vec![TokenIds { ids: vec![1] }];
+                q.decoding = Some(DecodingParameters { bad_words_token_ids, ..Default::default() });
+            }),
+            "bad_words_token_ids",
+        ),
         (kv(CacheParameters { cache_salt: "x".to_owned(), ..Default::default() }), "cache_salt"),
         (kv(CacheParameters { bypass_prefix_cache: true, ..Default::default() }), "bypass"),
+        (
+            kv(CacheParameters { kv_transfer_params: Some(vec![1]), ..Default::default() }),
+            "kv_transfer_params",
+        ),
+        (
+            kv(CacheParameters { ec_transfer_params: Some(vec![1]), ..Default::default() }),
+            "ec_transfer_params",
+        ),
         (
             with(&|q| {
                 let structured = Some(Structured::StructuralTag("x".to_owned()));
@@ -245,6 +283,8 @@ async fn what_is_not_done_is_named() {
         (with(&|q| q.temperature = Some(-1.0)), "temperature"),
         (with(&|q| q.sampling.as_mut().unwrap().num_sequences = 2), "num_sequences"),
     ];
+    let many = with(&|q| q.sampling.as_mut().unwrap().num_sequences = u32::MAX);
+    assert_eq!(worker.stream(many).await.unwrap_err().code(), Code::InvalidArgument);
     for (question, name) in refused {
         let status = worker.whole(question).await.unwrap_err();
         assert_eq!(status.code(), Code::InvalidArgument, "{name}: {status}");
@@ -261,6 +301,20 @@ async fn what_is_not_done_is_named() {
     let sources: EventSources =
         worker.call("/vllm.Control/GetKvEventSources", Empty {}).await.unwrap();
     assert!(sources.sources[0].endpoint.starts_with("tcp://127.0.0.1:"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_model_that_cannot_be_asked_here_is_refused() {
+    let named = |name: &str| GenerateRequest { model: name.to_owned(), ..chat(2) };
+    let alone = Worker::start(1, 1).await;
+    assert_eq!(alone.whole(named("whatever it is called")).await.unwrap().num_tokens, 2);
+    let mut second = support::tiny();
+    second.names = vec!["second".to_owned()];
+    let worker = Worker::serve(vec![support::tiny(), second], 1, 1).await;
+    assert_eq!(worker.whole(named("other")).await.unwrap().num_tokens, 2);
+    let refused = worker.whole(named("second")).await.unwrap_err();
+    assert_eq!(refused.code(), Code::InvalidArgument, "{refused}");
+    assert!(refused.message().contains("second") && refused.message().contains("tiny"));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -37,12 +37,14 @@ pub enum Tier {
     Device,
     /// Stowed in the host's memory.
     Host,
+    /// In a file.
+    Disk,
 }
 
 /// What happened to the prefix cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// Nothing is kept any more.
+    /// Nothing is kept in memory any more.
     Cleared,
     /// A state has come, moved or gone.
     Moved {
@@ -60,6 +62,8 @@ pub enum Change {
 pub struct Door {
     shared: Arc<Shared>,
     slots: usize,
+    /// Whether there are models that cannot be asked here.
+    has_others: bool,
 }
 
 /// An answer on its way. Dropping it cancels what is under way.
@@ -101,14 +105,21 @@ pub struct Ended {
 }
 
 impl Door {
-    pub(crate) fn new(shared: Arc<Shared>, slots: usize) -> Self {
-        Self { shared, slots }
+    pub(crate) fn new(shared: Arc<Shared>, slots: usize, has_others: bool) -> Self {
+        Self { shared, slots, has_others }
     }
 
     /// Asks as one would at `/v1/completions`, for one prompt, streamed. The prompt's last message
     /// is read with the arithmetic of decoding, so that it makes no difference how much of an
     /// answer comes with it.
     pub async fn complete(&self, body: Map<String, Value>) -> Result<Told, ApiError> {
+        if self.has_others
+            && let Some(asked) = body.get("model").and_then(Value::as_str)
+            && !self.names().iter().any(|name| name == asked)
+        {
+            let (asked, known) = (asked.to_owned(), self.names().to_vec());
+            return Err(ApiError::UnknownModel { asked, known });
+        }
         let shared = Arc::clone(&self.shared);
         let read = move || completions::read(&body, &shared)?.into_job();
         let read = tokio::task::spawn_blocking(read).await;

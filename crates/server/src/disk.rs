@@ -2,15 +2,18 @@
 //! behind the engine's thread, and what a prompt begins with is read before it has a slot; the
 //! engine's thread takes states apart and puts them together, and never waits for a disk.
 
+use crate::beside::Change;
 use crate::prefix::{Hit, Source};
 use crate::reading::KEEP_EVERY;
 use crate::scheduler::{Scheduler, Waiting, Work};
+use crate::shelf;
 use engine::{Engine, Sequence};
 use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use store::{Awaited, Folder, Identity, Name, Reader, Revival, Tally, Writer};
+use tokio::sync::mpsc::UnboundedSender;
 
 /// States that wait to be taken apart at most; of more the oldest are not written.
 const MOST_UNSAVED: usize = 16;
@@ -52,10 +55,17 @@ pub(crate) struct Fetching {
 
 impl Disk {
     /// Opens a folder for an engine's states; without one it is served all the same.
-    pub(crate) fn start(share: &DiskShare, engine: &Engine) -> Option<Self> {
+    pub(crate) fn start(
+        share: &DiskShare,
+        engine: &Engine,
+        listener: Option<UnboundedSender<Change>>,
+    ) -> Option<Self> {
         let identity = Identity(Name(engine.identity()?));
         let started = || {
             let folder = Arc::new(Folder::open(&share.folder, share.bytes, identity)?);
+            if let Some(listener) = listener {
+                shelf::watch(&folder, listener)?;
+            }
             let vocab = engine.model().config().vocab;
             let reader = Reader::start(Arc::clone(&folder), engine.sequence(), vocab)?;
             let writer = Writer::start(Arc::clone(&folder))?;

@@ -66,6 +66,7 @@ mod routes;
 mod scheduler;
 mod settings;
 mod shape;
+mod shelf;
 mod sse;
 mod start;
 mod structured;
@@ -219,7 +220,7 @@ pub async fn serve(
     let app = router::router(Arc::clone(&models), log, &options.cors, address.ip().is_loopback());
     let ended = async move { closed.await.unwrap_or_default() };
     let server = tokio::spawn(connections::serve(listener, options.tls, app, ended));
-    let door = Door::new(Arc::clone(models.first()?), slots);
+    let door = Door::new(Arc::clone(models.first()?), slots, models.all.len() > 1);
     let beside = options.beside.map(|beside| tokio::spawn((beside.serve)(door)));
     let mut reason = tokio::select! {
         () = stop => None,

@@ -255,11 +255,10 @@ impl Scheduler {
         if !reading.at_mark() {
             return;
         }
-        if self.disk.is_some()
-            && let Err(error) = self.engine.absorb(&mut reading.sequence)
-        {
-            // Rows that wait for a drafter are much larger than what it makes of them. Where that
-            // fails the next round tells.
+        // Rows that wait for a drafter are much larger than what it makes of them, and every prompt
+        // that goes on from here would have it take them in again. Where that fails the next round
+        // tells.
+        if let Err(error) = self.engine.absorb(&mut reading.sequence) {
             tracing::warn!(cause = %error, "a drafter could not take a prompt in");
         }
         let tokens = &reading.ticket.job.prompt[..reading.sequence.committed()];

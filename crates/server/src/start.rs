@@ -69,12 +69,14 @@ impl Starter {
         let health = Arc::new(Health::default());
         let (jobs, received) = mpsc::channel();
         let resident = Resident { jobs, health: Arc::downgrade(&health), used: Instant::now() };
+        let cache = PrefixCache::new(cache_bytes, host_cache_bytes).heard_by(self.listener.clone());
+        let disk = self.disk_cache.as_ref();
         let scheduler = Scheduler {
-            disk: self.disk_cache.as_ref().and_then(|share| Disk::start(share, &engine)),
+            disk: disk.and_then(|share| Disk::start(share, &engine, self.listener.clone())),
             prefill_budget: prefill_budget(&mut engine),
             engine,
             tokenizer: Arc::clone(&self.tokenizer),
-            cache: PrefixCache::new(cache_bytes, host_cache_bytes).heard_by(self.listener.clone()),
+            cache,
             listener: self.listener.clone(),
             metrics: Arc::clone(&self.metrics),
             abandon: Arc::clone(&self.abandon),

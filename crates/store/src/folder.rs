@@ -42,7 +42,7 @@ pub enum WriteError {
 }
 
 /// A state that is there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Found {
     /// Tokens that led to it.
     pub len: usize,
@@ -164,13 +164,27 @@ impl Folder {
     /// Looks what states of this identity there are; others may have written some.
     pub fn refresh(&self) -> io::Result<()> {
         let mut index: BTreeMap<usize, HashSet<Name>> = BTreeMap::new();
-        for entry in entries(&self.own_states())? {
-            if let Some(found) = entry.file_name().to_str().and_then(Found::parse) {
-                index.entry(found.len).or_default().insert(found.name);
-            }
+        for found in self.states()? {
+            index.entry(found.len).or_default().insert(found.name);
         }
         *self.index() = index;
         Ok(())
+    }
+
+    /// States of this identity that are on the disk now.
+    pub fn states(&self) -> io::Result<Vec<Found>> {
+        let files = entries(&self.own_states())?.into_iter();
+        Ok(files.filter_map(|file| Found::parse(file.file_name().to_str()?)).collect())
+    }
+
+    /// The tokens of a state, where its file is what it should be.
+    pub fn tokens(&self, found: Found) -> Option<Vec<u32>> {
+        let mut bytes = Vec::new();
+        let file = File::open(self.state_path(found)).ok()?;
+        file.take(MAX_BYTES).read_to_end(&mut bytes).ok()?;
+        let manifest = Manifest::parse(&bytes).ok()?;
+        manifest.check_name(self.identity, found).ok()?;
+        Some(manifest.tokens)
     }
 
     /// The state after the longest known beginning of `prompt`, less than all of it. Asks no disk.

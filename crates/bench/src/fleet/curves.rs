@@ -1,5 +1,6 @@
 //! What a worker takes: seconds of prompts by their length, tokens per second by how many answers
-//! are written at once.
+//! are written at once, how much longer both take in long texts, tokens of a round, and the way to
+//! the worker and back.
 
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
@@ -12,10 +13,30 @@ pub(super) struct Curves {
     prompts: Vec<(f64, f64)>,
     /// Answers and tokens per second of all of them together.
     rates: Vec<(f64, f64)>,
+    /// Tokens that an answer gets in a round.
+    round: f64,
+    depth: Depth,
+    /// Seconds of a request that the engine does not see.
+    way: f64,
+}
+
+/// Seconds that a token takes longer for each token before it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Depth {
+    /// One of a prompt, behind what was kept.
+    pub(super) read: f64,
+    /// One of an answer.
+    pub(super) write: f64,
 }
 
 impl Curves {
-    pub(super) fn new(mut prompts: Vec<(f64, f64)>, mut rates: Vec<(f64, f64)>) -> Result<Self> {
+    pub(super) fn new(
+        mut prompts: Vec<(f64, f64)>,
+        mut rates: Vec<(f64, f64)>,
+        round: f64,
+        depth: Depth,
+        way: f64,
+    ) -> Result<Self> {
         for points in [&mut prompts, &mut rates] {
             points.sort_by(|a, b| a.0.total_cmp(&b.0));
             points.dedup_by(|a, b| a.0 == b.0);
@@ -23,11 +44,31 @@ impl Curves {
         if prompts.len() < 2 || rates.is_empty() {
             bail!("curves have prompts of at least two lengths, and at least one number of texts");
         }
-        Ok(Self { prompts, rates })
+        let depth = Depth { read: depth.read.max(0.0), write: depth.write.max(0.0) };
+        let round = round.max(1.0);
+        Ok(Self { prompts, rates, round, depth, way })
+    }
+
+    /// What lies between two measurements.
+    pub(super) fn mean(&self, other: &Self) -> Self {
+        let mean = |a: f64, b: f64| (a + b) / 2.0;
+        let points = |a: &[(f64, f64)], b: &[(f64, f64)]| {
+            a.iter().zip(b).map(|(a, b)| (a.0, mean(a.1, b.1))).collect()
+        };
+        Self {
+            prompts: points(&self.prompts, &other.prompts),
+            rates: points(&self.rates, &other.rates),
+            round: mean(self.round, other.round),
+            depth: Depth {
+                read: mean(self.depth.read, other.depth.read),
+                write: mean(self.depth.write, other.depth.write),
+            },
+            way: mean(self.way, other.way),
+        }
     }
 
     /// From the JSON of a named run: rows `prompt of N` with milliseconds, and of rows for so many
-    /// texts the one with the most tokens per second.
+    /// texts the one with the most tokens per second. The way to it is not counted.
     pub(super) fn read(path: &Path) -> Result<Self> {
         let shown = || path.display().to_string();
         let text = std::fs::read_to_string(path).with_context(shown)?;
@@ -40,28 +81,50 @@ impl Curves {
         };
         let (ms, rate) = (column("ms")?, column("tok/s")?);
         let number = |cell: &Value| cell.as_f64().or_else(|| cell[0].as_f64());
-        let (mut prompts, mut rates) = (Vec::new(), Vec::<(f64, f64)>::new());
+        let (mut prompts, mut rates, mut round) = (Vec::new(), Vec::<(f64, f64)>::new(), 1.0);
         for row in table["rows"].as_array().into_iter().flatten() {
             let name = row[0].as_str().unwrap_or_default();
-            if let Some(tokens) = name.strip_prefix("prompt of ").and_then(|n| n.parse().ok()) {
+            if let Some(tokens) =
+                name.strip_prefix("prompt of ").and_then(|n| n.parse::<f64>().ok())
+            {
                 prompts.extend(number(&row[ms]).map(|ms| (tokens, ms / 1e3)));
                 continue;
             }
             let texts = name.strip_suffix(" texts").and_then(|n| n.rsplit_once(", "));
             let texts = texts.map_or(Some(1.0), |(_, texts)| texts.parse().ok());
             if let (Some(texts), Some(found)) = (texts, number(&row[rate])) {
-                match rates.iter_mut().find(|(known, _)| *known == texts) {
-                    Some((_, best)) => *best = best.max(found),
-                    None => rates.push((texts, found)),
+                let known = rates.iter().position(|(known, _)| *known == texts);
+                let known = known.unwrap_or_else(|| {
+                    rates.push((texts, 0.0));
+                    rates.len() - 1
+                });
+                if found > rates[known].1 {
+                    rates[known].1 = found;
+                    // Of one text: tokens of a second by the part of it that a round takes.
+                    let ms = number(&row[ms]).filter(|_| texts == 1.0);
+                    round = ms.map_or(round, |ms| found * ms / 1e3);
                 }
             }
         }
-        Self::new(prompts, rates).with_context(shown)
+        // What the last three prompts have of the square of their length is what a token of them
+        // takes longer for those before it.
+        prompts.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let square = match prompts[..] {
+            [.., (a, x), (b, y), (c, z)] => ((z - y) / (c - b) - (y - x) / (b - a)) / (c - a),
+            _ => 0.0,
+        };
+        let depth = Depth { read: 2.0 * square, write: 0.0 };
+        Self::new(prompts, rates, round, depth, 0.0).with_context(shown)
     }
 
-    /// Seconds to read so many tokens.
-    pub(super) fn prompt_s(&self, tokens: f64) -> f64 {
-        on_line(&self.prompts, tokens).max(0.0)
+    /// Seconds to read so many tokens behind `before` others.
+    pub(super) fn prompt_s(&self, before: f64, tokens: f64) -> f64 {
+        on_line(&self.prompts, tokens).max(0.0) + self.depth.read * before * tokens
+    }
+
+    /// Seconds of a round of so many answers, with so many tokens before them in all.
+    pub(super) fn round_s(&self, answers: usize, before: f64) -> f64 {
+        self.round * (answers as f64 / self.rate(answers) + self.depth.write * before)
     }
 
     /// Tokens of a prompt that are read in so many seconds.
@@ -80,11 +143,28 @@ impl Curves {
         }
     }
 
+    pub(super) fn round_tokens(&self) -> f64 {
+        self.round
+    }
+
+    pub(super) fn way_s(&self) -> f64 {
+        self.way
+    }
+
     pub(super) fn line(&self) -> String {
         let prompts = self.prompts.iter().map(|(t, s)| format!("{t:.0} tokens {:.1} ms", s * 1e3));
         let rates = self.rates.iter().map(|(n, r)| format!("{n:.0} at {r:.0} tok/s"));
         let (prompts, rates): (Vec<_>, Vec<_>) = (prompts.collect(), rates.collect());
-        format!("prompts of {}; answers: {}", prompts.join(", "), rates.join(", "))
+        format!(
+            "prompts of {}; answers: {}, {:.2} tokens a round, behind 1000 tokens {:.2} ms \
+             longer to read one, {:.2} to write one; the way {:.2} ms",
+            prompts.join(", "),
+            rates.join(", "),
+            self.round,
+            self.depth.read * 1e6,
+            self.depth.write * 1e6,
+            self.way * 1e3
+        )
     }
 }
 

@@ -3,29 +3,36 @@
 //! conversation and turn, so that what two prompts share is what the trace says.
 
 use super::Random;
-use super::curves::Curves;
+use super::curves::{Curves, Depth};
 use super::replay::Figures;
-use super::router::{Asked, Policy, Router, View};
+use super::router::{Policy, Router, View};
 use super::trace::{Talk, Trace};
 use crate::http::{Client, Streamed};
 use crate::statistics::median;
 use anyhow::{Context, Result, anyhow};
 use serde_json::json;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Ids of plain tokens in every vocabulary that is served.
 const TOKENS: std::ops::Range<u32> = 256..4000;
 /// Lengths of prompts that are timed, and how often.
-const PROMPTS: [usize; 3] = [64, 512, 1536];
+const PROMPTS: [usize; 5] = [2, 16, 64, 512, 1536];
+/// Which of them is about what is read at a time.
+const AT_A_TIME: usize = 2;
 const TIMES: usize = 5;
-/// Tokens of the answers that are timed.
-const ANSWER: usize = 160;
+/// Tokens of the answers that are timed, and of prompts before them.
+const ANSWER: usize = 96;
+const SHORT: usize = 2;
+const DEEP: usize = 1024;
 
 pub(super) struct Workers {
     clients: Vec<Client>,
     /// The token that begins a message: states are kept at those.
     opening: u32,
+    /// Counts what was asked, so that no prompt begins as one before it, of an earlier run either.
+    salt: AtomicU64,
 }
 
 /// What is shared by the threads of all conversations.
@@ -42,39 +49,87 @@ impl Workers {
         let clients = clients.collect::<Result<Vec<Client>>>()?;
         let first = clients.first().context("there is no worker")?;
         let opening = first.tokens("<|im_start|>")?.first().copied();
-        Ok(Self { clients, opening: opening.context("there is no token for a message")? })
+        let opening = opening.context("there is no token for a message")?;
+        let now = SystemTime::now().duration_since(UNIX_EPOCH)?;
+        Ok(Self { clients, opening, salt: AtomicU64::new(now.as_nanos() as u64) })
+    }
+
+    fn salt(&self) -> u64 {
+        self.salt.fetch_add(1, Ordering::Relaxed).wrapping_mul(0x9e37_79b9_7f4a_7c15)
     }
 
     /// All workers are timed at the same time, as they will be at work at the same time.
     pub(super) fn measure(&self, slots: usize) -> Result<Curves> {
+        // What is tokenised goes the same way and needs no engine.
+        let way = self.timed(|worker| {
+            let start = Instant::now();
+            self.clients[worker].tokens("x").map(|_| start.elapsed().as_secs_f64())
+        })?;
         let mut prompts = Vec::new();
-        for (k, tokens) in PROMPTS.into_iter().enumerate() {
-            let mut seconds = Vec::new();
-            for i in 0..=TIMES {
-                let seed = (1000 * k + i) as u64;
-                let all = self.at_once(1, |worker, _| {
-                    let prompt = made(seed << 8 | worker as u64, tokens);
-                    ask(&self.clients[worker], &prompt, 1).map(|answer| answer.first_s)
-                })?;
-                // The first one warms up.
-                seconds.extend(all.into_iter().filter(|_| i > 0));
-            }
-            prompts.push((tokens as f64, median(seconds)));
+        for tokens in PROMPTS {
+            let seconds = self.timed(|worker| {
+                let answer = ask(&self.clients[worker], &made(self.salt(), tokens), 1);
+                answer.map(|answer| answer.first_s)
+            })?;
+            prompts.push((tokens as f64, (seconds - way).max(0.0)));
         }
-        let mut rates = Vec::new();
+        let (mut rates, mut rounds) = (Vec::new(), Vec::new());
         for texts in [1, 2, 4, 8].into_iter().filter(|texts| *texts <= slots) {
             let mut found = Vec::new();
-            for i in 0..TIMES {
-                let all = self.at_once(texts, |worker, text| {
-                    let seed = 7_000_000 + (1000 * texts + 100 * i + 10 * worker + text) as u64;
-                    let answer = ask(&self.clients[worker], &made(seed, 32), ANSWER)?;
-                    Ok((ANSWER - 1) as f64 / (answer.last_s - answer.first_s).max(1e-6))
+            for _ in 0..TIMES {
+                let all = self.at_once(texts, |worker, _| {
+                    let answer = ask(&self.clients[worker], &made(self.salt(), SHORT), ANSWER)?;
+                    let seconds = (answer.last_s - answer.first_s).max(1e-6);
+                    Ok(((ANSWER - 1) as f64 / seconds, answer.forerun["spec"]["rounds"].as_f64()))
                 })?;
-                found.push(all.iter().sum::<f64>() / self.clients.len() as f64);
+                found.push(all.iter().map(|(rate, _)| rate).sum::<f64>() / self.count() as f64);
+                let told = all.iter().filter_map(|(_, rounds)| *rounds);
+                rounds.extend(told.map(|rounds| ANSWER as f64 / rounds.max(1.0)));
             }
             rates.push((texts as f64, median(found)));
         }
-        Curves::new(prompts, rates)
+        let round = if rounds.is_empty() { 1.0 } else { median(rounds) };
+        let (read, write) = self.behind_a_long_one()?;
+        let depth = Depth {
+            read: (read - way - prompts[AT_A_TIME].1) / (PROMPTS[AT_A_TIME] * DEEP) as f64,
+            write: (write - 1.0 / rates[0].1) / DEEP as f64,
+        };
+        Curves::new(prompts, rates, round, depth, way)
+    }
+
+    /// Seconds to the first token of a message that follows a long one, which is kept, and of each
+    /// token behind them.
+    fn behind_a_long_one(&self) -> Result<(f64, f64)> {
+        let (mut reads, mut writes) = (Vec::new(), Vec::new());
+        let long = self.message(self.salt(), DEEP);
+        for i in 0..=TIMES {
+            let all = self.at_once(1, |worker, _| {
+                let next = self.message(self.salt(), PROMPTS[AT_A_TIME]);
+                let answer = ask(&self.clients[worker], &[&long[..], &next[..]].concat(), ANSWER)?;
+                let token_s = (answer.last_s - answer.first_s) / (ANSWER - 1) as f64;
+                Ok((answer.first_s, token_s))
+            })?;
+            // With the first one the long message is kept.
+            for (read, write) in all.into_iter().filter(|_| i > 0) {
+                reads.push(read);
+                writes.push(write);
+            }
+        }
+        Ok((median(reads), median(writes)))
+    }
+
+    fn count(&self) -> usize {
+        self.clients.len()
+    }
+
+    /// The median of seconds on every worker at once, after one that warms up.
+    fn timed(&self, seconds: impl Fn(usize) -> Result<f64> + Sync) -> Result<f64> {
+        let mut all = Vec::new();
+        for i in 0..=TIMES {
+            let found = self.at_once(1, |worker, _| seconds(worker))?;
+            all.extend(found.into_iter().filter(|_| i > 0));
+        }
+        Ok(median(all))
     }
 
     /// Does something on every worker so many times at once.
@@ -106,7 +161,7 @@ impl Workers {
         });
         let begin = Instant::now();
         // What is kept of one replay is not found by the next.
-        let salt = (policy as u64) << 40;
+        let salt = self.salt();
         std::thread::scope(|scope| {
             for (number, talk) in trace.talks.iter().enumerate() {
                 let front = &front;
@@ -140,18 +195,11 @@ impl Workers {
     ) -> Result<()> {
         let until = begin + Duration::from_secs_f64(talk.begins);
         std::thread::sleep(until.saturating_duration_since(Instant::now()));
-        let mut prompt = self.message(salt | 1 << 32 | talk.system as u64, talk.system_tokens);
+        let mut prompt = self.message(salt ^ talk.system as u64, talk.system_tokens);
         for (turn, said) in talk.turns.iter().enumerate() {
-            let own = salt | 1 << 36 | ((number as u64) << 10) | turn as u64;
+            let own = salt ^ (1 << 36 | (number as u64) << 10 | turn as u64);
             prompt.extend(self.message(own, said.question));
-            let asked = Asked {
-                talk: number,
-                system: talk.system,
-                system_tokens: talk.system_tokens,
-                prompt: prompt.len(),
-                question: said.question,
-                has_answers: false,
-            };
+            let asked = talk.asked(number, turn, false);
             let worker = {
                 let mut front = locked(front);
                 let view = |load: &usize| View { is_open: true, load: *load, ..View::default() };
@@ -173,7 +221,7 @@ impl Workers {
             figures.firsts.push(answer.first_s);
             drop(front);
             // The answer's own tokens are not told; others of its length stand for them.
-            prompt.extend(self.message(own | 1 << 37, said.answer));
+            prompt.extend(self.message(own ^ 1 << 37, said.answer));
             std::thread::sleep(Duration::from_secs_f64(said.pause));
         }
         Ok(())
@@ -193,6 +241,6 @@ fn made(seed: u64, tokens: usize) -> Vec<u32> {
 
 fn ask(worker: &Client, prompt: &[u32], tokens: usize) -> Result<Streamed> {
     let body = json!({"model": "any", "prompt": prompt, "max_tokens": tokens, "temperature": 1.0,
-        "ignore_eos": true, "stream": true, "stream_options": {"include_usage": true}});
+        "ignore_eos": true, "skip_special_tokens": false, "stream": true, "stream_options": {"include_usage": true}});
     worker.stream("/completions", &body)
 }

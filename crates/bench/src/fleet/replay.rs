@@ -2,7 +2,7 @@
 
 use super::Random;
 use super::curves::Curves;
-use super::router::{Asked, Policy, Router, View};
+use super::router::{Policy, Router, View};
 use super::trace::Trace;
 use super::worker::{Job, Worker};
 use serde_json::{Value, json};
@@ -14,6 +14,9 @@ use std::collections::BinaryHeap;
 pub(super) struct Fleet {
     pub(super) workers: usize,
     pub(super) slots: usize,
+    /// Tokens of a prompt that are read at a time beside answers; where nothing is said, as many as
+    /// these can wait for.
+    pub(super) chunk: Option<usize>,
     /// Tokens whose states a worker keeps.
     pub(super) kept: usize,
     /// Of each worker.
@@ -81,13 +84,14 @@ impl Figures {
             "answers": self.firsts.len(), "per_million_tokens": self.cost(workers, price)})
     }
 
-    /// The figures that are held against measured ones, each with the other.
-    pub(super) fn beside(&self, other: &Self) -> [(&'static str, f64, f64); 3] {
-        let mean = |of: &Self| of.firsts.iter().sum::<f64>() / of.firsts.len().max(1) as f64;
+    /// The figures of a simulation that are held against measured ones.
+    pub(super) fn judged(&self) -> [(&'static str, f64); 4] {
+        let mean = self.firsts.iter().sum::<f64>() / self.firsts.len().max(1) as f64;
         [
-            ("tokens per second", self.rate(), other.rate()),
-            ("time to the first token, mean", mean(self), mean(other)),
-            ("cached share", self.cached(), other.cached()),
+            ("tok/s", self.rate()),
+            ("first token ms, mean", 1e3 * mean),
+            ("first token ms, median", 1e3 * self.quantile(0.5)),
+            ("cached %", 100.0 * self.cached()),
         ]
     }
 }
@@ -198,14 +202,7 @@ impl Simulation<'_> {
 
     fn ask(&mut self, now: f64, talk: usize, turn: usize) {
         let said = &self.trace.talks[talk];
-        let asked = Asked {
-            talk,
-            system: said.system,
-            system_tokens: said.system_tokens,
-            prompt: said.prompt(turn),
-            question: said.turns[turn].question,
-            has_answers: self.fleet.has_answers,
-        };
+        let asked = said.asked(talk, turn, self.fleet.has_answers);
         self.send(now, Job::new(asked, turn, now, said.turns[turn].answer as f64));
     }
 
@@ -223,7 +220,8 @@ impl Simulation<'_> {
     }
 
     fn begin_turn(&mut self, now: f64, worker: usize) {
-        let seconds = self.workers[worker].begin_turn(self.curves, self.fleet.slots);
+        let Fleet { slots, chunk, .. } = *self.fleet;
+        let seconds = self.workers[worker].begin_turn(self.curves, slots, chunk);
         self.workers[worker].is_turning = seconds.is_some();
         if let Some(seconds) = seconds {
             let life = self.workers[worker].life;
@@ -235,12 +233,16 @@ impl Simulation<'_> {
         if self.workers[worker].life != life {
             return;
         }
-        for job in self.workers[worker].end_turn(now, self.fleet.kept) {
+        let round = self.curves.round_tokens();
+        for job in self.workers[worker].end_turn(now, round, self.fleet.kept) {
+            // Between a client and the engine there is a way, which keeps nobody else.
+            let now = now + self.curves.way_s();
             self.figures.span = now;
             self.figures.answer_tokens += job.answer;
             self.figures.prompt_tokens += job.asked.prompt as f64;
             self.figures.cached_tokens += job.cached as f64;
-            self.figures.firsts.push(job.first.map_or(0.0, |first| first - job.at));
+            let first = job.first.unwrap_or(now) + self.curves.way_s();
+            self.figures.firsts.push(first - job.at);
             self.go_on(now, job.asked.talk, job.turn);
         }
         self.begin_turn(now, worker);

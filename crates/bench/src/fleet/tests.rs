@@ -1,6 +1,6 @@
 //! Laws that any fleet follows.
 
-use super::curves::Curves;
+use super::curves::{Curves, Depth};
 use super::replay::{Figures, Fleet, replay};
 use super::router::Policy;
 use super::trace::{Mix, Trace};
@@ -8,7 +8,7 @@ use super::trace::{Mix, Trace};
 /// A worker that reads 10,000 tokens a second and writes 100 for each of up to four answers.
 fn curves() -> Curves {
     let rates = vec![(1.0, 100.0), (2.0, 200.0), (4.0, 400.0)];
-    Curves::new(vec![(1.0, 0.0001), (1000.0, 0.1)], rates).unwrap()
+    Curves::new(vec![(1.0, 0.0001), (1000.0, 0.1)], rates, 4.0, Depth::default(), 0.0).unwrap()
 }
 
 fn fleet(workers: usize) -> Fleet {
@@ -16,6 +16,7 @@ fn fleet(workers: usize) -> Fleet {
     Fleet {
         workers,
         slots,
+        chunk: None,
         kept,
         deaths_per_s: 0.0,
         restart: false,
@@ -97,12 +98,16 @@ fn curves_are_read_from_a_named_run() {
     let path = std::env::temp_dir().join(format!("forerun-fleet-{}.json", std::process::id()));
     let run = r#"{"tables": {"rounds": {"columns": ["", "ms", "tok/s"], "rows": [
         ["prompt of 64", [26.5, 26.4, 26.6], 2415], ["prompt of 512", [71.5, 71.3, 72.1], 7158],
-        ["plain decode", 6.1, 163], ["chain-16 round", 8.9, 576],
+        ["prompt of 1536", [225.1, 225.0, 225.3], 6824], ["plain decode", 6.1, 163], ["chain-16 round", 8.9, 576],
         ["plain decode, 8 texts", 9.3, 860], ["MTP-3 round, 8 texts", 12.0, 2100]]}}}"#;
     std::fs::write(&path, run).unwrap();
     let curves = Curves::read(&path).unwrap();
     std::fs::remove_file(&path).unwrap();
-    assert!((curves.prompt_s(512.0) - 0.0715).abs() < 1e-9);
-    assert!((curves.prompt_s(960.0) - 0.1165).abs() < 1e-9);
+    assert!((curves.prompt_s(0.0, 512.0) - 0.0715).abs() < 1e-9);
+    assert!((curves.prompt_s(0.0, 960.0) - 0.1387).abs() < 1e-9);
+    // 64 + 448 tokens take 26.5 + 45 ms, 1024 more 153.6: 0.05 ms more for each, 1472 further on.
+    let longer = curves.prompt_s(1472.0, 64.0) - curves.prompt_s(0.0, 64.0);
+    assert!((longer - 2.0 * 64.0 * (0.15e-3 - 0.045 / 448.0)).abs() < 1e-9, "{longer}");
     assert_eq!((curves.rate(1), curves.rate(8), curves.rate(9)), (576.0, 2100.0, 2100.0));
+    assert!((curves.round_tokens() - 576.0 * 0.0089).abs() < 1e-9);
 }

@@ -2,6 +2,7 @@
 //! system prompts that many share.
 
 use super::Random;
+use super::router::Asked;
 use clap::ValueEnum;
 
 /// Who asks.
@@ -99,6 +100,19 @@ impl Trace {
 }
 
 impl Talk {
+    /// What is asked in a turn.
+    pub(super) fn asked(&self, talk: usize, turn: usize, has_answers: bool) -> Asked {
+        Asked {
+            talk,
+            system: self.system,
+            system_tokens: self.system_tokens,
+            prompt: self.prompt(turn),
+            question: self.turns[turn].question,
+            before: turn.checked_sub(1).map_or(self.system_tokens, |turn| self.turns[turn].answer),
+            has_answers,
+        }
+    }
+
     /// Tokens of the prompt of a turn: all that was said before it, and its question.
     pub(super) fn prompt(&self, turn: usize) -> usize {
         let before: usize = self.turns[..turn].iter().map(|t| t.question + t.answer).sum();

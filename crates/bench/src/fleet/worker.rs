@@ -1,17 +1,15 @@
 //! A simulated worker: slots, a queue, a prefix cache, and the server's wheel: a chunk of one prompt,
-//! then some tokens of every answer.
+//! then a round of every answer.
 
 use super::curves::Curves;
 use super::router::{Asked, View};
 use std::collections::{HashMap, VecDeque};
 
 /// Beside running answers a prompt is read this long at a time, and at least so many tokens.
-const CHUNK_S: f64 = 0.06;
+const CHUNK_S: f64 = 0.04;
 const CHUNK_TOKENS: f64 = 64.0;
 /// Alone it is read in chunks of so many.
 const ALONE_TOKENS: f64 = 2048.0;
-/// Tokens that every answer gets in a turn of the wheel.
-const TURN_TOKENS: f64 = 4.0;
 
 /// An answer in the works.
 #[derive(Clone, Debug)]
@@ -34,6 +32,21 @@ impl Job {
     pub(super) fn new(asked: Asked, turn: usize, at: f64, answer: f64) -> Self {
         let (cached, unread, first, written) = (0, 0.0, None, 0.0);
         Self { asked, turn, at, cached, unread, answer, left: answer, first, written }
+    }
+
+    /// Tokens of the prompt that have been read.
+    fn read(&self) -> f64 {
+        self.asked.prompt as f64 + self.written - self.unread
+    }
+
+    /// Tokens that can be read at once: states are kept where the first message ends and where the
+    /// last two begin, so chunks end there.
+    fn until_mark(&self) -> f64 {
+        let Asked { prompt, system_tokens, question, before, .. } = self.asked;
+        let read = self.read();
+        let marks = [system_tokens, prompt - question - before, prompt - question];
+        let next = marks.into_iter().map(|mark| mark as f64 - read).filter(|tokens| *tokens > 0.0);
+        next.fold(self.unread, f64::min)
     }
 }
 
@@ -82,6 +95,8 @@ pub(super) struct Worker {
     cache: Cache,
     /// What the turn of the wheel that is under way will have read of the first prompt.
     chunk: f64,
+    /// Seconds of it behind that, which are the answers'.
+    round: f64,
     /// Counts lives and idle times, so that a turn planned in another one is not taken.
     pub(super) life: u64,
     pub(super) is_turning: bool,
@@ -115,7 +130,12 @@ impl Worker {
     }
 
     /// Begins a turn of the wheel; how long it takes, where there is anything to do.
-    pub(super) fn begin_turn(&mut self, curves: &Curves, slots: usize) -> Option<f64> {
+    pub(super) fn begin_turn(
+        &mut self,
+        curves: &Curves,
+        slots: usize,
+        chunk: Option<usize>,
+    ) -> Option<f64> {
         while self.reading.len() + self.writing.len() < slots
             && let Some(mut job) = self.waiting.pop_front()
         {
@@ -125,24 +145,27 @@ impl Worker {
         }
         let writing = self.writing.len();
         let mut seconds = 0.0;
-        self.chunk = 0.0;
+        (self.chunk, self.round) = (0.0, 0.0);
         if let Some(first) = self.reading.front() {
-            let most = match writing {
-                0 => ALONE_TOKENS,
-                _ => curves.prompt_tokens(CHUNK_S).max(CHUNK_TOKENS),
+            let most = match (writing, chunk) {
+                (0, _) => ALONE_TOKENS,
+                (_, Some(tokens)) => tokens as f64,
+                (_, None) => curves.prompt_tokens(CHUNK_S).max(CHUNK_TOKENS),
             };
-            self.chunk = first.unread.min(most);
-            seconds += curves.prompt_s(self.chunk);
+            self.chunk = first.until_mark().min(most);
+            seconds += curves.prompt_s(first.read(), self.chunk);
         }
         if writing > 0 {
-            seconds += TURN_TOKENS * writing as f64 / curves.rate(writing);
+            let before = self.writing.iter().map(|job| job.read() + job.answer - job.left);
+            self.round = curves.round_s(writing, before.sum());
+            seconds += self.round;
         }
         (seconds > 0.0 || !self.reading.is_empty()).then_some(seconds)
     }
 
-    /// Ends it at `now`; answers that are whole.
-    pub(super) fn end_turn(&mut self, now: f64, kept: usize) -> Vec<Job> {
-        self.writing.iter_mut().for_each(|job| job.left -= TURN_TOKENS);
+    /// Ends it at `now`, with so many tokens more of every answer; those that are whole.
+    pub(super) fn end_turn(&mut self, now: f64, round: f64, kept: usize) -> Vec<Job> {
+        self.writing.iter_mut().for_each(|job| job.left -= round);
         let whole = self.writing.extract_if(.., |job| job.left <= 0.0).collect::<Vec<Job>>();
         for job in whole.iter().filter(|job| job.asked.has_answers) {
             let tokens = job.asked.prompt + job.answer as usize;
@@ -150,15 +173,17 @@ impl Worker {
         }
         let Some(mut job) = self.reading.pop_front() else { return whole };
         job.unread -= self.chunk;
+        let asked = job.asked;
+        if job.read() >= asked.system_tokens as f64 {
+            self.cache.keep(Key::System(asked.system), asked.system_tokens, kept);
+        }
         if job.unread > 0.0 {
             // Prompts take turns.
             self.reading.push_back(job);
             return whole;
         }
-        job.first.get_or_insert(now);
+        job.first.get_or_insert(now - self.round);
         job.left -= 1.0;
-        let asked = job.asked;
-        self.cache.keep(Key::System(asked.system), asked.system_tokens, kept);
         self.cache.keep(Key::Talk(asked.talk), asked.prompt - asked.question, kept);
         self.writing.push(job);
         whole
