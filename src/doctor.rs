@@ -120,6 +120,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 /// Which model of the catalogue a machine of so much memory, which it reads at such a rate, runs
 /// best.
 fn best_model((memory, read_rate): (f64, f64)) -> String {
+    use hub::catalogue::USEFUL;
     let Some((entry, build)) = hub::catalogue::best(memory as u64, read_rate) else {
         return "No model of the catalogue fits this machine.".to_owned();
     };
@@ -133,9 +134,10 @@ fn best_model((memory, read_rate): (f64, f64)) -> String {
         Err(_) => format!("`forerun pull {word}`"),
     };
     format!(
-        "The best model of the catalogue that fits this machine is {word} ({}, {}): {next}. Its \
-         weights are read at most {rate:.0} times a second here; that is plain decoding's limit, \
-         and a drafter's tokens come on top.",
+        "The best model of the catalogue that fits this machine, by memory and with {USEFUL} \
+         tokens a second or more, is {word} ({}, {}): {next}. Its weights are read at most \
+         {rate:.0} times a second here; that is plain decoding's limit, and a drafter's tokens \
+         come on top.",
         build.quant,
         hub::gigabytes(build.bytes)
     )

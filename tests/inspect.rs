@@ -92,7 +92,8 @@ fn errors_are_one_line_and_have_their_exit_code() {
         (
             &["inspect", "README.md"],
             1,
-            "forerun: README.md: neither GGUF nor safetensors: the file starts with `# Foreru`\n",
+            "forerun: README.md: neither GGUF nor safetensors: the file starts with `# Foreru`; \
+             name a GGUF file or a Hugging Face folder\n",
         ),
         (
             &["inspect", DRAFT, "--draft-mask-token", "5000", "--target", TARGET],

@@ -1,6 +1,9 @@
 //! Names in place of paths, through the program: `pull` from a stand-in for the Hub, then every
-//! verb by the name, and a chat over HTTP. The tiny pair lies there under a real model's name.
+//! verb by the name, and a chat in the browser. The tiny pair lies there under a real model's name.
 
+#[path = "page/browser.rs"]
+#[allow(dead_code)]
+mod browser;
 #[path = "serve/http.rs"]
 #[allow(dead_code)]
 mod http;
@@ -69,24 +72,57 @@ fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
+/// The three commands that README has for a new user, as words behind `forerun`.
+fn commands_of_readme() -> [Vec<String>; 3] {
+    let readme = std::fs::read_to_string("README.md").unwrap();
+    let (_, rest) = readme.split_once("three commands lead to a chat in the browser:").unwrap();
+    let block = rest.split("```").nth(1).expect("a block of commands");
+    let command = |line: &str| -> Vec<String> {
+        let command = line.split('#').next().unwrap_or_default();
+        let words = command.strip_prefix("forerun ").expect("a verb").split_whitespace();
+        words.map(str::to_owned).collect()
+    };
+    let commands: Vec<_> = block.trim().lines().map(command).collect();
+    commands.try_into().expect("three")
+}
+
+/// Asks in a browser, where there is one.
+fn chat_in_browser(server: &Server, name: &str) {
+    let Some(program) = browser::chromium() else {
+        eprintln!("skipped: the chat in the browser needs chromium, and there is none in PATH");
+        return;
+    };
+    let url = format!("{}/", server.url());
+    let mut page = browser::Browser::open(&program, &url, browser::DESKTOP);
+    page.wait_for(&format!("document.getElementById('model').textContent === '{name}'"));
+    page.say("Write Python quicksort");
+    page.wait_for_answer(0, "done");
+    let text = page.text(".answer");
+    assert!(text.contains("quicksort"), "{text}");
+}
+
 #[test]
 fn three_commands_lead_from_nothing_to_a_chat() {
     let machine = Machine::new();
     let name = "qwen3.6-27b";
+    let [models, pull, serve] = commands_of_readme();
+    fn words(command: &[String]) -> Vec<&str> {
+        command.iter().map(String::as_str).collect()
+    }
     // Before the first, every verb says what to do.
     let said = machine.refused(&["run", "--model", name, "Hi"]);
     let expected = "forerun: `qwen3.6-27b` is not on this machine: `forerun pull qwen3.6-27b` \
                     fetches it (17.6 GB)\n";
     assert_eq!(said, expected);
 
-    let listed = machine.stdout(&["models"]);
+    let listed = machine.stdout(&words(&models));
     assert!(listed.contains("\nqwen3.6-27b  "), "{listed}");
-    let pulled = machine.run(&["pull", name]);
+    let pulled = machine.run(&words(&pull));
     assert!(pulled.status.success(), "{}", stderr(&pulled));
     let paths = String::from_utf8(pulled.stdout.clone()).unwrap();
     assert_eq!(paths.lines().count(), 2, "the model and its drafter: {paths}");
-    let server =
-        Server::start_among("0", &["--model", name, "--spec", "chain"], &machine.environment());
+    assert_eq!(serve[0], "serve");
+    let server = Server::start_among("0", &words(&serve[1..]), &machine.environment());
 
     let page = server.get("/", "");
     assert!(page.status == 200 && page.body.contains("<html"), "the page to chat with");
@@ -101,10 +137,11 @@ fn three_commands_lead_from_nothing_to_a_chat() {
     assert_eq!(answer["model"], name);
     let length = answer["forerun"]["spec"]["mean_accept_length"].as_f64();
     assert!(length > Some(2.0), "the drafter came with it: {answer}");
+    chat_in_browser(&server, name);
 
     // A second pull brings nothing, and says so.
     machine.hub.requests();
-    let again = machine.run(&["pull", name]);
+    let again = machine.run(&words(&pull));
     assert_eq!(again.stdout, pulled.stdout);
     assert!(stderr(&again).contains("all of it was here"), "{}", stderr(&again));
     let asked = machine.hub.requests();

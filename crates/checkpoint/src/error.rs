@@ -15,13 +15,16 @@ pub enum Error {
     Gguf(#[from] formats::gguf::Error),
     #[error(transparent)]
     Safetensors(#[from] formats::safetensors::Error),
-    #[error("{}: {cause}", .path.display())]
+    #[error("{}: not the JSON it should be ({cause}): get it again", .path.display())]
     Json { path: PathBuf, cause: serde_json::Error },
     #[error("{} is {len} bytes, the cap is {cap}", .path.display())]
     ConfigTooLong { path: PathBuf, len: u64, cap: u64 },
     #[error("configuration is not a JSON object")]
     ConfigNotObject,
-    #[error("neither GGUF nor safetensors: the file starts with `{}`", .0.escape_ascii())]
+    #[error(
+        "neither GGUF nor safetensors: the file starts with `{}`; name a GGUF file or a Hugging \
+         Face folder", .0.escape_ascii()
+    )]
     Container(Vec<u8>),
     #[error("this is {what}: {remedy}")]
     Stranger { what: String, remedy: String },
@@ -33,8 +36,15 @@ pub enum Error {
     InFile { path: PathBuf, sentence: String },
     #[error("{}", crate::strangers::listed(.0))]
     SeveralFiles(Vec<(String, u64)>),
-    #[error("no `config.json` in {}", .0.display())]
+    #[error(
+        "only {there} of the file are there, and they end within its header: its download was cut \
+         short; resume it, or get it again"
+    )]
+    CutInHeader { there: String },
+    #[error("no model lies in {}: it has neither a GGUF nor a `config.json`", .0.display())]
     NoConfig(PathBuf),
+    #[error("a target's weights without a configuration: name the folder with its `config.json`")]
+    NoConfigBeside,
 
     #[error("`{0}` is not a model Forerun runs: Qwen3.5/3.6/3.8 targets and DFlash drafters are")]
     Architecture(String),

@@ -47,6 +47,15 @@ impl Json {
         Some(Self { root })
     }
 
+    /// Adds what modelopt writes beside a configuration, in `hf_quant_config.json`, in the form that
+    /// its newer versions have in the configuration itself.
+    pub(crate) fn add_modelopt(&mut self, said: &Self) {
+        if let Some(mut quantisation) = said.nested("quantization") {
+            quantisation.root.insert("quant_method".into(), "modelopt".into());
+            self.root.insert(crate::source::BESIDE.into(), Value::Object(quantisation.root));
+        }
+    }
+
     /// The value at a dotted path.
     pub fn get(&self, path: &str) -> Option<&Value> {
         let (first, rest) = path.split_once('.').map_or((path, None), |(a, b)| (a, Some(b)));

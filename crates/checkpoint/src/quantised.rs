@@ -4,6 +4,8 @@
 
 mod integers;
 mod names;
+#[cfg(test)]
+mod tests;
 
 use crate::report::Report;
 use crate::{Error, Json};
@@ -14,14 +16,25 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 /// Methods whose folders are read.
 const METHODS: [&str; 5] = ["fp8", "modelopt", "compressed-tensors", "awq", "gptq"];
 
+/// Where a configuration says how it was quantised.
+const KEYS: [&str; 5] = [
+    "quantization_config",
+    "text_config.quantization_config",
+    "compression_config",
+    crate::source::BESIDE,
+    "quantization",
+];
+
 /// Puts the weights of a quantised folder together; another folder is left as it is.
 pub(crate) fn read(root: &Json, tensors: Tensors, report: &mut Report) -> Result<Tensors, Error> {
-    let key = ["quantization_config", "text_config.quantization_config", "compression_config"]
-        .into_iter()
-        .find(|key| root.get(key).is_some());
-    let Some(key) = key else { return Ok(tensors) };
-    let method = root.string(&format!("{key}.quant_method"))?.unwrap_or("none");
-    let from = format!("`{key}.quant_method`");
+    let Some(key) = KEYS.into_iter().find(|key| root.get(key).is_some()) else {
+        return Ok(tensors);
+    };
+    let method = root.string(&format!("{key}.quant_method"))?;
+    // MLX says how many bits and no method.
+    let is_mlx = method.is_none() && root.get(&format!("{key}.bits")).is_some();
+    let method = method.unwrap_or(if is_mlx { "mlx" } else { "none" });
+    let from = format!("`{key}{}`", if is_mlx { "" } else { ".quant_method" });
     if !METHODS.contains(&method) {
         let what = format!(
             "a checkpoint quantised by `{method}` (read are {}; a GGUF of the model, or the folder \
@@ -249,6 +262,10 @@ impl<'a> Module<'a> {
         }
         let Some(weight) = self.raw.get("weight") else { return Ok(None) };
         match weight.dtype.as_str() {
+            "F8_E4M3" if self.raw.contains_key("weight_scale") => Err(self.config.unsupported(
+                "MXFP8 (a power of two for 32 numbers; FP8, NVFP4 and MXFP4 are read)".to_owned(),
+                "format",
+            )),
             "F8_E4M3" => {
                 let shape = rows_of_all(weight)?;
                 self.whole(shape[1], 128, weight)?;

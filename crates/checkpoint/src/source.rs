@@ -7,6 +7,9 @@ use formats::{Tensors, safetensors};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
+/// The key under which a configuration has what modelopt says in a file of its own.
+pub(crate) const BESIDE: &str = "hf_quant_config";
+
 /// An open checkpoint whose meaning has not been read yet.
 #[derive(Debug)]
 pub enum Source {
@@ -75,7 +78,11 @@ impl Source {
         let config = config.ok_or_else(|| strangers::no_config(path))?;
         let tensors =
             safetensors::open_folder(path).map_err(|e| strangers::among_shards(&inside, e))?;
-        Ok(Self::Safetensors { config: Some(Json::open(&config)?), tensors })
+        let mut config = Json::open(&config)?;
+        if let Some(said) = sibling(&inside, "hf_quant_config.json") {
+            config.add_modelopt(&Json::open(&said)?);
+        }
+        Ok(Self::Safetensors { config: Some(config), tensors })
     }
 
     /// A checkpoint in memory: a GGUF, or a `config.json` and a safetensors file joined by a NUL

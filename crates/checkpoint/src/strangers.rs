@@ -23,6 +23,9 @@ const STARTS: [(&[u8], &str, &str); 9] = [
     (b"\x80\x02", "a Python pickle", PICKLE),
     (b"\x89HDF", "an HDF5 file", "get the model as safetensors or GGUF"),
 ];
+/// What the Hub sends where there is no file, or none for whoever asked.
+const MESSAGES: [&[u8]; 5] =
+    [b"Entry not found", b"Invalid username", b"Access to model", b"Not Found", b"{\"error\":"];
 const UNPACK: &str = "unpack it and name what is inside";
 const PICKLE: &str = "pickles can run code and are not read; get the model as safetensors or GGUF";
 
@@ -51,6 +54,15 @@ pub(crate) fn recognise(path: &Path, start: &[u8]) -> Option<Error> {
         let remedy = "its address was that of a page about the file; on the Hub the file itself is \
                       at `/resolve/` instead of `/blob/`";
         return Some(stranger("a web page", remedy));
+    }
+    if MESSAGES.iter().any(|message| start.starts_with(message)) {
+        let remedy = "its address was wrong, or not open to all; `forerun pull` fetches from the \
+                      Hub with your token";
+        return Some(stranger("a server's error message in place of a file", remedy));
+    }
+    if start.starts_with(b"FROM ") {
+        let remedy = "name what stands behind FROM, or the model by `ollama:NAME`";
+        return Some(stranger("a Modelfile of Ollama's", remedy));
     }
     if start.starts_with(b"PK\x03\x04") {
         let end = path.extension().and_then(|end| end.to_str()).unwrap_or_default();
@@ -119,6 +131,7 @@ pub(crate) fn cut_short(error: gguf::Error) -> Error {
         gguf::Error::OutsideFile { end, len, .. } if end <= LARGEST => {
             Error::CutShort { there: of(len, end as u64) }
         }
+        gguf::Error::Truncated { len, .. } => Error::CutInHeader { there: sized(len) },
         gguf::Error::Part { name, cause } if matches!(*cause, gguf::Error::OutsideFile { .. }) => {
             Error::InFile { path: name.into(), sentence: cut_short(*cause).to_string() }
         }

@@ -59,7 +59,9 @@ fn files_of_other_kinds_are_called_what_they_are() {
         (
             "model.gguf",
             b"hello",
-            "neither GGUF nor safetensors: the file starts with `hello`".into(),
+            "neither GGUF nor safetensors: the file starts with `hello`; name a GGUF file or a \
+             Hugging Face folder"
+                .into(),
         ),
     ];
     for (name, bytes, expected) in cases {
@@ -156,7 +158,10 @@ fn folders_and_what_is_in_them() {
     let put = |name: &str, bytes: usize| {
         std::fs::File::create(folder.join(name)).unwrap().set_len(bytes as u64).unwrap();
     };
-    assert_eq!(sentence(folder, folder), "no `config.json` in T");
+    assert_eq!(
+        sentence(folder, folder),
+        "no model lies in T: it has neither a GGUF nor a `config.json`"
+    );
     // One model, and what belongs to it.
     std::fs::copy(dense_target(), folder.join("model-Q4_K_M.gguf")).unwrap();
     put("mmproj-F16.gguf", 10);
@@ -222,7 +227,10 @@ fn the_places_a_path_can_lead_to() {
         sentence(&temp.path().join("absent")),
         "T/absent: No such file or directory (os error 2)"
     );
-    assert_eq!(sentence(temp.path()), "no `config.json` in T");
+    assert_eq!(
+        sentence(temp.path()),
+        "no model lies in T: it has neither a GGUF nor a `config.json`"
+    );
     std::fs::write(temp.path().join("config.json"), "[1]").unwrap();
     assert_eq!(
         sentence(temp.path()),
@@ -233,10 +241,12 @@ fn the_places_a_path_can_lead_to() {
     std::fs::write(temp.path().join("config.json"), "{").unwrap();
     assert_eq!(
         sentence(temp.path()),
-        "T/config.json: EOF while parsing an object at line 1 column 1"
+        "T/config.json: not the JSON it should be (EOF while parsing an object at line 1 column \
+         1): get it again"
     );
     std::fs::write(temp.path().join("model.bin"), "\x01\x02 unheard of").unwrap();
-    let unknown = "neither GGUF nor safetensors: the file starts with `\\x01\\x02 unhea`";
+    let unknown = "neither GGUF nor safetensors: the file starts with `\\x01\\x02 unhea`; \
+                   name a GGUF file or a Hugging Face folder";
     assert_eq!(sentence(&temp.path().join("model.bin")), unknown);
     std::fs::write(temp.path().join("config.json"), r#"{"architectures":["LlamaForCausalLM"]}"#)
         .unwrap();

@@ -60,6 +60,16 @@ fn methods_are_refused_by_name_before_any_tensor_is_looked_at() {
 }
 
 #[test]
+fn folders_of_mlx_are_called_that() {
+    assert_eq!(
+        refusal(json!({"group_size": 64, "bits": 4}), &[]),
+        format!(
+            "a checkpoint quantised by `mlx` {METHODS} is not supported (`quantization_config`)"
+        )
+    );
+}
+
+#[test]
 fn settings_that_are_not_read_are_refused_by_name() {
     let cases = [
         (
@@ -181,6 +191,20 @@ fn bad_groups_zeros_and_orders_are_refused() {
     assert_eq!(
         refusal(json!({"quant_method": "compressed-tensors"}), &eight),
         "a zero point of 8-bit integers is not 0 by tensor `m.q_proj.weight_zero_point`; 0 expected"
+    );
+}
+
+#[test]
+fn relatives_of_what_is_read_are_refused_by_name() {
+    let method = json!({"quant_method": "compressed-tensors"});
+    let small = [
+        ("m.q_proj.weight", "F8_E4M3", vec![16, 128], 0),
+        ("m.q_proj.weight_scale", "U8", vec![16, 4], 127),
+    ];
+    assert_eq!(
+        refusal(method, &small),
+        "MXFP8 (a power of two for 32 numbers; FP8, NVFP4 and MXFP4 are read) is not supported \
+         (`quantization_config.format`)"
     );
 }
 

@@ -1,6 +1,7 @@
 //! The tiny targets in every form that weights have. Quantised Hugging Face folders are made here
 //! from the layouts that the packages publish; GGUF files have random blocks of each type. All are
-//! read as the numbers that were meant and run in every mode.
+//! read as the numbers that were meant and run in every mode. So does what other programs made of
+//! the tiny target, where `FORERUN_FILES` names a folder of it (`scripts/test-files`).
 
 #[path = "../../checkpoint/tests/support/mod.rs"]
 #[allow(clippy::duplicate_mod)]
@@ -217,6 +218,52 @@ fn experts_in_one_tensor_are_quantised_too() {
             assert_eq!((experts.ty, experts.shape.len()), (scheme.ty(), 3), "{scheme:?} {part}");
         }
         runs_in(&[CHAIN], &target, &pair, 12, &format!("{scheme:?} in one tensor"));
+    }
+}
+
+/// The likeliest tokens after a prompt are those that llama.cpp wrote with the same numbers.
+fn writes_as_its_maker(target: &Target, text: &str, name: &str) {
+    let said: Value = serde_json::from_str(text).expect("JSON");
+    let (prompt, expected) = (testing::ids(&said["prompt"]), testing::ids(&said["written"]));
+    let weights = (&target.config, &target.weights as &dyn WeightSource);
+    let backend = cpu(2, Activations::F32);
+    let mut engine = Engine::load(backend, weights, None, KvType::F16, Spec::Off).expect("a model");
+    let sampling = Sampling { temperature: 0.0, ..Sampling::default() };
+    let (tokens, _) = answer(&mut engine, &prompt, &sampling, expected.len());
+    assert_eq!(tokens, expected[..tokens.len()], "{name}");
+}
+
+/// Each GGUF and folder that others made; what `NAME.plain` says was meant by it is compared.
+#[test]
+fn what_others_made_is_read_as_they_read_it_and_runs_in_every_mode() {
+    let Some(folder) = std::env::var_os("FORERUN_FILES") else {
+        println!("skipped: FORERUN_FILES names no folder");
+        return;
+    };
+    let pair = pair("dense");
+    let entries = std::fs::read_dir(folder).expect("a folder").map(|entry| entry.unwrap().path());
+    let is_model = |path: &Path| path.is_dir() || path.extension().is_some_and(|e| e == "gguf");
+    let is_plain = |path: &Path| path.extension().is_some_and(|e| e == "plain");
+    let mut files: Vec<_> = entries.filter(|path| is_model(path) && !is_plain(path)).collect();
+    files.sort();
+    assert!(!files.is_empty());
+    for path in files {
+        let name = path.display().to_string();
+        let target = Target::open(&path).unwrap_or_else(|e| panic!("{name}: {e}"));
+        if let Ok(meant) = Target::open(Path::new(&format!("{name}.plain"))) {
+            for weight in target.weights.iter() {
+                let other = meant.weights.get(&weight.name).expect("the same model");
+                let (a, b) = (target.weights.decode(weight), meant.weights.decode(other));
+                // Packages multiply scales in their own order: two roundings of float32.
+                let near = |(a, b): (&f32, &f32)| (a - b).abs() <= 2f32.powi(-22) * b.abs();
+                assert!(a.iter().zip(&b).all(near), "{name} {}", weight.name);
+            }
+        }
+        if let Ok(text) = std::fs::read_to_string(path.with_extension("ids")) {
+            writes_as_its_maker(&target, &text, &name);
+        }
+        runs_in_every_mode(&target, &pair, 24, &name);
+        println!("{name}: runs in every mode");
     }
 }
 

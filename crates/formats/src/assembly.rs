@@ -64,8 +64,8 @@ pub enum Zeros {
     Packed {
         /// The words.
         tensor: RawTensor,
-        /// What is added.
-        more: u8,
+        /// What is added to a word: its writer has taken it off the whole word, borrows included.
+        more: u32,
     },
 }
 
@@ -253,6 +253,10 @@ fn mxfp4_row(codes: &[u8], exponents: &[u8], row: &mut [u8]) {
 struct Words<'a>(&'a [u8]);
 
 impl Words<'_> {
+    fn word(&self, word: usize) -> u32 {
+        u32::from_le_bytes(self.0.as_chunks().0[word])
+    }
+
     /// Four bits of a word.
     fn nibble(&self, word: usize, place: usize) -> u8 {
         self.0[4 * word + place / 2] >> (4 * (place % 2)) & 15
@@ -271,12 +275,13 @@ impl Zeros {
         match self {
             Self::Constant(zero) => *zero,
             Self::Packed { tensor, more } => {
-                let words = Words(tensors.raw_data(tensor));
-                more + match form {
-                    Integers::CompressedTensors => words.nibble(row / 8 * groups + group, row % 8),
-                    Integers::Gptq => words.nibble(group * rows.div_ceil(8) + row / 8, row % 8),
-                    Integers::Awq => words.nibble(group * rows / 8 + row / 8, AWQ_PLACES[row % 8]),
-                }
+                let (word, place) = match form {
+                    Integers::CompressedTensors => (row / 8 * groups + group, row % 8),
+                    Integers::Gptq => (group * rows.div_ceil(8) + row / 8, row % 8),
+                    Integers::Awq => (group * rows / 8 + row / 8, AWQ_PLACES[row % 8]),
+                };
+                let word = Words(tensors.raw_data(tensor)).word(word).wrapping_add(*more);
+                (word >> (4 * place)) as u8 & 15
             }
         }
     }

@@ -46,7 +46,11 @@ fn other_types_are_refused_by_name() {
     for (id, name) in named {
         let error = BlockType::from_ggml(id).unwrap_err();
         assert_eq!(error, UnknownType::Unsupported { id, name });
-        assert_eq!(error.to_string(), format!("tensor type `{name}` ({id}) is not supported"));
+        let sentence = format!(
+            "tensor type `{name}` ({id}) is not supported: get the model in another quantisation, \
+             such as Q4_K_M"
+        );
+        assert_eq!(error.to_string(), sentence);
     }
     assert_eq!(BlockType::from_ggml(43).unwrap_err().to_string(), "unknown tensor type 43");
     assert_eq!(BlockType::from_ggml(u32::MAX), Err(UnknownType::Id(u32::MAX)));

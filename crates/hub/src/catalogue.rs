@@ -223,11 +223,12 @@ pub fn nearest(name: &str) -> Option<&'static str> {
     (alike > 0.85).then_some(name)
 }
 
+/// Tokens a second that are as fast as people read.
+pub const USEFUL: f64 = 5.0;
+
 /// The best model that a machine of so much memory runs at a useful pace, with its usual build or a
 /// better one. `read_rate` is what its memory gives in bytes a second.
 pub fn best(memory: u64, read_rate: f64) -> Option<(&'static Entry, &'static Build)> {
-    // As fast as people read.
-    const USEFUL: f64 = 5.0;
     let runs = |entry: &Entry, build: &Build| {
         entry.need(build) <= memory && read_rate / entry.bytes_a_token(build) as f64 >= USEFUL
     };

@@ -48,6 +48,8 @@ pub enum Fault {
     Whole,
     /// The answer comes so many milliseconds later.
     Late(u64),
+    /// The body comes in sixteen parts, so many milliseconds apart.
+    Slow(u64),
 }
 
 /// A request that came.
@@ -289,7 +291,7 @@ fn write(
     fault: Option<Fault>,
 ) -> Option<()> {
     let mut sent = usize::MAX;
-    let mut is_whole = false;
+    let (mut is_whole, mut pause) = (false, 0);
     match fault {
         Some(Fault::Status(status, after)) => {
             let headers = after.map(|seconds| ("retry-after", seconds.to_string()));
@@ -303,6 +305,7 @@ fn write(
         }
         Some(Fault::Whole) => is_whole = true,
         Some(Fault::Late(time)) => std::thread::sleep(std::time::Duration::from_millis(time)),
+        Some(Fault::Slow(time)) => pause = time,
         None => {}
     }
     let range = request.range.as_deref().filter(|_| answer.status == 200 && !is_whole);
@@ -319,7 +322,11 @@ fn write(
     }
     output.write_all(format!("{head}\r\n").as_bytes()).ok()?;
     if request.method != "HEAD" {
-        output.write_all(&answer.body[..sent.min(answer.body.len())]).ok()?;
+        let body = &answer.body[..sent.min(answer.body.len())];
+        for part in body.chunks(body.len().div_ceil(if pause > 0 { 16 } else { 1 }).max(1)) {
+            std::thread::sleep(std::time::Duration::from_millis(pause));
+            output.write_all(part).ok()?;
+        }
     }
     (sent >= answer.body.len()).then_some(())
 }

@@ -22,9 +22,11 @@ pub(super) fn packed_by_columns(module: &Module<'_>) -> Result<Assembly, Error> 
     if let Some(order) = module.raw.get("g_idx") {
         refuse_order(module, order, group)?;
     }
-    // GPTQ writes one less, unless it says that it is the second version.
+    // GPTQ writes one less in each of a word's eight places, unless it says that it is the second
+    // version.
     let format = module.config.root.string(&module.config.path("checkpoint_format"))?;
-    let more = u8::from(form == Integers::Gptq && format != Some("gptq_v2"));
+    let is_less = form == Integers::Gptq && format != Some("gptq_v2");
+    let more = if is_less { 0x1111_1111 } else { 0 };
     let (codes, scales) = (codes.clone(), scales.clone());
     let zeros = Zeros::Packed { tensor: zeros.clone(), more };
     Ok(Assembly::Int4 { codes, form, scales, zeros, group, shape })
@@ -60,7 +62,14 @@ pub(super) fn compressed(module: &Module<'_>, codes: &RawTensor) -> Result<Assem
         return Ok(Assembly::Int8 { codes: codes.clone(), packed: true, scales, shape });
     }
     if words * 8 != cols {
-        return Err(wrong());
+        let bits = words * 32 / cols.max(1);
+        return Err(match bits {
+            1..=8 => module.config.unsupported(
+                format!("a checkpoint of {bits} bits (4 and 8 are read)"),
+                "config_groups",
+            ),
+            _ => wrong(),
+        });
     }
     let scales = module.float("weight_scale")?;
     let group = group_of(module, scales, [1, 0], shape)?;

@@ -162,7 +162,7 @@ impl Target {
         match source {
             Source::Gguf { gguf, .. } => gguf::read(*gguf),
             Source::Safetensors { config: Some(config), tensors } => hf::read(&config, tensors),
-            Source::Safetensors { config: None, .. } => Err(Error::NoConfig(".".into())),
+            Source::Safetensors { config: None, .. } => Err(Error::NoConfigBeside),
         }
     }
 }

@@ -190,7 +190,10 @@ impl FromStr for BlockType {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UnknownType {
     /// ggml knows (or once knew) the type, we do not read it.
-    #[error("tensor type `{name}` ({id}) is not supported")]
+    #[error(
+        "tensor type `{name}` ({id}) is not supported: get the model in another quantisation, such \
+         as Q4_K_M"
+    )]
     Unsupported {
         /// ggml's number of the type.
         id: u32,
