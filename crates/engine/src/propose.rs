@@ -42,9 +42,6 @@ impl Spec {
     pub const AUTO_BUDGET: usize = 63;
 }
 
-/// What is looked up is judged alone where it promises so many times the tokens per second that
-/// whoever is chosen gives: joined with a drafter's tree it is judged too, and costs the drafting.
-const WORTH_LOOKING: f64 = 1.3;
 /// A pinned lookup proposes a path as long as it is likelier than this to stand. `auto` knows what
 /// a row costs, and of what is likelier than this, as the first 15 of any match are, cuts it itself.
 const LIKELY: f64 = 0.5;
@@ -128,21 +125,16 @@ impl Engine {
         let (company, start) = (texts.len(), Instant::now());
         let mut proposals = Vec::with_capacity(company);
         let looked_up = self.look_up(texts)?;
-        for ((text, room), looked_up) in texts.iter_mut().zip(&looked_up) {
-            let who = self.pick(text, *room, company, looked_up);
+        for ((text, room), looked_up) in texts.iter_mut().zip(looked_up) {
+            let who = self.pick(text, *room, company, &looked_up);
             let caught_up = who.map_or(Ok(0.0), |drafter| self.catch_up(drafter, text))?;
-            let draft = Draft::default();
+            let is_found = who.is_some() && who == self.lookup();
+            let draft = if is_found { looked_up } else { Draft::default() };
             proposals.push(Proposal { who, draft, seconds: caught_up, caught_up });
         }
         for drafter in 0..self.drafters.len() {
             let drafted = self.ask(drafter, texts, &mut proposals);
             self.go_on_without(drafter, drafted, texts, &mut proposals)?;
-        }
-        let most = self.fair_nodes(1);
-        for (proposal, looked_up) in proposals.iter_mut().zip(looked_up) {
-            if proposal.who.is_some() && !looked_up.nodes.is_empty() {
-                proposal.draft = proposal.draft.join(&looked_up, most);
-            }
         }
         self.fit(texts, &mut proposals);
         let counted: f64 = proposals.iter().map(|proposal| proposal.seconds).sum();
@@ -162,7 +154,7 @@ impl Engine {
     }
 
     /// What texts have written before, for `auto`: that costs nothing, so every text has it looked
-    /// up, and what others draft is joined with it.
+    /// up.
     fn look_up(&mut self, texts: Texts<'_, '_>) -> Result<Vec<Draft>, Error> {
         let mut found = vec![Draft::default(); texts.len()];
         let fair = self.fair_nodes(texts.len()).max(1);
@@ -191,7 +183,7 @@ impl Engine {
         let who = if self.is_auto() {
             let (who, rate) = text.learned.choice.next(|who| self.bound(who, room, company));
             let promise = |lookup: &usize| self.promise(*lookup, looked_up, text, company);
-            self.lookup().filter(|lookup| promise(lookup) > WORTH_LOOKING * rate).or(who)
+            self.lookup().filter(|lookup| promise(lookup) > rate).or(who)
         } else {
             self.drafters.iter().position(is_asked)
         };
@@ -362,7 +354,8 @@ impl Engine {
         let drafter = &self.drafters[drafter].drafter;
         let spec = match (self.spec, drafter.block()) {
             (Spec::Auto { block, budget }, Some(trained)) => {
-                let is_worth = block <= trained || self.costs.is_wide_worth(trained, block, company);
+                let is_worth =
+                    block <= trained || self.costs.is_wide_worth(trained, block, company);
                 Spec::Auto { block: if is_worth { block } else { trained }, budget }
             }
             (spec, _) => spec,
