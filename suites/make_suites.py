@@ -3,9 +3,7 @@
 their own, and beginnings of our own texts. Run it again only to change the suites: figures compare over equal prompts."""
 
 import json
-import keyword
 import random
-import re
 import sys
 from pathlib import Path
 
@@ -15,13 +13,14 @@ sys.path.insert(0, str(ROOT / "training"))
 
 import chats  # noqa: E402
 import tool_chats  # noqa: E402
-from chat_format import prompt  # noqa: E402
+from algorithms import ALGORITHMS  # noqa: E402
+from chat_format import ASSISTANT, END, TURN, prompt  # noqa: E402
 from prose import PARAGRAPHS, SENTENCES  # noqa: E402
 
 SEED = 20_260_901
 COUNT = 24
 EDITS = 20
-SUFFIXES = ["all", "now", "first", "of", "list"]
+LONG_FUNCTION = 6  # lines of a function that is asked for, less one
 SYSTEM_EVERY = 6  # every so many plans come with a system message
 
 
@@ -104,22 +103,22 @@ def long(rng):
 
 
 def edits(rng):
-    """50 to 200 lines of a file quoted, a name to be changed throughout, and the answer's first lines: what an editor
-    asks that applies a change."""
-    texts = [lines for lines in (text.splitlines() for text in sources()) if len(lines) > 60]
+    """A file of 50 to 200 lines quoted, by the user or in an earlier answer, and one of its functions asked for: what
+    an editor asks that rewrites a part of a file. The tiny target cannot follow an instruction to change code, so the
+    functions are those that it knows by heart, and what it writes is what is quoted."""
     for i in range(EDITS):
-        length = 50 + i * 150 // (EDITS - 1)
-        lines = rng.choice([lines for lines in texts if len(lines) >= length])
-        start = rng.randrange(len(lines) - length + 1)
-        quoted = "\n".join(lines[start : start + length]).strip("\n") + "\n"
-        words = re.findall(r"\b[a-z][a-z_]{4,}\b", quoted)
-        names = sorted({word for word in words if words.count(word) > 2 and not keyword.iskeyword(word)})
-        name = rng.choice(names)
-        changed = re.sub(rf"\b{name}\b", f"{name}_{rng.choice(SUFFIXES)}", quoted)
-        new = re.search(rf"\b{name}_\w+", changed).group()
-        question = f"Rename `{name}` to `{new}` in this code and show all of it:\n\n```python\n{quoted}```"
-        begun = "".join(changed.splitlines(keepends=True)[:3])
-        yield {"prompt": f"{prompt(question, thinking=False)}```python\n{begun}", "raw": True}
+        wanted = 50 + i * 100 // (EDITS - 1)
+        names = rng.sample(list(ALGORITHMS), len(ALGORITHMS))
+        sources = [ALGORITHMS[name][1] for name in names]
+        kept = next(n for n in range(1, len(names) + 1) if "\n\n\n".join(sources[:n]).count("\n") >= wanted)
+        quoted = "```python\n" + "\n\n\n".join(sources[:kept]) + "\n```"
+        long_ones = [name for name, source in zip(names[:kept], sources) if source.count("\n") >= LONG_FUNCTION]
+        question = f"Show me {rng.choice(long_ones).replace('_', ' ')} in Python."
+        if i % 2 == 0:
+            text = prompt(f"{quoted}\n\n{question}", thinking=False)
+        else:
+            text = f"{TURN}user\nShow me this file.{END}\n{ASSISTANT}{quoted}{END}\n{prompt(question, thinking=False)}"
+        yield {"prompt": text, "raw": True}
 
 
 SUITES = {

@@ -134,7 +134,10 @@ class Fit:
 
     def keep(self):
         state = {"drafter": self.drafter.state_dict(), "optimizer": self.optimizer.state_dict()}
-        torch.save(state | {"spent": self.spent, "step": self.step}, self.file)
+        # Stopped in the middle of writing, the one before is still there.
+        partial = self.file.with_suffix(".partial")
+        torch.save(state | {"spent": self.spent, "step": self.step}, partial)
+        partial.replace(self.file)
         export_drafter(self.arguments.out / "draft", self.drafter, "DFlash2DraftModel")
 
     def blocks(self, states, block_rows, per_row):

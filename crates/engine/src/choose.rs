@@ -214,25 +214,6 @@ mod tests {
     }
 
     #[test]
-    fn of_two_ways_of_asking_the_faster_is_found() {
-        let mut ways = Choice::new(2);
-        let mut spend = |rounds: usize, rates: [f64; 2]| {
-            let mut spent = [0.0; 2];
-            for _ in 0..rounds {
-                let way = ways.next(|way| way.map_or(0.0, |_| f64::INFINITY)).0;
-                let way = way.expect("nobody is no way of asking");
-                ways.add(Some(way), 10, 10.0 / rates[way]);
-                spent[way] += 10.0 / rates[way];
-            }
-            spent
-        };
-        let [trained, wide] = spend(500, [1.0, 1.6]);
-        assert!(wide > 0.9 * (trained + wide), "{trained} {wide}");
-        let [trained, wide] = spend(500, [1.0, 0.7]);
-        assert!(trained > 0.85 * (trained + wide), "{trained} {wide}");
-    }
-
-    #[test]
     fn an_arm_that_cannot_win_is_not_tried() {
         let mut choice = Choice::new(2);
         choice.add(DFLASH, 10, 1.0);

@@ -42,9 +42,6 @@ impl Spec {
     pub const AUTO_BUDGET: usize = 63;
 }
 
-/// What is looked up is judged alone where it promises so many times the tokens per second that
-/// whoever is chosen gives: joined with a drafter's tree it is judged too, and costs the drafting.
-const WORTH_LOOKING: f64 = 1.3;
 /// A pinned lookup proposes a path as long as it is likelier than this to stand. `auto` knows what
 /// a row costs, and of what is likelier than this, as the first 15 of any match are, cuts it itself.
 const LIKELY: f64 = 0.5;
@@ -83,32 +80,23 @@ impl Slot {
 pub(crate) struct Learned {
     calibrations: Vec<Calibration>,
     pub(crate) choice: Choice,
-    /// Between blocks as they were trained and blocks as wide as is asked for.
-    widths: Choice,
 }
-
-/// Of the two widths, the one a drafter was trained with.
-const TRAINED: usize = 0;
 
 impl Learned {
     pub(crate) fn new(drafters: usize) -> Self {
         let calibrations = vec![Calibration::default(); drafters];
-        Self { calibrations, choice: Choice::new(drafters), widths: Choice::new(2) }
+        Self { calibrations, choice: Choice::new(drafters) }
     }
 
     /// What a new text starts from.
     pub(crate) fn for_new_text(&self) -> Self {
-        let (choice, widths) = (self.choice.for_new_text(), self.widths.for_new_text());
-        Self { choice, widths, ..self.clone() }
+        Self { choice: self.choice.for_new_text(), ..self.clone() }
     }
 
     /// A round of a proposer, of whose draft `path` was accepted.
     pub(crate) fn add(&mut self, proposal: &Proposal, path: &[u32], seconds: f64) {
         if let Some(drafter) = proposal.who {
             self.calibrations[drafter].add(&proposal.draft, path);
-        }
-        if proposal.width.is_some() {
-            self.widths.add(proposal.width, path.len(), seconds);
         }
         self.choice.add(proposal.who, path.len(), seconds);
     }
@@ -119,8 +107,6 @@ impl Learned {
 pub(crate) struct Proposal {
     /// Who was asked.
     pub(crate) who: Proposer,
-    /// How wide its block was, where that is to be learned.
-    width: Option<usize>,
     pub(crate) draft: Draft,
     /// Its part of what drafting took, and of them the seconds of catching up with what others or
     /// nobody had drafted.
@@ -139,21 +125,16 @@ impl Engine {
         let (company, start) = (texts.len(), Instant::now());
         let mut proposals = Vec::with_capacity(company);
         let looked_up = self.look_up(texts)?;
-        for ((text, room), looked_up) in texts.iter_mut().zip(&looked_up) {
-            let who = self.pick(text, *room, company, looked_up);
+        for ((text, room), looked_up) in texts.iter_mut().zip(looked_up) {
+            let who = self.pick(text, *room, company, &looked_up);
             let caught_up = who.map_or(Ok(0.0), |drafter| self.catch_up(drafter, text))?;
-            let (width, draft) = (None, Draft::default());
-            proposals.push(Proposal { who, width, draft, seconds: caught_up, caught_up });
+            let is_found = who.is_some() && who == self.lookup();
+            let draft = if is_found { looked_up } else { Draft::default() };
+            proposals.push(Proposal { who, draft, seconds: caught_up, caught_up });
         }
         for drafter in 0..self.drafters.len() {
             let drafted = self.ask(drafter, texts, &mut proposals);
             self.go_on_without(drafter, drafted, texts, &mut proposals)?;
-        }
-        let most = self.fair_nodes(1);
-        for (proposal, looked_up) in proposals.iter_mut().zip(looked_up) {
-            if proposal.who.is_some() && !looked_up.nodes.is_empty() {
-                proposal.draft = proposal.draft.join(&looked_up, most);
-            }
         }
         self.fit(texts, &mut proposals);
         let counted: f64 = proposals.iter().map(|proposal| proposal.seconds).sum();
@@ -173,7 +154,7 @@ impl Engine {
     }
 
     /// What texts have written before, for `auto`: that costs nothing, so every text has it looked
-    /// up, and what others draft is joined with it.
+    /// up.
     fn look_up(&mut self, texts: Texts<'_, '_>) -> Result<Vec<Draft>, Error> {
         let mut found = vec![Draft::default(); texts.len()];
         let fair = self.fair_nodes(texts.len()).max(1);
@@ -202,7 +183,7 @@ impl Engine {
         let who = if self.is_auto() {
             let (who, rate) = text.learned.choice.next(|who| self.bound(who, room, company));
             let promise = |lookup: &usize| self.promise(*lookup, looked_up, text, company);
-            self.lookup().filter(|lookup| promise(lookup) > WORTH_LOOKING * rate).or(who)
+            self.lookup().filter(|lookup| promise(lookup) > rate).or(who)
         } else {
             self.drafters.iter().position(is_asked)
         };
@@ -251,20 +232,15 @@ impl Engine {
         }
         let fair = self.fair_nodes(company).max(1);
         let mut asked: Vec<_> = who_asks(drafter, texts, proposals).collect();
+        let shape = self.shape(drafter, company).filter(|_| !asked.is_empty());
         let slot = &mut self.drafters[drafter];
         slot.asked = asked.len();
-        let Some(widest) = slot.drafter.shape(self.spec).filter(|_| !asked.is_empty()) else {
-            return Ok(());
-        };
-        let trained = as_trained(&*slot.drafter, self.spec);
+        let Some(shape) = shape else { return Ok(()) };
         let (costs, askers) = (&self.costs, asked.len());
         let one = slot.seconds(askers, 1);
         let seconds = |count: usize| one * count as f64 + costs.verify_each(count + 1, company);
         let mut asks = Vec::with_capacity(askers);
-        for (text, room, proposal) in &mut asked {
-            let is_way = |way: Proposer| way.map_or(0.0, |_| f64::INFINITY);
-            proposal.width = trained.and_then(|_| text.learned.widths.next(is_way).0);
-            let shape = trained.filter(|_| proposal.width == Some(TRAINED)).unwrap_or(widest);
+        for (text, room, _) in &mut asked {
             let Generation { sequence, tip, learned, ends, .. } = &mut **text;
             let room = if is_auto { fair.min(room.saturating_sub(1).max(1)) } else { fair };
             let (calibration, most) = (&learned.calibrations[drafter], shape.depth.min(room));
@@ -292,7 +268,7 @@ impl Engine {
         for ((text, _, proposal), lattice) in asked.into_iter().zip(found) {
             proposal.seconds += all / askers as f64;
             match lattice {
-                Some(lattice) => proposal.draft = lattice.best_first(widest.budget),
+                Some(lattice) => proposal.draft = lattice.best_first(shape.budget),
                 None => {
                     text.fail(drafter, title, Failure::NotNumbers);
                     proposal.who = None;
@@ -359,7 +335,7 @@ impl Engine {
             rows as f64 / (drafting + self.costs.verify_each(rows, company))
         };
         let slot = who.map(|drafter| &self.drafters[drafter]);
-        match slot.and_then(|slot| Some((slot, slot.drafter.shape(self.spec)?))) {
+        match slot.and_then(|slot| Some((slot, self.shape(who?, company)?))) {
             None => rate(0.0, 1),
             Some((slot, _)) if slot.drafter.reads() == Reads::Tokens => 0.0,
             Some((slot, shape)) => {
@@ -372,21 +348,25 @@ impl Engine {
         }
     }
 
+    /// What a drafter is asked for in a round of so many texts. `auto` may be given a block wider
+    /// than was trained; where rows of so wide a verify are no cheaper, the trained one costs less.
+    fn shape(&self, drafter: usize, company: usize) -> Option<Shape> {
+        let drafter = &self.drafters[drafter].drafter;
+        let spec = match (self.spec, drafter.block()) {
+            (Spec::Auto { block, budget }, Some(trained)) => {
+                let is_worth =
+                    block <= trained || self.costs.is_wide_worth(trained, block, company);
+                Spec::Auto { block: if is_worth { block } else { trained }, budget }
+            }
+            (spec, _) => spec,
+        };
+        drafter.shape(spec)
+    }
+
     /// Nodes for each of so many texts where nobody weighs what they cost: together they have the
     /// rows that one text may have, since rows beyond those cost in proportion.
     fn fair_nodes(&self, texts: usize) -> usize {
         (self.text_rows() / texts.max(1)).saturating_sub(1)
-    }
-}
-
-/// What a drafter is asked for with a block as it was trained, where `auto` is given a wider one
-/// and has to find out whether that pays.
-fn as_trained(drafter: &dyn Drafter, spec: Spec) -> Option<Shape> {
-    match (spec, drafter.block()) {
-        (Spec::Auto { block, budget }, Some(trained)) if block > trained => {
-            drafter.shape(Spec::Auto { block: trained, budget })
-        }
-        _ => None,
     }
 }
 

@@ -91,6 +91,13 @@ impl Costs {
         self.verify(rows * texts, texts) / texts as f64
     }
 
+    /// Whether each of `texts` texts had better judge blocks of `wide` rows than of `trained`: only
+    /// where a row then costs a tenth less, since the wider block takes longer to fill in.
+    pub(crate) fn is_wide_worth(&self, trained: usize, wide: usize, texts: usize) -> bool {
+        let row = |rows: usize| self.verify_each(rows, texts) / rows as f64;
+        row(wide) < 0.9 * row(trained)
+    }
+
     /// What of the seconds of a verify is each text's, by nodes judged: all have a row of their
     /// own, and whoever drafted pays for what the pass took longer because of it.
     pub(crate) fn shares(&self, nodes: &[usize], seconds: f64) -> Vec<f64> {
@@ -267,6 +274,15 @@ mod tests {
         assert!((costs.verify(8, 8) - 1.4).abs() < 1e-3);
         (0..50).for_each(|_| costs.add(8, 8, 2.1));
         assert!((costs.verify(8, 8) - 2.1).abs() < 1e-3);
+    }
+
+    #[test]
+    fn wide_blocks_pay_where_their_rows_are_cheaper() {
+        let device = costs(&[(1, 6.1), (8, 6.3), (16, 7.5), (64, 20.0)]);
+        let processor = costs(&[(1, 0.34), (8, 0.89), (16, 1.87), (64, 11.3)]);
+        assert!(device.is_wide_worth(8, 16, 1) && !processor.is_wide_worth(8, 16, 1));
+        // With others in the pass there are rows enough.
+        assert!(!device.is_wide_worth(8, 16, 8));
     }
 
     #[test]

@@ -3,7 +3,6 @@
 
 pub mod dflash;
 mod drafter;
-mod join;
 mod lattice;
 pub(crate) mod lookup;
 pub mod mtp;
