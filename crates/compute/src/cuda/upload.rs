@@ -1,5 +1,6 @@
-//! A pass in the device's memory. Its arrays lie at fixed addresses, so that captured graphs stay
-//! valid while what they hold changes; one copy brings all of it.
+//! A pass in the device's memory. Where its arrays lie follows from its number of rows alone, so
+//! that captured graphs stay valid while what they hold changes; one copy brings all of it, and
+//! nothing of rows that a pass does not have.
 
 use super::{
     args::{self, Address, DECODE_ROWS, MAX_CACHES, TEXT_ROWS},
@@ -16,17 +17,15 @@ use std::sync::Arc;
 // Rows of a path are bytes.
 const _: () = assert!(DECODE_ROWS <= 1 << 8);
 
-/// Room for passes of up to so many rows, and where each array lies.
+/// Room for passes of up to so many rows.
 pub(crate) struct PassBuffer {
     memory: DeviceMemory,
     host: Vec<u8>,
     rows: usize,
     pages: usize,
-    at: Places,
 }
 
 /// Offsets of the arrays.
-#[derive(Clone, Copy, Default)]
 struct Places {
     tokens: usize,
     positions: usize,
@@ -42,33 +41,43 @@ struct Places {
     pages: usize,
 }
 
-impl PassBuffer {
-    /// A buffer for `rows` rows, with room for `pages` pages of all sequences and caches.
-    pub(crate) fn new(driver: &Arc<Driver>, rows: usize, pages: usize) -> Result<Self, Error> {
+impl Places {
+    /// Those of a pass of so many rows, with paths where rows of trees attend.
+    fn of(rows: usize, has_paths: bool) -> Self {
         let mut end = 0;
         let mut place = |bytes: usize| {
             let at = end;
             end = (end + bytes).next_multiple_of(16);
             at
         };
-        let path = if rows <= DECODE_ROWS { rows * TEXT_ROWS } else { 0 };
-        let at = Places {
+        Self {
             tokens: place(4 * rows),
             positions: place(4 * rows),
             sequence_of: place(4 * rows),
             chosen: place(4 * rows),
             taps: place(12 * rows),
-            path: place(path),
+            path: place(if has_paths { rows * TEXT_ROWS } else { 0 }),
             recent: place(4 * rows * TAPE_TOKENS),
             recent_count: place(4 * rows),
             // A sequence has a step for its oldest anchor beside those its rows begin.
             steps: place(size_of::<args::Step>() * 2 * rows),
             step_rows: place(4 * rows),
             sequences: place(size_of::<args::Sequence>() * rows),
-            pages: place(8 * pages),
-        };
-        let memory = driver.allocate(end, "a pass")?;
-        Ok(Self { memory, host: vec![0; end], rows, pages, at })
+            pages: end,
+        }
+    }
+}
+
+impl PassBuffer {
+    /// A buffer for `rows` rows, with room for `pages` pages of all sequences and caches.
+    pub(crate) fn new(driver: &Arc<Driver>, rows: usize, pages: usize) -> Result<Self, Error> {
+        let len = Places::of(rows, rows <= DECODE_ROWS).pages + 8 * pages;
+        Ok(Self { memory: driver.allocate(len, "a pass")?, host: vec![0; len], rows, pages })
+    }
+
+    /// Where the arrays of a pass lie.
+    fn places(&self, pass: &Pass<'_>) -> Places {
+        Places::of(pass.rows(), self.rows <= DECODE_ROWS)
     }
 
     /// Rows it has room for.
@@ -78,12 +87,13 @@ impl PassBuffer {
 
     /// Whether it has room for the pages of a pass.
     pub(crate) fn fits(&self, pass: &Pass<'_>) -> bool {
-        pages_of(pass) <= self.pages && pass.steps.len() <= 2 * self.rows
+        pages_of(pass) <= self.pages && pass.rows() <= self.rows
     }
 
     /// Copies a pass to the device.
     pub(crate) fn upload(&mut self, driver: &Driver, pass: &Pass<'_>) -> Result<(), Error> {
-        let at = self.at;
+        let at = self.places(pass);
+        assert!(pass.steps.len() <= 2 * pass.rows(), "{} steps", pass.steps.len());
         let ints = |values: &mut dyn Iterator<Item = i32>, place: usize, host: &mut Vec<u8>| {
             for (i, value) in values.enumerate() {
                 host[place + 4 * i..][..4].copy_from_slice(&value.to_ne_bytes());
@@ -164,19 +174,20 @@ impl PassBuffer {
 
     /// The pass as kernels are given it.
     pub(crate) fn args(&self, pass: &Pass<'_>) -> args::Pass {
+        let places = self.places(pass);
         let at = |place: usize| -> Address { self.memory.address() + place as u64 };
         args::Pass {
-            tokens: at(self.at.tokens),
-            positions: at(self.at.positions),
-            sequence_of: at(self.at.sequence_of),
-            chosen: at(self.at.chosen),
-            taps: at(self.at.taps),
-            path: at(self.at.path),
-            recent: at(self.at.recent),
-            recent_count: at(self.at.recent_count),
-            steps: at(self.at.steps),
-            step_rows: at(self.at.step_rows),
-            sequences: at(self.at.sequences),
+            tokens: at(places.tokens),
+            positions: at(places.positions),
+            sequence_of: at(places.sequence_of),
+            chosen: at(places.chosen),
+            taps: at(places.taps),
+            path: at(places.path),
+            recent: at(places.recent),
+            recent_count: at(places.recent_count),
+            steps: at(places.steps),
+            step_rows: at(places.step_rows),
+            sequences: at(places.sequences),
             rows: pass.rows() as i32,
             chosen_rows: pass.chosen.len() as i32,
             sequence_count: pass.sequences.len() as i32,
