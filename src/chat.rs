@@ -140,7 +140,7 @@ fn take_turn(
     let question =
         Question { sequence, prompt: &prompt, sampling, max_tokens, relaxed: None, stop };
     let mut telling = Telling::new(std::io::stdout().lock(), &rendered);
-    let given = answer(running, question, |piece| Ok(telling.push(piece.text, None)?))?;
+    let given = answer(running, question, |piece| Ok(telling.push(&piece, None)?))?;
     telling.finish()?;
     match given.finish {
         Finish::Stop => {}

@@ -95,7 +95,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         let colour = args.explain.then(|| explain::colour(&piece));
         match &mut telling {
             _ if args.json => {}
-            Some(telling) => telling.push(piece.text, colour)?,
+            Some(telling) => telling.push(&piece, colour)?,
             None => explain::write(&mut out, piece.text, colour)?,
         }
         if let Some(round) = piece.round.filter(|_| args.verbose) {
