@@ -170,13 +170,21 @@ fn a_server_is_measured_over_http() {
         for figure in ["tokens_per_s", "answer_tokens_per_s", "first_token_ms", "token_ms"] {
             assert!(point[figure]["value"].as_f64().unwrap() > 0.0, "{figure}: {point}");
         }
+        for (figure, tail) in
+            [("first_token_ms", "first_token_tail_ms"), ("token_ms", "token_tail_ms")]
+        {
+            let figures = [&point[figure]["value"], &point[tail]["p95"], &point[tail]["p99"]];
+            assert!(figures.map(|f| f.as_f64().unwrap()).is_sorted(), "{tail}: {point}");
+        }
         assert!(point["accept_length"].as_f64().unwrap() > 1.0, "the server is ours: {point}");
         assert!(point["prompt_tokens"].as_f64().unwrap() > 10.0, "{point}");
         assert!(point["completion_tokens"].as_f64().unwrap() <= 12.0, "{point}");
     }
     let read = |name: &str| std::fs::read_to_string(out.join(name)).expect(name);
     assert_eq!(read("served.csv").lines().count(), 3);
-    assert!(read("report.html").contains("aria-label='Tokens per second by requests at a time'"));
+    for plot in ["Tokens per second by requests at a time", "Milliseconds a token by throughput"] {
+        assert!(read("report.html").contains(&format!("aria-label='{plot}'")), "{plot}");
+    }
 
     let refused = |line: &str| {
         let output = run(line);

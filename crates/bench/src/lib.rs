@@ -135,7 +135,7 @@ struct MeasureArgs {
     /// Ask an OpenAI-compatible server instead of loading a model: `http://host:port`
     #[arg(long, value_name = "URL", conflicts_with_all = NO_SERVER)]
     server: Option<String>,
-    /// Requests at a time
+    /// Requests at a time; prompts are asked again where there are fewer
     #[arg(
         long,
         value_name = "COUNTS",

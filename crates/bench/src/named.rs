@@ -178,14 +178,29 @@ fn rows(cost: &Cost) -> Table {
 }
 
 fn loads(served: &Served) -> Table {
-    let names = ["at a time", "tok/s", "tok/s an answer", "first token ms", "ms a token", "AL"];
+    let names = [
+        "at a time",
+        "tok/s",
+        "tok/s an answer",
+        "first token ms",
+        "p95",
+        "p99",
+        "ms a token",
+        "p95",
+        "p99",
+        "AL",
+    ];
     let row = |p: &crate::served::Load| {
         vec![
             (p.concurrency as f64).into(),
             spread(&p.tokens_per_s),
             spread(&p.answer_tokens_per_s),
             spread(&p.first_token_ms),
+            p.first_token_tail_ms.p95.into(),
+            p.first_token_tail_ms.p99.into(),
             spread(&p.token_ms),
+            p.token_tail_ms.p95.into(),
+            p.token_tail_ms.p99.into(),
             p.accept_length.into(),
         ]
     };

@@ -61,13 +61,14 @@ fn cells_csv(results: &Results) -> String {
 
 fn served_csv(served: &Served) -> String {
     let mut csv = String::from(
-        "concurrency,requests,tokens_per_s,low,high,answer_tokens_per_s,first_token_ms,token_ms,\
-         prompt_tokens,completion_tokens,accept_length,accepted_per_drafted\n",
+        "concurrency,requests,tokens_per_s,low,high,answer_tokens_per_s,first_token_ms,\
+         first_token_p95_ms,first_token_p99_ms,token_ms,token_p95_ms,token_p99_ms,prompt_tokens,\
+         completion_tokens,accept_length,accepted_per_drafted\n",
     );
     let known = |figure: Option<f64>| figure.map_or(String::new(), |f| f.to_string());
     for p in &served.points {
         csv += &format!(
-            "{},{},{},{},{},{},{},{},{},{},{},{}\n",
+            "{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}\n",
             p.concurrency,
             p.requests,
             p.tokens_per_s.value,
@@ -75,7 +76,11 @@ fn served_csv(served: &Served) -> String {
             p.tokens_per_s.high,
             p.answer_tokens_per_s.value,
             p.first_token_ms.value,
+            p.first_token_tail_ms.p95,
+            p.first_token_tail_ms.p99,
             p.token_ms.value,
+            p.token_tail_ms.p95,
+            p.token_tail_ms.p99,
             p.prompt_tokens,
             p.completion_tokens,
             known(p.accept_length),
@@ -348,27 +353,54 @@ fn served(served: &Served) -> String {
         series("one answer", points(|p| p.answer_tokens_per_s)),
     ];
     let rates = lines(&half("Tokens per second by requests at a time", x, "tok/s"), &rates);
-    let first = [series("first token", points(|p| p.first_token_ms))];
+    let first = [
+        series("median", points(|p| p.first_token_ms)),
+        series("p95", points(|p| exact(p.first_token_tail_ms.p95))),
+        series("p99", points(|p| exact(p.first_token_tail_ms.p99))),
+    ];
     let first = lines(&half("Milliseconds to the first token", x, "ms"), &first);
+    // What a server gives against what its clients wait for it, a point for each load.
+    let against = |figure: fn(&Load) -> Interval| {
+        let point = |p: &Load| (p.tokens_per_s.value, Some(figure(p)));
+        served.points.iter().map(point).collect::<Vec<_>>()
+    };
+    let all = "tok/s of all answers";
+    let between = [
+        series("median", against(|p| p.token_ms)),
+        series("p95", against(|p| exact(p.token_tail_ms.p95))),
+        series("p99", against(|p| exact(p.token_tail_ms.p99))),
+    ];
+    let between = lines(&half("Milliseconds a token by throughput", all, "ms a token"), &between);
+    let begun = [
+        series("median", against(|p| p.first_token_ms)),
+        series("p99", against(|p| exact(p.first_token_tail_ms.p99))),
+    ];
+    let begun = lines(&half("Milliseconds to the first token by throughput", all, "ms"), &begun);
     let mut table = String::from(
         "<div class='wide'><table>\n<tr><th>at a time</th><th>tok/s</th>\
-         <th>tok/s an answer</th><th>first token ms</th>\
-         <th>ms a token</th><th>accept length</th></tr>\n",
+         <th>tok/s an answer</th><th>first token ms</th><th>p95</th><th>p99</th>\
+         <th>ms a token</th><th>p95</th><th>p99</th><th>accept length</th></tr>\n",
     );
     for p in &served.points {
         let length = p.accept_length.map_or("-".to_owned(), |a| format!("{a:.2}"));
         table += &format!(
-            "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{length}</td></tr>\n",
+            "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{:.1}</td><td>{:.1}</td>\
+             <td>{}</td><td>{:.3}</td><td>{:.3}</td><td>{length}</td></tr>\n",
             p.concurrency,
             ranged(&p.tokens_per_s, 0),
             ranged(&p.answer_tokens_per_s, 0),
             ranged(&p.first_token_ms, 1),
+            p.first_token_tail_ms.p95,
+            p.first_token_tail_ms.p99,
             ranged(&p.token_ms, 3),
+            p.token_tail_ms.p95,
+            p.token_tail_ms.p99,
         );
     }
     format!(
         "<p>{} at {}: {} prompts ({}), up to {} tokens an answer, temperature {}, {} repeats.</p>\n\
-         <div class='grid2'><div>{rates}</div><div>{first}</div></div>\n{table}</table></div>\n",
+         <div class='grid2'><div>{rates}</div><div>{first}</div>\
+         <div>{between}</div><div>{begun}</div></div>\n{table}</table></div>\n",
         escape(&served.model),
         escape(&served.server),
         served.prompts,

@@ -3,7 +3,7 @@
 
 use crate::http::{Client, Streamed};
 use crate::progress::Progress;
-use crate::statistics::{Interval, interval};
+use crate::statistics::{Interval, Tail, interval};
 use crate::suites::Line;
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
@@ -35,8 +35,12 @@ pub(crate) struct Load {
     /// Of one answer, after its first token.
     pub(crate) answer_tokens_per_s: Interval,
     pub(crate) first_token_ms: Interval,
-    /// From token to token.
+    #[serde(default)]
+    pub(crate) first_token_tail_ms: Tail,
+    /// From token to token, by answer.
     pub(crate) token_ms: Interval,
+    #[serde(default)]
+    pub(crate) token_tail_ms: Tail,
     pub(crate) prompt_tokens: f64,
     pub(crate) completion_tokens: f64,
     /// Where the server says.
@@ -81,8 +85,9 @@ pub(crate) fn measure(
     let lines: Vec<&Line> = suites.iter().flat_map(|(_, lines)| lines).collect();
     let requests = lines.iter().map(|l| request(l, &model, asking)).collect::<Result<Vec<_>>>()?;
     client.stream(requests[0].0, &requests[0].1).context("the first request")?;
-    let progress =
-        Progress::new(asking.repeats * asking.concurrency.len() * requests.len(), "asking");
+    let all = |concurrency: &usize| requests.len() * concurrency.div_ceil(requests.len());
+    let asked: usize = asking.concurrency.iter().map(all).sum();
+    let progress = Progress::new(asking.repeats * asked, "asking");
     let mut found: Vec<(Vec<f64>, Vec<Sample>)> =
         asking.concurrency.iter().map(|_| Default::default()).collect();
     for _ in 0..asking.repeats {
@@ -136,14 +141,16 @@ fn request(line: &Line, model: &str, asking: &Asking) -> Result<(&'static str, V
     Ok(("/chat/completions", body))
 }
 
-/// All requests, `concurrency` at a time.
+/// All requests, `concurrency` at a time; where there are fewer, again and again.
 fn ask_all(
     client: &Client,
     requests: &[(&'static str, Value)],
     concurrency: usize,
     progress: &Progress,
 ) -> Result<Vec<Sample>> {
-    let waiting: Mutex<VecDeque<&(&str, Value)>> = Mutex::new(requests.iter().collect());
+    let again = concurrency.div_ceil(requests.len());
+    let all = (0..again).flat_map(|_| requests).collect();
+    let waiting: Mutex<VecDeque<&(&str, Value)>> = Mutex::new(all);
     let next = || waiting.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
     let worker = || -> Result<Vec<Sample>> {
         let mut samples = Vec::new();
@@ -182,7 +189,7 @@ impl Sample {
 
 fn load(concurrency: usize, rates: &[f64], samples: &[Sample]) -> Load {
     let long = || samples.iter().filter(|s| s.tokens > 1.0 && s.decode_s > 0.0);
-    let over = |figure: fn(&Sample) -> f64| interval(&long().map(figure).collect::<Vec<_>>());
+    let over = |figure: fn(&Sample) -> f64| long().map(figure).collect::<Vec<_>>();
     let mean = |figure: fn(&Sample) -> f64| {
         samples.iter().map(figure).sum::<f64>() / samples.len().max(1) as f64
     };
@@ -190,13 +197,16 @@ fn load(concurrency: usize, rates: &[f64], samples: &[Sample]) -> Load {
     let sum = |part: fn(&Spec) -> f64| specs.iter().map(part).sum::<f64>();
     let (rounds, accepted, drafted) = (sum(|s| s.rounds), sum(|s| s.accepted), sum(|s| s.drafted));
     let firsts: Vec<f64> = samples.iter().map(|s| s.first_s * 1e3).collect();
+    let between = over(|s| s.decode_s / (s.tokens - 1.0) * 1e3);
     Load {
         concurrency,
         requests: samples.len(),
         tokens_per_s: interval(rates),
-        answer_tokens_per_s: over(|s| (s.tokens - 1.0) / s.decode_s),
+        answer_tokens_per_s: interval(&over(|s| (s.tokens - 1.0) / s.decode_s)),
         first_token_ms: interval(&firsts),
-        token_ms: over(|s| s.decode_s / (s.tokens - 1.0) * 1e3),
+        first_token_tail_ms: Tail::of(&firsts),
+        token_ms: interval(&between),
+        token_tail_ms: Tail::of(&between),
         prompt_tokens: mean(|s| s.prompt_tokens),
         completion_tokens: mean(|s| s.tokens),
         accept_length: (rounds > 0.0).then(|| 1.0 + accepted / rounds),

@@ -21,6 +21,23 @@ pub(crate) struct Estimate {
     draws: Vec<f64>,
 }
 
+/// What 95 and 99 of a hundred are not above.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Tail {
+    pub(crate) p95: f64,
+    pub(crate) p99: f64,
+}
+
+impl Tail {
+    pub(crate) fn of(numbers: &[f64]) -> Self {
+        let mut sorted = numbers.to_vec();
+        sorted.sort_by(f64::total_cmp);
+        let last = sorted.len().saturating_sub(1) as f64;
+        let at = |share: f64| sorted.get((share * last).round() as usize).copied().unwrap_or(0.0);
+        Self { p95: at(0.95), p99: at(0.99) }
+    }
+}
+
 /// The standard deviation of some numbers; 0 of fewer than two.
 pub fn deviation(numbers: &[f64]) -> f64 {
     if numbers.len() < 2 {
@@ -124,6 +141,14 @@ mod tests {
             held += usize::from(found.low <= 5000.0 && 5000.0 <= found.high);
         }
         assert!(held >= 180, "{held} of 200");
+    }
+
+    #[test]
+    fn tails_are_of_the_slowest() {
+        let numbers: Vec<f64> = (0..=200).rev().map(f64::from).collect();
+        assert_eq!(Tail::of(&numbers), Tail { p95: 190.0, p99: 198.0 });
+        assert_eq!(Tail::of(&[3.0]), Tail { p95: 3.0, p99: 3.0 });
+        assert_eq!(Tail::of(&[]), Tail::default());
     }
 
     #[test]

@@ -14,7 +14,7 @@ use crate::size::{Costs, Curve};
 use crate::stow::Copies;
 use crate::{Error, Row, Sequence};
 use checkpoint::{DrafterConfig, TargetConfig};
-use compute::{Backend, Draw, Drawn, KvType, Role};
+use compute::{Backend, Draw, Drawn, KvType};
 use std::borrow::Cow;
 
 /// Bytes of features that may wait to be taken in: in batches that costs little, and while nobody
@@ -178,37 +178,6 @@ impl Engine {
         self.backend.text_rows()
     }
 
-    /// Reads tokens into a sequence, as many as one pass takes at most: part of a prompt that
-    /// [`Self::begin`] finishes.
-    pub fn read(&mut self, sequence: &mut Sequence, tokens: &[u32]) -> Result<(), Error> {
-        self.read_as(Role::Prompt, sequence, tokens)
-    }
-
-    /// Reads tokens of an answer that was begun elsewhere with the arithmetic that would have
-    /// written them: a backend may round prompts otherwise.
-    pub fn read_written(&mut self, sequence: &mut Sequence, tokens: &[u32]) -> Result<(), Error> {
-        let mut chunks = tokens.chunks(self.text_rows());
-        chunks.try_for_each(|chunk| self.read_as(Role::Decode, sequence, chunk))
-    }
-
-    fn read_as(
-        &mut self,
-        role: Role,
-        sequence: &mut Sequence,
-        tokens: &[u32],
-    ) -> Result<(), Error> {
-        let rows: Vec<Row> = crate::model::chain(tokens, 0).collect();
-        let path: Vec<u32> = (0..tokens.len() as u32).collect();
-        let last = &path[path.len().saturating_sub(1)..];
-        self.reserve(sequence, rows.len())?;
-        let (model, backend) = (&mut self.model, &mut *self.backend);
-        match role {
-            Role::Prompt => model.forward_prompt(backend, &rows, last, &[sequence])?,
-            Role::Decode => model.forward(backend, &rows, last, &[sequence])?,
-        }
-        self.commit(0, sequence, &rows, &path)
-    }
-
     /// Reads `unread` into `sequence`, draws the first token and is ready to go on. `prompt` is all
     /// that is before it, for the penalties.
     pub fn begin(
@@ -243,14 +212,16 @@ impl Engine {
             done += chunk.len();
             progress(done);
         }
-        self.begin_read(constraint, sequence, prompt, 0, sampling, ends)
+        self.begin_read(0, constraint, sequence, prompt, 0, sampling, ends)
     }
 
-    /// Draws the first token of a text whose last token has just been read. Of `prompt`, all that
-    /// was read, the last `written` tokens are the text's own: penalties and the constraint count
-    /// them as such, so that it goes on as it would have where it was begun.
+    /// Draws the first token of a text whose last token has just been read, as text `index` of its
+    /// pass. Of `prompt`, all that was read, the last `written` tokens are the text's own: penalties
+    /// and the constraint count them as such, so that it goes on as it would have where it was
+    /// begun.
     pub fn begin_read(
         &mut self,
+        index: usize,
         mut constraint: Option<Box<dyn Constraint>>,
         mut sequence: Sequence,
         prompt: &[u32],
@@ -269,11 +240,12 @@ impl Engine {
         }
         let mut sampler = Sampler::default();
         let plain = sampling.plain(sequence.committed()).filter(|_| constraint.is_none());
-        let draws: Vec<Draw> = plain.into_iter().collect();
+        // Rows are drawn from in order, the last of them for this text.
+        let draws: Vec<Draw> = plain.map_or_else(Vec::new, |draw| vec![draw; index + 1]);
         let tip = match self.draw(&draws)? {
-            Some(drawn) => token_of(drawn[0], draws[0].position)?,
+            Some(drawn) => token_of(drawn[index], draws[index].position)?,
             None => {
-                let (logits, position) = (self.logits(0)?, sequence.committed());
+                let (logits, position) = (self.logits(index)?, sequence.committed());
                 sampler.draw_within(
                     constraint.as_deref_mut(),
                     &sampling,
@@ -299,10 +271,15 @@ impl Engine {
         Ok(text)
     }
 
-    /// How likely the first token of a text was; only right after [`Self::begin`], while its logits
-    /// are there.
-    pub fn first_likelihood(&self, text: &Generation, top: usize) -> Result<Likelihood, Error> {
-        Ok(Likelihood::of(&self.logits(0)?, text.tip, top))
+    /// How likely the first token of a text was that was read as text `index` of the last pass; only
+    /// right after [`Self::begin`], while its logits are there.
+    pub fn first_likelihood(
+        &self,
+        index: usize,
+        text: &Generation,
+        top: usize,
+    ) -> Result<Likelihood, Error> {
+        Ok(Likelihood::of(&self.logits(index)?, text.tip, top))
     }
 
     /// Sets aside what a commit of `rows` rows needs: nothing is allocated between a pass and its

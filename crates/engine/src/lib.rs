@@ -90,6 +90,7 @@ mod model;
 mod outline;
 mod prices;
 mod propose;
+mod read;
 mod rehearse;
 mod round;
 pub mod sampling;
@@ -113,6 +114,7 @@ pub use model::{
 pub use outline::Outline;
 pub use prices::Prices;
 pub use propose::Spec;
+pub use read::ReadPass;
 pub use rehearse::Rehearsed;
 pub use round::Round;
 pub use sequence::{Sequence, StateBlock};

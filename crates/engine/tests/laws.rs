@@ -47,6 +47,11 @@ impl Setup {
     fn pass(&mut self, rows: &[Row], sequences: &[&Sequence]) -> Vec<Vec<u32>> {
         let chosen: Vec<u32> = (0..rows.len() as u32).collect();
         self.model.forward(&mut self.cpu, rows, &chosen, sequences).expect("a pass");
+        self.bits(rows)
+    }
+
+    /// The same of the last pass.
+    fn bits(&self, rows: &[Row]) -> Vec<Vec<u32>> {
         let bits = |x: &[f32]| x.iter().map(|x| x.to_bits()).collect::<Vec<u32>>();
         (0..rows.len())
             .map(|r| {
@@ -215,6 +220,54 @@ proptest! {
         prop_assert!(setup.read(&mut again, &more, &[1]) == after, "what follows differs");
         prop_assert!(again == sequence, "the states differ");
         prop_assert!(snapshot == kept, "a snapshot changed");
+    }
+}
+
+proptest! {
+    #![proptest_config(cases(12))]
+
+    #[test]
+    fn prompts_read_together_are_as_if_each_were_alone(
+        (moe, kv, activations, threads) in settings(),
+        texts in proptest::collection::vec(
+            (tokens(0..70), tokens(1..32), any::<prop::sample::Index>()), 2..4),
+    ) {
+        let mut setup = Setup::new(moe, kv, activations, threads);
+        let (mut sequences, mut rows, mut paths) = (Vec::new(), Vec::new(), Vec::new());
+        for (i, (before, part, _)) in texts.iter().enumerate() {
+            let mut sequence = setup.model.sequence();
+            setup.read(&mut sequence, before, &[50]);
+            sequences.push(sequence);
+            let first = rows.len() as u32;
+            rows.extend(chain(part, i as u32).into_iter().map(|row| {
+                Row { parent: row.parent.map(|parent| parent + first), ..row }
+            }));
+            paths.push((first..rows.len() as u32).collect::<Vec<u32>>());
+        }
+        let alone = sequences.clone();
+        let chosen: Vec<u32> = (0..rows.len() as u32).collect();
+        let seen: Vec<&Sequence> = sequences.iter().collect();
+        setup.model.forward_prompt(&mut setup.cpu, &rows, &chosen, &seen).expect("a pass");
+        let together = setup.bits(&rows);
+        // Each is committed in two steps, the state between them kept, before any is compared.
+        let mut kept = Vec::new();
+        for (i, (_, part, at)) in texts.iter().enumerate() {
+            let (begin, end) = paths[i].split_at(at.index(part.len()));
+            setup.commit(i, &mut sequences[i], begin);
+            kept.push(sequences[i].clone());
+            setup.commit(i, &mut sequences[i], end);
+        }
+        for (i, (_, part, at)) in texts.iter().enumerate() {
+            let (begin, end) = part.split_at(at.index(part.len()));
+            let mut sequence = alone[i].clone();
+            let mut bits = setup.read(&mut sequence, begin, &[7]);
+            prop_assert!(sequence == kept[i], "text {} leaves another state between", i);
+            bits.extend(setup.read(&mut sequence, end, &[7]));
+            prop_assert!(sequence == sequences[i], "text {} leaves another state", i);
+            for (row, bits) in paths[i].iter().zip(&bits) {
+                prop_assert!(*bits == together[*row as usize], "row {} differs", row);
+            }
+        }
     }
 }
 

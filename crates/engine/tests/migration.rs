@@ -49,7 +49,8 @@ fn write(
     engine.read_written(&mut sequence, written).expect("what was written is read");
     let (all, sampling) = ([prompt, written].concat(), sampling.clone());
     let constraint = constraint.map(|constraint| Box::new(constraint) as Box<dyn Constraint>);
-    let text = engine.begin_read(constraint, sequence, &all, written.len(), sampling, Vec::new());
+    let text =
+        engine.begin_read(0, constraint, sequence, &all, written.len(), sampling, Vec::new());
     let mut text = text.expect("it goes on");
     let mut tokens = [written, &[text.tip()]].concat();
     while tokens.len() < TOKENS {
@@ -84,5 +85,5 @@ fn an_answer_goes_on_with_the_same_tokens_wherever_it_broke_off() {
     let mut sequence = other.sequence();
     other.read(&mut sequence, &[2, 2, 2]).unwrap();
     let held = Some(Box::new(Odd::default()) as Box<dyn Constraint>);
-    assert!(other.begin_read(held, sequence, &[2, 2, 2], 2, drawn, Vec::new()).is_err());
+    assert!(other.begin_read(0, held, sequence, &[2, 2, 2], 2, drawn, Vec::new()).is_err());
 }

@@ -27,8 +27,11 @@ pub(crate) struct Batches<T> {
     /// Seconds of this turn's rounds, and of prompts that were read meanwhile.
     writing: f64,
     reading: f64,
-    /// Rounds since a chunk of a prompt was read, and turns since the other size was tried.
+    /// Rounds since a chunk of a prompt was read and their seconds, and what the chunk took.
     rounds: usize,
+    since_chunk: f64,
+    chunk: f64,
+    /// Turns since the other size was tried.
     turns: usize,
 }
 
@@ -36,7 +39,8 @@ impl<T> Batches<T> {
     pub(crate) fn new() -> Self {
         let (batch, waiting, rates) = (Vec::new(), VecDeque::new(), [(0.0, 0.0); 2]);
         let (groups, writing, reading, rounds, turns) = (1, 0.0, 0.0, 0, 0);
-        Self { batch, waiting, rates, groups, writing, reading, rounds, turns }
+        let (since_chunk, chunk) = (0.0, 0.0);
+        Self { batch, waiting, rates, groups, writing, reading, rounds, since_chunk, chunk, turns }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -71,10 +75,12 @@ impl<T> Batches<T> {
         self.waiting.push_back(answer);
     }
 
-    /// Whether a chunk of a prompt may be read: everybody would have had a round since the last
-    /// one, had they gone on together.
+    /// Whether a chunk of prompts may be read: everybody would have had a round since the last
+    /// one, had they gone on together, and rounds have had as much time as the chunk did. So
+    /// whoever writes keeps half of their rate however long a prompt is.
     pub(crate) fn may_read(&self) -> bool {
-        self.batch.is_empty() || self.rounds >= self.groups
+        let is_even = self.rounds >= self.groups && self.since_chunk >= self.chunk;
+        self.batch.is_empty() || is_even
     }
 
     /// Whether the next ones should go on. Where all go on together, whoever is new joins them at
@@ -103,15 +109,16 @@ impl<T> Batches<T> {
     /// A round of the batch gave so many tokens.
     pub(crate) fn add_round(&mut self, tokens: usize, seconds: f64) {
         self.rounds += 1;
+        self.since_chunk += seconds;
         self.writing += seconds;
         let keep = 1.0 - (seconds / TURN).min(1.0) / MEMORY;
         let rate = &mut self.rates[usize::from(self.groups == 1 && self.len() > 1)];
         *rate = (keep * rate.0 + tokens as f64, keep * rate.1 + seconds);
     }
 
-    /// A chunk of a prompt was read.
+    /// A chunk of prompts was read.
     pub(crate) fn add_chunk(&mut self, seconds: f64) {
-        self.rounds = 0;
+        (self.rounds, self.since_chunk, self.chunk) = (0, 0.0, seconds);
         self.reading += seconds;
     }
 }
@@ -220,16 +227,18 @@ mod tests {
     }
 
     #[test]
-    fn prompts_have_the_share_they_have_beside_all() {
-        for (chunk, cost) in [(6e-3, &cached(1) as &dyn Fn(usize) -> f64), (3e-2, &fetched)] {
+    fn texts_keep_half_their_rate_and_prompts_have_the_rest() {
+        let cached = &cached(1) as &dyn Fn(usize) -> f64;
+        for (chunk, cost) in [(1e-3, cached), (6e-3, cached), (4e-3, &fetched), (3e-2, &fetched)] {
             let (tokens, _) = simulate(&mut texts(8), 20.0, Some(chunk), cost);
             let texts = tokens.iter().sum::<usize>() as f64;
-            // Eight tokens a chunk, each at what it costs in the better batch.
+            // A token costs what it does in the better batch. A chunk comes after eight of them, or
+            // after as many as take as long.
             let each = cost(1).min(cost(8) / 8.0);
-            let expected = 20.0 * 8.0 / (8.0 * each + chunk);
+            let expected = 20.0 / each * (1.0 - chunk / (chunk + chunk.max(8.0 * each)));
             assert!(
-                (0.95..1.05).contains(&(texts / expected)),
-                "{texts} tokens where {expected} would be right"
+                (0.95..1.1).contains(&(texts / expected)),
+                "{texts} tokens where {expected} would be right, chunks of {chunk} s"
             );
         }
     }

@@ -1,6 +1,7 @@
-//! How many tokens of a prompt one pass reads while other answers are written. A pass over few
-//! tokens costs a device nearly what one over many does, so it reads as many as others can wait
-//! for; on a processor every token costs the same, and a longer chunk would only make them wait.
+//! How many tokens of prompts one pass reads while other answers are written, and whose they are. A
+//! pass over few tokens costs a device nearly what one over many does, so it reads as many as others
+//! can wait for; on a processor every token costs the same, and a longer chunk would only make them
+//! wait.
 
 /// Tokens of a chunk at least, and all there are on a processor.
 const LEAST: usize = 64;
@@ -29,6 +30,24 @@ impl PrefillBudget {
             self.tokens = (tokens.round() as usize).clamp(LEAST, self.most);
         }
     }
+}
+
+/// How many rows of a pass each prompt has, where so many tokens are `left` of each and the last of
+/// them has waited longest: half of them are that one's, the others go to who has least left, so
+/// that short prompts need not wait for a long one, and a long one does not wait for ever.
+pub(crate) fn shares(left: &[usize], rows: usize) -> Vec<usize> {
+    let (mut shares, mut room) = (vec![0; left.len()], rows);
+    let Some(longest) = left.len().checked_sub(1) else { return shares };
+    let mut give = |prompt: usize, most: usize| {
+        let more = (left[prompt] - shares[prompt]).min(most).min(room);
+        shares[prompt] += more;
+        room -= more;
+    };
+    let mut others: Vec<usize> = (0..longest).collect();
+    others.sort_by_key(|prompt| left[*prompt]);
+    give(longest, rows.div_ceil(2));
+    others.into_iter().chain([longest]).for_each(|prompt| give(prompt, rows));
+    shares
 }
 
 #[cfg(test)]
@@ -66,6 +85,17 @@ mod tests {
             let chunk = settle(&mut PrefillBudget::new(256, false), |tokens| pace * tokens as f64);
             assert_eq!(chunk, 64);
         }
+    }
+
+    #[test]
+    fn who_waited_longest_has_half_a_pass_and_the_shortest_the_rest() {
+        assert_eq!(shares(&[], 64), [0; 0]);
+        assert_eq!(shares(&[5000], 64), [64]);
+        assert_eq!(shares(&[9], 64), [9]);
+        assert_eq!(shares(&[20, 3, 5000], 64), [20, 3, 41]);
+        assert_eq!(shares(&[40, 30, 5000], 64), [2, 30, 32]);
+        assert_eq!(shares(&[5000, 4000, 10], 64), [0, 54, 10]);
+        assert_eq!(shares(&[1, 1, 1], 2), [1, 0, 1]);
     }
 
     #[test]

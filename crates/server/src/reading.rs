@@ -4,11 +4,12 @@
 use crate::answer::{Answer, Begun};
 use crate::failure::{Failure, guarded};
 use crate::job::{Delta, Event, EventKind, Job, Progress, Ticket};
+use crate::prefill::shares;
 use crate::prefix::Source;
 use crate::room;
 use crate::scheduler::{Scheduler, Waiting, Work, fail};
 use engine::sampling::{Constraint, Likelihood};
-use engine::{Generation, Sequence};
+use engine::{Generation, ReadPass, Sequence};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
@@ -73,14 +74,31 @@ impl Reading {
         }
     }
 
-    /// Where the next chunk ends: after `limit` tokens, at the next mark or at the end of the
-    /// prompt.
-    pub(crate) fn chunk_end(&self, limit: usize) -> usize {
-        let read = self.sequence.committed();
-        let mark = self.marks.iter().copied().find(|m| *m > read);
-        let Job { decoded_from, prompt, .. } = &self.ticket.job;
-        let written = if read < *decoded_from { *decoded_from } else { usize::MAX };
-        (read + limit).min(mark.unwrap_or(usize::MAX)).min(written).min(prompt.len())
+    /// Whether its next tokens are read in passes of their own: each of their rows has logits, or
+    /// they have the arithmetic of decoding.
+    fn is_apart(&self) -> bool {
+        let job = &self.ticket.job;
+        job.scores.is_some() || self.sequence.committed() >= job.decoded_from
+    }
+
+    /// Where reading has to pause: where another arithmetic begins, before the last token where no
+    /// answer is wanted, or at the end of the prompt.
+    fn pause(&self) -> usize {
+        let Job { decoded_from, prompt, room, .. } = &self.ticket.job;
+        let written = Some(*decoded_from).filter(|from| *from > self.sequence.committed());
+        let end = prompt.len() - usize::from(*room == 0);
+        end.min(written.unwrap_or(usize::MAX))
+    }
+
+    /// The next place where the state is worth keeping, or `end` if that is nearer.
+    fn next_mark(&self, end: usize) -> usize {
+        let mark = self.marks.iter().copied().find(|mark| *mark > self.sequence.committed());
+        mark.unwrap_or(usize::MAX).min(end)
+    }
+
+    /// Its next tokens, so many of them.
+    fn next_tokens(&self, count: usize) -> &[u32] {
+        &self.ticket.job.prompt[self.sequence.committed()..][..count]
     }
 
     /// Tells how far it has come, to those who asked to be told.
@@ -101,61 +119,176 @@ impl Reading {
 }
 
 impl Scheduler {
-    /// Reads a chunk of the prompt that has waited longest for one.
+    /// Reads a chunk of prompts: the one that has waited longest, and others beside it.
     pub(crate) fn read_chunk(&mut self, work: &mut Work) {
-        let Some(mut reading) = work.reading.pop_front() else { return };
-        if reading.ticket.job.room == 0 && reading.is_at_last() {
+        let Some(first) = work.reading.front() else { return };
+        if first.ticket.job.room == 0 && first.is_at_last() {
+            let reading = work.reading.pop_front().expect("there is a first");
             return self.end_unwritten(&reading);
         }
-        let is_alone = work.answers.len() == 0;
-        let end = reading.chunk_end(self.chunk_limit(&reading, is_alone));
-        let rows = end - reading.sequence.committed();
-        while let Err(error) = self.engine.reserve(&mut reading.sequence, rows) {
+        let (is_apart, is_alone) = (first.is_apart(), work.answers.len() == 0);
+        let options = self.engine.model().options();
+        let (largest, most_texts) = (options.max_rows, options.max_chosen);
+        let limit = if is_alone { largest } else { self.prefill_budget.tokens };
+        work.reading.rotate_left(1);
+        let last = work.reading.len() - 1;
+        let takes_part = |(i, reading): (usize, &Reading)| match is_apart {
+            true => i == last,
+            false => !reading.is_apart() && i + most_texts > last,
+        };
+        let left = |(i, reading): (usize, &Reading)| match takes_part((i, reading)) {
+            true => reading.pause() - reading.sequence.committed(),
+            false => 0,
+        };
+        let left: Vec<usize> = work.reading.iter().enumerate().map(left).collect();
+        match is_apart {
+            true => self.read_apart(work, left[last].min(limit)),
+            false => self.read_together(work, shares(&left, limit), is_alone),
+        }
+    }
+
+    /// Sets aside what reading `rows` more tokens of a prompt needs; no, where there is no room.
+    fn has_room(&mut self, work: &mut Work, i: usize, rows: usize) -> bool {
+        while let Err(error) = self.engine.reserve(&mut work.reading[i].sequence, rows) {
             if !error.is_out_of_memory() || !self.drop_kept() {
-                let Reading { ticket, choice, .. } = reading;
-                return self.not_begun(work, ticket, choice, &Failure::Engine(error));
+                self.give_up(work, i, &Failure::Engine(error));
+                return false;
             }
         }
-        self.metrics.prefill_tokens.inc_by(rows as u64);
-        if end == reading.ticket.job.prompt.len() {
-            return self.begin_answer(work, reading);
+        true
+    }
+
+    /// Reads so many tokens of each prompt in one pass.
+    fn read_together(&mut self, work: &mut Work, shares: Vec<usize>, is_alone: bool) {
+        for (i, rows) in shares.iter().enumerate().filter(|(_, rows)| **rows > 0) {
+            if !self.has_room(work, i, *rows) {
+                return;
+            }
         }
-        if let Err(failure) = self.read_until(&mut reading, end, is_alone) {
-            let Reading { ticket, choice, .. } = reading;
-            return self.not_begun(work, ticket, choice, &failure);
+        let start = Instant::now();
+        let texts: Vec<(&Sequence, &[u32])> = work
+            .reading
+            .iter()
+            .zip(&shares)
+            .filter(|(_, rows)| **rows > 0)
+            .map(|(reading, rows)| (&reading.sequence, reading.next_tokens(*rows)))
+            .collect();
+        let count = texts.len();
+        let mut pass = match guarded(|| self.engine.read_together(&texts)) {
+            Ok(pass) => pass,
+            // It may be the fault of one, whom the others need not follow.
+            Err(_) if count > 1 => return self.read_one_by_one(work, &shares, is_alone),
+            Err(failure) => {
+                let i = shares.iter().position(|rows| *rows > 0).expect("somebody reads");
+                return self.give_up(work, i, &failure);
+            }
+        };
+        self.metrics.prefill_tokens.inc_by(shares.iter().sum::<usize>() as u64);
+        // Whoever is done leaves the queue, and those behind move up.
+        let (mut i, mut index) = (0, 0);
+        for rows in &shares {
+            if *rows == 0 {
+                i += 1;
+                continue;
+            }
+            let end = work.reading[i].sequence.committed() + rows;
+            let is_whole = end == work.reading[i].ticket.job.prompt.len();
+            match self.take_in(work, i, (&mut pass, index), end) {
+                Err(failure) => self.give_up(work, i, &failure),
+                Ok(()) if is_whole => self.begin_answer(work, i, index),
+                Ok(()) => i += 1,
+            }
+            index += 1;
+        }
+        // A device may still be at it.
+        if !is_alone && self.engine.backend().finish().is_ok() {
+            self.prefill_budget.add(shares.iter().sum(), start.elapsed().as_secs_f64());
+        }
+    }
+
+    /// Reads what a pass for all could not.
+    fn read_one_by_one(&mut self, work: &mut Work, shares: &[usize], is_alone: bool) {
+        let mut i = 0;
+        for rows in shares {
+            let under_way = work.reading.len();
+            if *rows > 0 {
+                let alone = (0..under_way).map(|j| if j == i { *rows } else { 0 });
+                self.read_together(work, alone.collect(), is_alone);
+            }
+            i += usize::from(work.reading.len() == under_way);
+        }
+    }
+
+    /// Makes what a pass has read part of a prompt's sequence, from one state worth keeping to the
+    /// next.
+    fn take_in(
+        &mut self,
+        work: &mut Work,
+        i: usize,
+        (pass, index): (&mut ReadPass, usize),
+        end: usize,
+    ) -> Result<(), Failure> {
+        let reading = &mut work.reading[i];
+        while reading.sequence.committed() < end {
+            let from = reading.sequence.committed();
+            let to = reading.next_mark(end);
+            guarded(|| {
+                // What was kept on the way shares its memory.
+                self.engine.reserve(&mut reading.sequence, to - from)?;
+                self.engine.commit_read(pass, index, &mut reading.sequence, to - from)?;
+                // Who is told of progress is told what has been read indeed.
+                if reading.ticket.job.progress {
+                    self.engine.backend().finish()?;
+                }
+                Ok(())
+            })?;
+            if to < reading.ticket.job.prompt.len() {
+                reading.tell();
+                self.keep(reading);
+                admit_siblings(reading, &mut work.waiting);
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads up to so many tokens of the last prompt of the queue in a pass of its own.
+    fn read_apart(&mut self, work: &mut Work, rows: usize) {
+        let i = work.reading.len() - 1;
+        let rows = match work.reading[i].ticket.job.scores {
+            Some(_) => rows.min(self.engine.scored_rows()),
+            None => rows,
+        };
+        let end = work.reading[i].next_mark(work.reading[i].sequence.committed() + rows);
+        let rows = end - work.reading[i].sequence.committed();
+        if !self.has_room(work, i, rows) {
+            return;
+        }
+        let reading = &mut work.reading[i];
+        let is_whole = end == reading.ticket.job.prompt.len();
+        if let Err(failure) = self.read_until(reading, end) {
+            return self.give_up(work, i, &failure);
+        }
+        self.metrics.prefill_tokens.inc_by(rows as u64);
+        if is_whole {
+            return self.begin_answer(work, i, 0);
         }
         reading.tell();
-        self.keep(&mut reading);
+        self.keep(reading);
         if reading.is_at_last() {
             reading.tell_scores();
         }
-        admit_siblings(&reading, &mut work.waiting);
-        work.reading.push_back(reading);
+        admit_siblings(reading, &mut work.waiting);
     }
 
-    /// Tokens that the next chunk may have: beside running answers as many as these can wait for.
-    fn chunk_limit(&self, reading: &Reading, is_alone: bool) -> usize {
-        let largest = self.engine.model().options().max_rows;
-        let limit = if is_alone { largest } else { self.prefill_budget.tokens };
-        match reading.ticket.job.scores {
-            Some(_) => limit.min(self.engine.scored_rows()),
-            None => limit,
-        }
-    }
-
-    /// Reads a prompt up to `end`, which is not its end.
-    fn read_until(
-        &mut self,
-        reading: &mut Reading,
-        end: usize,
-        is_alone: bool,
-    ) -> Result<(), Failure> {
+    /// Reads a prompt up to `end` with the arithmetic of decoding, or with the likelihoods of its
+    /// tokens; those say nothing of the last one's row.
+    fn read_until(&mut self, reading: &mut Reading, end: usize) -> Result<(), Failure> {
         let Reading { ticket, sequence, scores, .. } = reading;
         let job = &ticket.job;
-        let (from, start) = (sequence.committed(), Instant::now());
+        let from = sequence.committed();
         let tokens = &job.prompt[from..end];
         guarded(|| {
-            match job.scores {
+            match job.scores.filter(|_| end < job.prompt.len()) {
                 None if from >= job.decoded_from => self.engine.read_written(sequence, tokens)?,
                 None => self.engine.read(sequence, tokens)?,
                 Some(top) => {
@@ -163,28 +296,21 @@ impl Scheduler {
                     scores.extend(self.engine.read_scored(sequence, tokens, following, top)?);
                 }
             }
-            // A device may still be at it; who is told of progress is told what has been read
-            // indeed.
-            if is_alone && !job.progress {
-                return Ok(());
-            }
             Ok(self.engine.backend().finish()?)
-        })?;
-        if !is_alone && job.scores.is_none() {
-            self.prefill_budget.add(tokens.len(), start.elapsed().as_secs_f64());
-        }
-        Ok(())
+        })
     }
 
-    /// Reads the rest of a prompt and draws the first token of its answer.
-    fn begin_answer(&mut self, work: &mut Work, reading: Reading) {
+    /// Draws the first token of the answer to a prompt that has just been read, as text `index` of
+    /// its pass.
+    fn begin_answer(&mut self, work: &mut Work, i: usize, index: usize) {
+        let reading = work.reading.remove(i).expect("it was read");
         let (ticket, choice) = (Arc::clone(&reading.ticket), reading.choice);
         let begun = Begun::of(&reading, self.mode, self.load_s);
         let begin = || {
-            let mut generation = self.begin(reading)?;
+            let mut generation = self.begin(reading, index)?;
             let likelihood = ticket.job.likelihoods.map(|top| {
                 generation.tell_likelihoods(top);
-                self.engine.first_likelihood(&generation, top)
+                self.engine.first_likelihood(index, &generation, top)
             });
             Ok((generation, likelihood.transpose()?))
         };
@@ -201,19 +327,20 @@ impl Scheduler {
         }
     }
 
-    fn begin(&mut self, reading: Reading) -> Result<Generation, engine::Error> {
-        let Reading { ticket, choice, mut sequence, .. } = reading;
-        let Job { prompt, written, decoded_from, .. } = &ticket.job;
-        let unread = &prompt[sequence.committed()..];
-        match sequence.committed() >= *decoded_from {
-            true => self.engine.read_written(&mut sequence, unread)?,
-            false => self.engine.read(&mut sequence, unread)?,
-        }
+    fn begin(&mut self, reading: Reading, index: usize) -> Result<Generation, engine::Error> {
+        let Reading { ticket, choice, sequence, .. } = reading;
+        let Job { prompt, written, ends, held, .. } = &ticket.job;
         let sampling = ticket.job.choices[choice].clone();
-        let held = Some(ticket.job.held.clone()).filter(|held| !held.is_free());
+        let held = Some(held.clone()).filter(|held| !held.is_free());
         let constraint = held.map(|held| Box::new(held) as Box<dyn Constraint>);
-        let ends = ticket.job.ends.clone();
-        self.engine.begin_read(constraint, sequence, prompt, *written, sampling, ends)
+        let ends = ends.clone();
+        self.engine.begin_read(index, constraint, sequence, prompt, *written, sampling, ends)
+    }
+
+    /// Lets go of a prompt that could not be read.
+    fn give_up(&mut self, work: &mut Work, i: usize, failure: &Failure) {
+        let Reading { ticket, choice, .. } = work.reading.remove(i).expect("it was being read");
+        self.not_begun(work, ticket, choice, failure);
     }
 
     /// A prompt that could not be read. For want of room it is read again when others have ended;

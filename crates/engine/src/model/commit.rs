@@ -28,23 +28,23 @@ impl Accepted<'_> {
 #[derive(Default)]
 pub(super) struct LastPass {
     pub(super) rows: Vec<Row>,
-    /// Tokens committed, by sequence.
-    pub(super) committed: Vec<usize>,
+    /// By sequence, the tokens committed, and the last row of the pass that is among them.
+    pub(super) tips: Vec<(usize, Option<u32>)>,
 }
 
 impl LastPass {
-    /// Checks that `path` leads from the tip of sequence `index` down the rows of this pass.
+    /// Checks that `path` leads from the tip of sequence `index` down the rows of this pass. What
+    /// was committed of it before is behind that tip.
     fn check(&self, index: usize, committed: usize, path: &[u32]) -> Result<(), Error> {
-        match self.committed.get(index) {
-            Some(&at) if at == committed => {}
-            Some(&at) => {
+        let mut parent = match self.tips.get(index) {
+            Some(&(at, tip)) if at == committed => tip,
+            Some(&(at, _)) => {
                 let message =
                     format!("the pass saw {at} tokens of sequence {index}, it now has {committed}");
                 return Err(Error::Commit(message));
             }
             None => return Err(Error::Commit(format!("the last pass had no sequence {index}"))),
-        }
-        let mut parent = None;
+        };
         for &row in path {
             let fits = self
                 .rows
@@ -105,8 +105,8 @@ impl Model {
         });
         for (text, _) in texts.into_iter().zip(&done).filter(|(_, done)| done.is_ok()) {
             text.sequence.committed += text.path.len();
-            // Another commit of the same rows to the same sequence would be a mistake.
-            self.last.committed[text.index] = usize::MAX;
+            let tip = text.path.last().copied().or(self.last.tips[text.index].1);
+            self.last.tips[text.index] = (text.sequence.committed, tip);
         }
         done
     }

@@ -223,8 +223,8 @@ impl Model {
             pass = pass.as_prompt();
         }
         backend.run(&mut self.arena, &pass)?;
-        let committed = sequences.iter().map(|s| s.committed).collect();
-        self.last = LastPass { rows: rows.to_vec(), committed };
+        let tips = sequences.iter().map(|s| (s.committed, None)).collect();
+        self.last = LastPass { rows: rows.to_vec(), tips };
         Ok(())
     }
 
