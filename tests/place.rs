@@ -67,6 +67,12 @@ fn what_lies_where_can_be_said() {
     for place in ["experts=host", "layers=0-1", "experts=host,layers=0-2"] {
         assert_eq!(answer(&[&asked[..], &["--place", place]].concat()).0, whole, "{place}");
     }
+    // What is left of the memory is for copies of experts.
+    let memory = format!("{:.1}MB", whole_megabytes());
+    let hot = ["--place", "experts=hot", "--device-memory", &memory];
+    let (ids, told) = answer(&[&asked[..], &hot].concat());
+    assert_eq!(ids, whole);
+    assert!(told.contains("copies of experts "), "{told}");
 }
 
 #[test]
@@ -76,8 +82,11 @@ fn what_cannot_be_is_refused() {
     }
     let too_little = refused(&run(&[&MOE[..], &["--device-memory", "1MiB"]].concat()));
     assert!(too_little.contains("the model does not fit on the device"), "{too_little}");
-    let dense = refused(&run(&["--place", "experts=host"]));
-    assert!(dense.contains("`--place experts=host`: the model has no experts"), "{dense}");
+    for place in ["experts=host", "experts=hot"] {
+        let dense = refused(&run(&["--place", place]));
+        let why = format!("`--place {place}`: the model has no experts");
+        assert!(dense.contains(&why), "{dense}");
+    }
     let beyond = refused(&run(&[&MOE[..], &["--place", "layers=0-99"]].concat()));
     assert!(beyond.contains("`--place layers=0-99`: the model has the layers 0 to"), "{beyond}");
     for (flag, value) in [("--place", "kv=disk"), ("--device-memory", "12")] {

@@ -156,8 +156,8 @@ pub(super) struct Read {
     always: u64,
     /// Of the experts, all of them.
     experts: u64,
-    /// The share of them that one row goes to.
-    share: f64,
+    /// The share of rows that go to each expert of a layer, the most wanted first.
+    odds: Vec<f64>,
 }
 
 impl Read {
@@ -168,11 +168,16 @@ impl Read {
         let (all, experts) = (sum(&|_| true), sum(&|name| name.contains("_exps")));
         // A row of an embedding that is not the head too is next to nothing.
         let looked_up = if config.tied_head { 0 } else { sum(&|name| name == "token_embd.weight") };
-        let share = match config.ffn {
-            Ffn::Moe { experts, used, .. } => used as f64 / experts as f64,
-            Ffn::Dense { .. } => 1.0,
+        let odds = match config.ffn {
+            Ffn::Moe { experts, used, .. } => vec![used as f64 / experts as f64; experts],
+            Ffn::Dense { .. } => vec![1.0],
         };
-        Self { all, always: all - experts - looked_up, experts, share }
+        Self { all, always: all - experts - looked_up, experts, odds }
+    }
+
+    /// The same where some experts are chosen more often than others.
+    pub(super) fn with_odds(self, odds: Option<&[f64]>) -> Self {
+        Self { odds: odds.map_or(self.odds, <[f64]>::to_vec), ..self }
     }
 
     /// Bytes of all weights.
@@ -182,8 +187,15 @@ impl Read {
 
     /// By a pass of so many rows, which go to experts independently of each other.
     pub(super) fn by(&self, rows: usize) -> u64 {
-        let met = 1.0 - (1.0 - self.share).powi(rows as i32);
-        self.always + (self.experts as f64 * met) as u64
+        self.always + self.beyond(rows, 0.0)
+    }
+
+    /// Bytes of experts that it reads, without a share of them all: those that are most wanted.
+    pub(super) fn beyond(&self, rows: usize, share: f64) -> u64 {
+        let count = self.odds.len() as f64;
+        let left = &self.odds[((share * count) as usize).min(self.odds.len())..];
+        let met: f64 = left.iter().map(|odds| 1.0 - (1.0 - odds).powi(rows as i32)).sum();
+        (self.experts as f64 * met / count) as u64
     }
 }
 
@@ -305,5 +317,10 @@ mod tests {
         // 4 of 16 experts by the first row; the second meets a quarter of the rest.
         assert_eq!((read.all, read.by(1), read.by(2)), (1750, 50 + 400, 50 + 700));
         assert_eq!(read.by(64), 50 + 1599);
+        // Half of them lie elsewhere.
+        assert_eq!(read.beyond(1, 0.5), 200);
+        let skewed = read.with_odds(Some(&[[0.5; 8], [0.0; 8]].concat()));
+        assert_eq!([skewed.by(1), skewed.by(2)], [50 + 400, 50 + 600]);
+        assert_eq!(skewed.beyond(2, 0.5), 0, "nobody wants the rest");
     }
 }

@@ -19,6 +19,8 @@ pub(super) struct Figure {
     pub(super) stages_ms: Option<[f64; 3]>,
     /// From the imposed length, or the tokens of a prompt.
     pub(super) tokens_per_s: Option<f64>,
+    /// The share of choices of experts that no copy on the device was there for.
+    pub(super) cold: Option<f64>,
     /// Bytes copied to the device and back, of one of them.
     pub(super) bytes_up: u64,
     pub(super) bytes_down: u64,
@@ -32,6 +34,8 @@ pub(super) struct Figures {
     pub(super) weight_bytes: u64,
     pub(super) draft_bytes: u64,
     pub(super) bandwidth_gb_s: f64,
+    /// Of the bus to the host's memory, where weights lie there.
+    pub(super) bus_gb_s: Option<f64>,
     pub(super) assumed_accept_length: f64,
     /// Distinct experts of the last layer that a pass of 16 rows touched.
     pub(super) experts_of_16_rows: Option<f64>,
@@ -49,6 +53,7 @@ impl Figure {
             floor_ms,
             stages_ms: None,
             tokens_per_s: None,
+            cold: None,
             bytes_up: 0,
             bytes_down: 0,
         }
@@ -56,9 +61,14 @@ impl Figure {
 }
 
 impl Figures {
+    /// How fast the host's memory is read, where that matters.
+    fn bus(&self) -> String {
+        self.bus_gb_s.map_or_else(String::new, |bus| format!(", the host's at {bus:.1}"))
+    }
+
     /// The same as a run that pages quote.
     pub(super) fn named(&self) -> Named {
-        let columns = [
+        let mut columns = vec![
             "",
             "context",
             "ms",
@@ -68,6 +78,8 @@ impl Figures {
             "draft + verify + commit ms",
             "bytes up / down",
         ];
+        let has_copies = self.figures.iter().any(|figure| figure.cold.is_some());
+        columns.extend(has_copies.then_some("choices without a copy, %"));
         let round = |x: f64, by: f64| (x * by).round() / by;
         let none = || Cell::Text(String::new());
         let row = |f: &Figure| {
@@ -79,7 +91,8 @@ impl Figures {
             } else {
                 String::new()
             };
-            vec![
+            let cold = f.cold.map_or_else(none, |cold| Cell::Number(round(100.0 * cold, 1e2)));
+            let mut row = vec![
                 Cell::Text(f.what.clone()),
                 Cell::Number(f.context as f64),
                 Cell::Interval([f.ms.value, f.ms.low, f.ms.high].map(|x| round(x, 1e3))),
@@ -88,17 +101,24 @@ impl Figures {
                 f.tokens_per_s.map_or_else(none, |t| Cell::Number(t.round())),
                 Cell::Text(stages),
                 Cell::Text(bytes),
-            ]
+            ];
+            row.extend(has_copies.then_some(cold));
+            row
         };
         let table = Table {
-            columns: columns.map(str::to_owned).to_vec(),
+            columns: columns.into_iter().map(str::to_owned).collect(),
             rows: self.figures.iter().map(row).collect(),
         };
         let experts = self.experts_of_16_rows.map_or_else(String::new, |n| {
             format!("; 16 rows touched {n} experts of the last layer")
         });
         Named {
-            machine: format!("{}, memory read at {:.0} GB/s", self.device, self.bandwidth_gb_s),
+            machine: format!(
+                "{}, memory read at {:.0} GB/s{}",
+                self.device,
+                self.bandwidth_gb_s,
+                self.bus()
+            ),
             build: runs::machine::build(&std::env::current_exe().unwrap_or_default()),
             date: self.time.clone(),
             command: self.command.clone(),
@@ -123,11 +143,12 @@ impl Figures {
         writeln!(out, "{} on {}, {} UTC", self.shape, self.device, self.time)?;
         writeln!(
             out,
-            "target {:.2} GB, drafter {:.2} GB, memory read at {:.0} GB/s; acceptance of {} \
+            "target {:.2} GB, drafter {:.2} GB, memory read at {:.0} GB/s{}; acceptance of {} \
              imposed",
             self.weight_bytes as f64 / 1e9,
             self.draft_bytes as f64 / 1e9,
             self.bandwidth_gb_s,
+            self.bus(),
             self.assumed_accept_length
         )?;
         if let Some(experts) = self.experts_of_16_rows {

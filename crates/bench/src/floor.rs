@@ -5,6 +5,7 @@ use crate::cost::Read;
 use checkpoint::DrafterConfig;
 use compute::{KvType, RecurrentLayout};
 
+#[derive(Clone, Copy)]
 pub(super) struct Floor<'a> {
     /// The target's weights.
     pub(super) read: &'a Read,
@@ -21,6 +22,19 @@ pub(super) struct Floor<'a> {
     pub(super) prompt_rows: usize,
     /// Bytes a second.
     pub(super) bandwidth: f64,
+    /// What lies in the host's memory, where something does.
+    pub(super) elsewhere: Option<Elsewhere>,
+}
+
+/// Weights that a device reads over the bus.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Elsewhere {
+    /// Bytes a second.
+    pub(super) bandwidth: f64,
+    /// Bytes that every pass reads.
+    pub(super) always: u64,
+    /// The share of experts that lie on the device, be it as copies; the best are meant.
+    pub(super) on_device: f64,
 }
 
 /// All in milliseconds.
@@ -32,7 +46,16 @@ impl Floor<'_> {
     /// A pass of so many rows in all over so many texts, each after so much context.
     pub(super) fn pass(&self, rows: usize, texts: usize, context: usize) -> f64 {
         let of_text = (context * self.kv_bytes) as f64 + self.state_bytes(context);
-        self.of(self.read.by(rows) as f64 + texts as f64 * of_text)
+        self.weights(rows, 1.0, texts as f64 * of_text)
+    }
+
+    /// So many passes over weights, and other bytes of the device: the bus and its own memory can be
+    /// read at once, so the slower of them counts.
+    fn weights(&self, rows: usize, passes: f64, others: f64) -> f64 {
+        let far = self.elsewhere.map_or(0, |e| e.always + self.read.beyond(rows, e.on_device));
+        let near = self.read.by(rows).saturating_sub(far);
+        let bus = self.elsewhere.map_or(0.0, |e| passes * far as f64 / e.bandwidth * 1e3);
+        self.of(passes * near as f64 + others).max(bus)
     }
 
     /// The recurrent state of a text: an anchor, and what the tape has since: rows start 16 to 47
@@ -48,8 +71,8 @@ impl Floor<'_> {
     /// A prompt: weights once for every pass, keys and values written.
     pub(super) fn prompt(&self, tokens: usize) -> f64 {
         let passes = tokens.div_ceil(self.prompt_rows) as f64;
-        let weights = self.read.by(tokens.min(self.prompt_rows)) as f64;
-        self.of(passes * weights + (tokens * self.kv_bytes) as f64)
+        let rows = tokens.min(self.prompt_rows);
+        self.weights(rows, passes, (tokens * self.kv_bytes) as f64)
     }
 
     /// A drafter's pass for so many texts. Its cache is f16 whatever the target's is.
@@ -100,6 +123,7 @@ mod tests {
             mtp_bytes: 0,
             prompt_rows: 2048,
             bandwidth: 1e3,
+            elsewhere: None,
         };
         // A byte takes a millisecond here.
         assert_eq!(floor.pass(1, 1, 200) - floor.pass(1, 1, 100), (100 * kv_bytes) as f64);
@@ -109,6 +133,14 @@ mod tests {
         let written = |tokens: usize| (tokens * kv_bytes) as f64;
         let passes = |tokens| (floor.prompt(tokens) - written(tokens)) / floor.pass(1, 1, 0);
         assert_eq!([512, 2048, 2049, 32768].map(passes), [1.0, 1.0, 2.0, 16.0]);
+        // A bus that is a tenth as fast counts from a tenth of the bytes on.
+        let (whole, bus) = (floor.pass(1, 0, 0), 100.0);
+        let split = |always: u64| {
+            let elsewhere = Some(Elsewhere { bandwidth: bus, always, on_device: 1.0 });
+            Floor { elsewhere, ..floor }.pass(1, 0, 0)
+        };
+        assert_eq!([split(0), split(1000)], [whole, whole - 1000.0]);
+        assert_eq!(split(whole as u64), 10.0 * whole);
         // Layers that slide see no more than their window.
         assert_eq!(floor.draft(1, 0), 1000.0);
         let full = drafter.layers.iter().filter(|layer| layer.window.is_none()).count();

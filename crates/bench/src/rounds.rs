@@ -4,19 +4,18 @@
 
 use crate::cost::{Read, measured_bandwidth};
 use crate::figures::{Figure, Figures};
-use crate::floor::Floor;
+use crate::floor::{Elsewhere, Floor};
 use crate::kernels::Launches;
 use crate::statistics::{Interval, interval};
 use anyhow::{Result, bail};
-use checkpoint::drafter::Kind;
-use checkpoint::{DrafterConfig, TargetConfig};
-use compute::Backend;
-use engine::synthetic;
-use engine::{Engine, Generation, Placement, Sequence, Spec, WeightSource};
-use launch::{DeviceFlags, Need, Room};
-use std::collections::{BTreeMap, HashMap};
+use compute::expert_cache::Hits;
+use engine::{Engine, Generation, Sequence, Spec, synthetic};
+use launch::{DeviceFlags, Plan};
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::PathBuf;
+
+mod setup;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -32,6 +31,10 @@ pub(crate) struct Args {
     /// Types of the drafter's weights
     #[arg(long, value_enum, default_value = "q8_0")]
     draft_quant: crate::Weights,
+    /// The share of all choices that the best 60 % of a mixture's experts take, from 0.6, which is
+    /// all alike, to 1; texts of trained models are at 0.93 and more
+    #[arg(long, value_name = "SHARE")]
+    routing_skew: Option<f64>,
     /// Tokens kept of each round, on average; figures that rest on it say so
     #[arg(long, value_name = "LENGTH", default_value_t = 5.12)]
     assume_accept: f64,
@@ -84,9 +87,12 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         synthetic::NAMES.iter().try_for_each(|name| writeln!(out, "{name}"))?;
         return Ok(());
     }
-    let config = shape(args)?;
-    let drafter = drafter(args)?;
-    let weights = synthetic::Weights::new(&config, args.quant.mix(), 1).with_distinct_tokens();
+    let config = setup::shape(args)?;
+    let drafter = setup::drafter(args)?;
+    let skew = setup::skew(args, &config)?;
+    let weights = synthetic::Weights::new(&config, args.quant.mix(), 1)
+        .with_distinct_tokens()
+        .with_skew(skew.clone());
     let drafter = drafter.map(|d| {
         let weights = synthetic::Weights::of_drafter(&d, args.draft_quant.mix(), 2);
         (d, weights)
@@ -94,11 +100,11 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let block = format!("blk.{}.", config.layers.len());
     let (mtp, bytes): (BTreeMap<_, _>, BTreeMap<_, _>) =
         weights.bytes().into_iter().partition(|(name, _)| name.starts_with(&block));
-    let read = Read::new(&config, &bytes);
+    let read = Read::new(&config, &bytes).with_odds(skew.as_ref().map(|skew| skew.odds()));
     let (looked_up, multiplied): (BTreeMap<_, _>, BTreeMap<_, _>) = drafter
         .iter()
         .flat_map(|(_, weights)| weights.bytes())
-        .partition(|(name, _)| is_codebook(name));
+        .partition(|(name, _)| setup::is_codebook(name));
     let multiplied: u64 = multiplied.into_values().sum();
     let draft_bytes = multiplied + looked_up.into_values().sum::<u64>();
     let head_bytes =
@@ -121,7 +127,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let device = backend.describe();
     eprintln!("{device}: {:.0} GB/s; making weights", bandwidth / 1e9);
     let pair = drafter.as_ref().map(|(d, w)| (d, w as &dyn engine::WeightSource));
-    let engine = load(args, backend, room, (&config, &weights), pair)?;
+    let bus = backend.bus_bandwidth()?;
+    let (engine, plan) = setup::load(args, backend, room, (&config, &weights), pair)?;
     let kv_bytes = {
         let row = args.device.kv().row_bytes(config.attention.head_dim);
         config.attention_layers() * 2 * config.attention.kv_heads * row
@@ -131,9 +138,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         args,
         figures: Vec::new(),
         launches: Vec::new(),
-        read: HashMap::new(),
+        read: None,
         vocab: config.vocab,
     };
+    let elsewhere = plan.zip(bus).and_then(|(plan, bus)| elsewhere(&plan, bus));
     let floor = Floor {
         read: &read,
         kv_bytes,
@@ -143,6 +151,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         mtp_bytes: Read::new(&config, &mtp).by(1) + head_bytes,
         prompt_rows: bench.engine.model().options().max_rows,
         bandwidth,
+        elsewhere,
     };
     let experts_of_16_rows = bench.everything(&floor)?;
     let figures = Figures {
@@ -156,6 +165,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         weight_bytes: read.all(),
         draft_bytes,
         bandwidth_gb_s: bandwidth / 1e9,
+        bus_gb_s: elsewhere.map(|elsewhere| elsewhere.bandwidth / 1e9),
         assumed_accept_length: args.assume_accept,
         experts_of_16_rows,
         figures: bench.figures,
@@ -168,77 +178,14 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// The shape that is asked for, with the next-token block where its rounds are.
-fn shape(args: &Args) -> Result<TargetConfig> {
-    let Some(config) = synthetic::named(&args.synthetic) else {
-        bail!("unknown shape `{}`: {} expected", args.synthetic, synthetic::NAMES.join(", "));
-    };
-    if !(args.assume_accept.is_finite() && args.assume_accept >= 1.0) {
-        bail!("`--assume-accept {}`: a round keeps at least one token", args.assume_accept);
-    }
-    let config = TargetConfig { mtp: config.mtp.filter(|_| !args.mtp.is_empty()), ..config };
-    if config.mtp.is_none() && !args.mtp.is_empty() {
-        bail!("`--mtp`: `{}` has no next-token block", args.synthetic);
-    }
-    Ok(config)
-}
-
-/// Takes the weights in, those that do not fit on the device in the host's memory.
-fn load(
-    args: &Args,
-    backend: Box<dyn Backend>,
-    room: Option<Room>,
-    target: (&TargetConfig, &dyn WeightSource),
-    drafter: Option<(&DrafterConfig, &dyn WeightSource)>,
-) -> Result<Engine> {
-    let (flags, kv) = (&args.device.place, args.device.kv());
-    let placement = match room {
-        Some(room) => {
-            let rows = backend.prompt_rows();
-            let longest = args.context.iter().chain(&args.prompt).max().copied();
-            let count = |placement| {
-                Need::count(rows, |ledger| {
-                    let memory = (kv, placement);
-                    let ledger = Box::new(ledger);
-                    Ok(Engine::load_placed(ledger, target, drafter, memory, Spec::Off)?)
-                })
-            };
-            let (placement, need) = flags.plan(target.0, room, longest, count)?;
-            let plan = need.at(longest.unwrap_or(0));
-            eprintln!("the model takes {}", plan.line());
-            placement
-        }
-        None => flags.asked(target.0)?.unwrap_or(Placement::ON_DEVICE),
-    };
-    Ok(Engine::load_placed(backend, target, drafter, (kv, placement), Spec::Off)?)
-}
-
-/// The drafter that is asked for; nothing where none is published for the shape.
-fn drafter(args: &Args) -> Result<Option<DrafterConfig>> {
-    let mut published = synthetic::drafters_for(&args.synthetic).into_iter();
-    if !args.dflash2 {
-        return Ok(published.next());
-    }
-    let found = published.find(|config| config.extras.kind() == Kind::Dflash2);
-    match found {
-        Some(config) => Ok(Some(config)),
-        None => bail!("`--dflash2`: none is published for `{}`", args.synthetic),
-    }
-}
-
-/// Whether a tensor of a drafter is one whose rows are looked up.
-fn is_codebook(name: &str) -> bool {
-    ["selector_predecessor.weight", "selector_successor.weight"].contains(&name)
-}
-
 struct Bench<'a> {
     engine: Engine,
     args: &'a Args,
     figures: Vec<Figure>,
     launches: Vec<Launches>,
-    /// Contexts that were read, all but their last token, by their length and whether a drafter and
-    /// the next-token block read them too.
-    read: HashMap<(usize, bool, bool), Sequence>,
+    /// The context that was read last, all but its last token, with its length and whether a
+    /// drafter and the next-token block read it too. One, because they are as large as texts are.
+    read: Option<((usize, bool, bool), Sequence)>,
     vocab: usize,
 }
 
@@ -276,12 +223,13 @@ impl Bench<'_> {
         let wants_mtp = matches!(spec, Spec::Mtp { .. });
         let (prompt, key) =
             (self.tokens(context), (context, spec != Spec::Off && !wants_mtp, wants_mtp));
-        if !self.read.contains_key(&key) {
-            self.read.retain(|(length, ..), _| *length == context);
-            let (_, sequence) = self.engine.time_prompt(&prompt[..context.saturating_sub(1)])?;
-            self.read.insert(key, sequence);
-        }
-        Ok(self.engine.rehearsal(self.read[&key].clone(), &prompt)?)
+        let known = self.read.take().filter(|(of, _)| *of == key);
+        let sequence = match known {
+            Some((_, sequence)) => sequence,
+            None => self.engine.time_prompt(&prompt[..context.saturating_sub(1)])?.1,
+        };
+        self.read = Some((key, sequence.clone()));
+        Ok(self.engine.rehearsal(sequence, &prompt)?)
     }
 
     /// Texts of so much context, none of which has anything in common with another.
@@ -297,11 +245,24 @@ impl Bench<'_> {
 
     fn push(&mut self, figure: Figure) {
         let tokens = figure.tokens_per_s.map_or_else(String::new, |t| format!(", {t:.0} tok/s"));
+        let cold = figure.cold.map_or_else(String::new, |c| format!(", {:.2} % cold", 100.0 * c));
         eprintln!(
-            "{:24} {:8.3} ms, floor {:.3}{tokens}",
+            "{:24} {:8.3} ms, floor {:.3}{tokens}{cold}",
             figure.what, figure.ms.value, figure.floor_ms
         );
         self.figures.push(figure);
+    }
+
+    /// Rounds before those that count: where experts have copies, until these have come.
+    fn warm_up(&mut self) -> usize {
+        if self.engine.backend().expert_hits().is_some() { 40 } else { 5 }
+    }
+
+    /// The share of choices since then that no copy was there for, and what to ask from next.
+    fn cold_since(&mut self, before: Option<Hits>) -> Option<f64> {
+        let (before, now) = (before?, self.engine.backend().expert_hits()?);
+        let (hot, cold) = (now.hot - before.hot, now.cold - before.cold);
+        Some(cold as f64 / (hot + cold).max(1) as f64)
     }
 
     /// Times every launch of what `pass` does, if that was asked for.
@@ -337,17 +298,21 @@ impl Bench<'_> {
 
     fn plain(&mut self, context: usize, texts: usize, floor: &Floor<'_>) -> Result<()> {
         let mut company = self.company(context, texts, Spec::Off)?;
-        let (mut times, mut bytes) = (Vec::new(), (0, 0));
-        for i in 0..self.args.rounds + 5 {
+        let (mut times, mut bytes, mut hits) = (Vec::new(), (0, 0), None);
+        let warm_up = self.warm_up();
+        for i in 0..self.args.rounds as usize + warm_up {
+            if i == warm_up {
+                hits = self.engine.backend().expert_hits();
+            }
             let before = self.engine.backend().transferred();
             let seconds = self.engine.rehearse(&mut company, 1, false)?.round_s;
             let after = self.engine.backend().transferred();
             bytes = (after.0 - before.0, after.1 - before.1);
-            if i >= 5 {
+            if i >= warm_up {
                 times.push(seconds * 1e3);
             }
         }
-        let ms = interval(&times);
+        let (ms, cold) = (interval(&times), self.cold_since(hits));
         let tokens_per_s = Some(texts as f64 * 1e3 / ms.value);
         let (what, floor_ms) = (of_texts("plain decode", texts), floor.pass(texts, texts, context));
         if texts > 1 {
@@ -355,7 +320,7 @@ impl Bench<'_> {
         }
         let (bytes_up, bytes_down) = bytes;
         let figure = Figure::new(what, context, ms, floor_ms);
-        self.push(Figure { tokens_per_s, bytes_up, bytes_down, ..figure });
+        self.push(Figure { tokens_per_s, cold, bytes_up, bytes_down, ..figure });
         Ok(())
     }
 
@@ -427,16 +392,21 @@ impl Bench<'_> {
         let mut company = self.company(context, texts, spec)?;
         // Whole lengths whose mean is the imposed one.
         let length = |i: usize| ((i + 1) as f64 * kept) as usize - (i as f64 * kept) as usize;
-        let (mut times, mut bytes) = (Vec::new(), (0, 0));
-        for i in 0..self.args.rounds as usize + 5 {
+        let (mut times, mut bytes, mut hits) = (Vec::new(), (0, 0), None);
+        let warm_up = self.warm_up();
+        for i in 0..self.args.rounds as usize + warm_up {
+            if i == warm_up {
+                hits = self.engine.backend().expert_hits();
+            }
             let before = self.engine.backend().transferred();
             let seconds = self.engine.rehearse(&mut company, length(i), false)?.round_s;
             let after = self.engine.backend().transferred();
             bytes = (after.0 - before.0, after.1 - before.1);
-            if i >= 5 {
+            if i >= warm_up {
                 times.push(seconds * 1e3);
             }
         }
+        let cold = self.cold_since(hits);
         let mut stages = [const { Vec::new() }; 3];
         for i in 0..self.args.rounds.div_ceil(4) as usize {
             let r = self.engine.rehearse(&mut company, length(i), true)?;
@@ -453,7 +423,7 @@ impl Bench<'_> {
         let figure = Figure::new(what.clone(), context, ms, floors_ms.iter().sum());
         let (bytes_up, bytes_down) = bytes;
         let stages_ms = Some(stages.map(|ms| ms.value));
-        self.push(Figure { stages_ms, tokens_per_s, bytes_up, bytes_down, ..figure });
+        self.push(Figure { stages_ms, tokens_per_s, cold, bytes_up, bytes_down, ..figure });
         Ok(stages)
     }
 }
@@ -469,6 +439,16 @@ struct Rounds {
     kept: f64,
     /// Of draft, verify and commit.
     floors_ms: [f64; 3],
+}
+
+/// What lies in the host's memory of a model that is planned so; nothing where nothing does.
+fn elsewhere(plan: &Plan, bandwidth: f64) -> Option<Elsewhere> {
+    let always = (plan.host_weights - plan.host_experts) as u64;
+    let on_device = match plan.host_experts {
+        0 => 1.0,
+        bytes => plan.copies as f64 / bytes as f64,
+    };
+    (plan.host_weights > 0).then_some(Elsewhere { bandwidth, always, on_device })
 }
 
 /// What was measured, of so many texts together.

@@ -15,6 +15,7 @@
 // Limits: rows <= TEXT_ROWS, experts <= 512, top_k <= 16, all columns whole tiles, at most 4096
 // of x.
 #pragma once
+#include "places.cuh"
 #include "ring.cuh"
 #include "route.cuh"
 #include "tiles.cuh"
@@ -27,6 +28,7 @@ constexpr int MAX_VISITS = TEXT_ROWS * 16;
 
 struct ExpertsMatrix {
   const u8* weight;  // tiles [expert][rows / 16][cols / 256]
+  const u8* copies;  // the same by slot, see places.cuh; may be null
   int rows, format;
 };
 
@@ -202,7 +204,7 @@ __device__ __forceinline__ float half_error(float v) {
 // In shared memory and, for experts_down, in the device's.
 struct VisitList {
   u32 count, pad[3];                 // groups
-  u32 groups[MAX_VISITS];            // expert << 16 | visits << 12 | first in `order`
+  u32 groups[MAX_VISITS];            // expert's place << 16 | visits << 12 | first in `order`
   unsigned short order[MAX_VISITS];  // visits by expert
 };
 static_assert(sizeof(VisitList) == 6160, "as in src/cuda/ops/experts.rs");
@@ -213,7 +215,7 @@ struct Visits : VisitList {
   u32 sums[8];
 };
 static_assert(sizeof(Visits) == 13360, "as in src/cuda/ops/experts.rs");
-__device__ __forceinline__ int group_expert(u32 group) { return group >> 16; }
+__device__ __forceinline__ u32 group_place(u32 group) { return group >> 16; }
 __device__ __forceinline__ int group_visits(u32 group) { return (group >> 12) & 15; }
 __device__ __forceinline__ int group_first(u32 group) { return group & 4095; }
 
@@ -229,12 +231,14 @@ __device__ __forceinline__ void add_visit(Visits& s, int row, int visit, u32 exp
 // Sorts the visits into groups; which visits these are stands in `order` after list_order. All
 // threads of the block (256 at least) call both, a barrier before the first; a barrier comes last
 // in each that has something to do (for one row the first does it all).
-__device__ __forceinline__ void list_groups(Visits& s, int rows, int experts, int top_k) {
+__device__ __forceinline__ void list_groups(Visits& s, const u32* places, int rows, int experts,
+                                            int top_k) {
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
   if (rows == 1) {
     if ((int)threadIdx.x < top_k) {
       s.order[threadIdx.x] = threadIdx.x;
-      s.groups[threadIdx.x] = (u32)s.chosen[threadIdx.x] << 16 | 1 << 12 | threadIdx.x;
+      s.groups[threadIdx.x] =
+          place_of(places, s.chosen[threadIdx.x]) << 16 | 1 << 12 | threadIdx.x;
     }
     if (threadIdx.x == 0) s.count = top_k;
     __syncthreads();
@@ -266,11 +270,13 @@ __device__ __forceinline__ void list_groups(Visits& s, int rows, int experts, in
     u32 at = before & 0xffff, group = before >> 16;
 #pragma unroll
     for (int i = 0; i < 2; i++) {
-      if (counts[i]) s.begins[from + i] = at;
+      if (!counts[i]) continue;
+      s.begins[from + i] = at;
+      const u32 place = place_of(places, from + i);
 #pragma unroll 1
       for (int left = counts[i]; left > 0; left -= GROUP) {
         const u32 here = min(left, GROUP);
-        s.groups[group++] = (u32)(from + i) << 16 | here << 12 | at;
+        s.groups[group++] = place << 16 | here << 12 | at;
         at += here;
       }
     }

@@ -117,10 +117,11 @@ template <bool OTHERS> __device__ __forceinline__ void multiply_down(const Exper
     if (ahead >= units) return;
     const bool is_shared = ahead >= own;
     const ExpertsMatrix& m = is_shared ? a.shared_down : a.down;
-    const int expert = is_shared ? 0 : group_expert(visits.groups[ahead]);
+    const u32 place = is_shared ? 0 : group_place(visits.groups[ahead]);
     left = (is_shared ? a.shared_act.ld : a.act.ld) / 256;
     bytes = tile_bytes(m.format);
-    from = m.weight + (size_t)((u32)expert * (u32)(m.rows / 16) + blockIdx.x) * left * bytes;
+    from = (is_hot(place) ? m.copies : m.weight) +
+           (size_t)(number_of(place) * (u32)(m.rows / 16) + blockIdx.x) * left * bytes;
   };
   const auto fill = [&]() {
     while (ring.free > 0 && ahead < units) {

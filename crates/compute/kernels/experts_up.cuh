@@ -26,6 +26,8 @@ constexpr int BUFFERS = 2;  // items that may wait to be added up
 struct ExpertsUpArgs {
   Activation x;
   const float* logits;         // [rows][experts]
+  const u32* places;           // [experts], see places.cuh; may be null
+  u32* counts;                 // [experts]: choices, which are added to; may be null
   u32* ids;                    // [rows][top_k]
   float* weights;              // [rows][top_k]
   VisitList* list;
@@ -88,7 +90,8 @@ __device__ __forceinline__ void fetch_ahead(const ExpertsUpArgs& a, const VisitL
 #if __CUDA_ARCH__ >= 900
   const int tiles = a.down.rows / 16 * (a.act.ld / 256), bytes = tile_bytes(a.down.format);
   for (int i = lane; i < min(a.ahead, (int)visits.count); i += 32) {
-    const u8* from = a.down.weight + (size_t)group_expert(visits.groups[i]) * tiles * bytes;
+    const u8* from = tiles_at(a.down.weight, a.down.copies, group_place(visits.groups[i]),
+                              (size_t)tiles * bytes);
     for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x)
       prefetch(from + (size_t)tile * bytes, bytes);
   }
@@ -111,7 +114,9 @@ __device__ __forceinline__ void choose(const ExpertsUpArgs& a, Visits& visits, i
       const int row = first + r * UP_WARPS;
       if (row >= a.rows) return;
       add_visit(visits, row, row * a.top_k + rank, id);
-      if (blockIdx.x == 0) a.ids[row * a.top_k + rank] = id;
+      if (blockIdx.x > 0) return;
+      a.ids[row * a.top_k + rank] = id;
+      count_choice(a.counts, id);
     });
     if (blockIdx.x > 0) continue;
 #pragma unroll
@@ -154,14 +159,17 @@ template <bool OTHERS> struct UpBlock {
     Item item{index, 0, 0};
     item.find(share);
     const bool is_shared = item.of_shared(share);
-    const u32 before = is_shared ? 0 : group_expert(visits.groups[item.group]) * share.tiles.by;
-    const size_t tile = (before + item.tile) * columns;  // of 512 experts: fits
+    const u32 place = is_shared ? 0 : group_place(visits.groups[item.group]);
+    const bool hot = is_hot(place);
+    const size_t tile = (number_of(place) * share.tiles.by + item.tile) * columns;  // fits in 32 bits
     const int gate_bytes = tile_bytes(is_shared ? a.shared_gate.format : a.gate.format);
     const int up_bytes = tile_bytes(is_shared ? a.shared_up.format : a.up.format);
     copy_tiles(stages + stage * a.stage_bytes,
-               (is_shared ? a.shared_gate.weight : a.gate.weight) + tile * gate_bytes,
+               (is_shared ? a.shared_gate.weight : hot ? a.gate.copies : a.gate.weight) +
+                   tile * gate_bytes,
                columns * gate_bytes,
-               (is_shared ? a.shared_up.weight : a.up.weight) + tile * up_bytes,
+               (is_shared ? a.shared_up.weight : hot ? a.up.copies : a.up.weight) +
+                   tile * up_bytes,
                columns * up_bytes, barriers + stage, lane);
   }
 
@@ -354,7 +362,7 @@ template <bool OTHERS> __device__ __forceinline__ void multiply_up(const Experts
   else if (a.rows > UP_WARPS) choose<8, 2>(a, visits, warp, lane);
   else choose<8, 1>(a, visits, warp, lane);
   __syncthreads();
-  list_groups(visits, a.rows, a.experts, a.top_k);
+  list_groups(visits, a.places, a.rows, a.experts, a.top_k);
   // The shared expert's items count: who has more of these has fewer of the others.
   const u32 items = of_shared + visits.count * share.tiles.by;
   const u32 all_before = dealt(items, blockIdx.x);

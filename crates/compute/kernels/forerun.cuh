@@ -114,6 +114,7 @@ struct LoadArgs { const float* x; Activation out; int rows; };
 struct SwiGluArgs { const float* gate; const float* up; Activation out; int rows; };
 struct RouteArgs {
   const float* logits; u32* ids; float* weights; u32* order; u32* starts;
+  u32* counts;  // choices of each expert, which are added to; may be null
   int rows, experts, top_k; float scale;
 };
 struct CombineArgs {

@@ -4,12 +4,14 @@
 //
 // Grid multiprocessors (blocks loop over groups and 256 weight rows), block 256, shared 4 64 128 +
 // 4 (experts + 1).
+#include "places.cuh"
 #include "prompt_multiply.cuh"
 
 struct PromptExpertsArgs {
   const __half* x;
   const u32* order;   // [visits]: row * top_k + rank, by expert
   const u32* starts;  // [experts + 1]
+  const u32* places;  // [experts], see places.cuh; may be null
   // x row of a visit is visit / divisor: top_k, or 1 where x has a row per visit.
   int ld, experts, divisor, count;
   PromptProduct products[MAX_PRODUCTS];
@@ -74,11 +76,13 @@ template <bool OTHERS> __device__ __forceinline__ void multiply_visits(const Pro
       rows.from[i] = a.x + (size_t)(visit / (u32)a.divisor) * a.ld + (tid & 7) * 8;
     }
     const PromptProduct q = a.products[p];
-    const size_t expert_tiles = (size_t)((q.rows + 15) / 16) * (a.ld / 256) * low;
-#define FORERUN_CASE(F)                                                                         \
-  case F:                                                                                       \
-    multiply<F, 8, 2>(q.weight + expert_tiles * tile_bytes(F), q.out, q.rows, a.ld, first_tile, \
-                      warp, 0, rows, stages);                                                   \
+    const u32 expert_tiles = (q.rows + 15) / 16 * (a.ld / 256), place = place_of(a.places, low);
+    const u8* from = is_hot(place) ? q.copies : q.weight;
+    const size_t before = (size_t)expert_tiles * number_of(place);
+#define FORERUN_CASE(F)                                                                        \
+  case F:                                                                                      \
+    multiply<F, 8, 2>(from + before * tile_bytes(F), q.out, q.rows, a.ld, first_tile, warp, 0, \
+                      rows, stages);                                                           \
     break;
     switch (q.format) {
       FORERUN_CASE(TILE_Q4_K)

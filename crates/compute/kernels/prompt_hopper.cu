@@ -36,7 +36,6 @@ template <int HALVES_, int BN_> struct Rows {
   const HopperArgs& a;
 
   struct Item {
-    static constexpr int expert = 0;
     int product, first_tile, n0;
     __device__ __forceinline__ Item(const Rows& work, int number) {
       const int across = (work.a.rows + BN - 1) / BN;
@@ -52,6 +51,9 @@ template <int HALVES_, int BN_> struct Rows {
     for (int p = 0; p < a.count; p++)
       blocks += (a.products[p].rows + 128 * HALVES - 1) / (128 * HALVES);
     return blocks * ((a.rows + BN - 1) / BN);
+  }
+  __device__ __forceinline__ const u8* tiles(const Item& item, size_t) const {
+    return a.products[item.product].weight;
   }
   __device__ __forceinline__ void prepare(Shared&) const {}
   __device__ __forceinline__ void bring_x(Shared& b, int) const {

@@ -9,9 +9,10 @@
 // tile's shape.
 //
 // A kernel's `Work` says what its tiles are: HALVES, BN, count(), the arguments `a` (columns,
-// slots, products), Item(work, number): product, expert, first_tile (16 rows each) and
-// out_row(work, n), the row of `out` for row n of the tile or -1; and how x comes: prepare(shared),
-// by all threads, then bring_x(shared, thread) by X_THREADS of them.
+// slots, products), Item(work, number): product, first_tile (16 rows each) and out_row(work, n),
+// the row of `out` for row n of the tile or -1; tiles(item, bytes), where the matrix of an item
+// begins, each of several being so large; and how x comes: prepare(shared), by all threads, then
+// bring_x(shared, thread) by X_THREADS of them.
 //
 // Limits: tensor cores, 2 rows K M flop, at most about 790 Tflop/s measured on an H200; BN 160
 // gives 700 with Q4_K, 610 with Q6_K, 760 with Q8_0. A step of 64 columns is 4 HALVES wgmma a
@@ -216,7 +217,7 @@ __device__ __forceinline__ void bring_weights(const Work& work, Shared& b, int g
     const typename Work::Item item(work, number);
     const PromptProduct& q = work.a.products[item.product];
     const int tiles = (q.rows + 15) / 16, first = item.first_tile + group * 4 * HALVES;
-    const u8* weight = q.weight + (size_t)item.expert * tiles * KB * BYTES;
+    const u8* weight = work.tiles(item, (size_t)tiles * KB * BYTES);
 #pragma unroll 1
     for (int kb = 0; kb < KB; kb++)
 #pragma unroll

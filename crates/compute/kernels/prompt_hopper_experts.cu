@@ -3,12 +3,14 @@
 // warps gather x: 16-byte pieces, turned by the row as wgmma reads them.
 //
 // prompt_hopper_experts_FORMAT_BN: grid multiprocessors, block and shared as in prompt_hopper.cuh.
+#include "places.cuh"
 #include "prompt_hopper.cuh"
 
 struct HopperExpertsArgs {
   const __half* x;
   const u32* order;   // [visits]: row * top_k + rank, by expert
   const u32* starts;  // [experts + 1]
+  const u32* places;  // [experts], see places.cuh; may be null
   int columns;        // K, a multiple of 256
   // x row of a visit is visit / divisor: top_k, or 1 where x has a row per visit.
   int experts, divisor, count;
@@ -53,6 +55,10 @@ template <int BN_> struct Visits {
     }
   };
   __device__ __forceinline__ int count() const { return groups[a.experts] * blocks; }
+  __device__ __forceinline__ const u8* tiles(const Item& item, size_t bytes) const {
+    const PromptProduct& q = a.products[item.product];
+    return tiles_at(q.weight, q.copies, place_of(a.places, item.expert), bytes);
+  }
 
   // Groups of visits before each expert.
   __device__ __forceinline__ void prepare(Shared& b) const {

@@ -15,6 +15,7 @@ constexpr int MAX_PRODUCTS = 8;
 
 struct PromptProduct {
   const u8* weight;  // tiles [M / 16][K / 256], for experts [expert] of that
+  const u8* copies;  // of experts: the same by slot, see places.cuh; may be null
   float* out;        // [rows][M]
   int rows;          // M
   int format;        // TileFormat

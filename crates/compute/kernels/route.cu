@@ -16,7 +16,10 @@ KERNEL(route, 56, RouteArgs, 256) {
   const float* const logits[1] = {a.logits + (size_t)row * a.experts};
   Choice<MAX_EXPERTS / 32, 1> choice;
   choice.choose(logits, a.experts, a.top_k,
-                [&](int, int rank, u32 id) { a.ids[(size_t)row * a.top_k + rank] = id; });
+                [&](int, int rank, u32 id) {
+                  a.ids[(size_t)row * a.top_k + rank] = id;
+                  count_choice(a.counts, id);
+                });
   const float weight = choice.weight(0, a.top_k, a.scale);
   if (lane < a.top_k) a.weights[(size_t)row * a.top_k + lane] = weight;
 }

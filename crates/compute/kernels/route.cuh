@@ -4,6 +4,11 @@
 
 constexpr int MAX_EXPERTS = 512;
 
+// Adds to the choices of an expert, where they are counted.
+__device__ __forceinline__ void count_choice(u32* counts, u32 expert) {
+  if (counts) atomicAdd(counts + expert, 1u);
+}
+
 // Compares as the float does; at least 1, so that 0 means taken.
 __device__ __forceinline__ u32 sortable(float v) {
   const u32 bits = __float_as_uint(v);

@@ -5,6 +5,7 @@ use crate::{
     Error,
     arena::Arena,
     budget::Budget,
+    expert_cache::Hits,
     memory::Memory,
     pass::Pass,
     plan::{Buf, MatrixId, Plan, VectorId},
@@ -128,6 +129,18 @@ pub trait Backend: Send {
     /// where all of them lie.
     fn host_matrix(&mut self, matrix: Matrix<'_>) -> Result<MatrixId, Error> {
         self.matrix(matrix)
+    }
+
+    /// Lets up to so many bytes of its own memory hold copies of experts that lie in the host's,
+    /// gate, up and down of each layer; which ones follows from what passes choose, and no bit
+    /// does. Nothing where there is no other memory than the host's.
+    fn cache_experts(&mut self, _layers: &[[MatrixId; 3]], _bytes: usize) -> Result<(), Error> {
+        Ok(())
+    }
+
+    /// How many choices of experts met such a copy so far; nothing where there are none.
+    fn expert_hits(&self) -> Option<Hits> {
+        None
     }
 
     /// Takes in a matrix whose rows are looked up.
@@ -313,6 +326,11 @@ pub trait Backend: Send {
 
     /// Bytes a second that its memory is read with, where it can tell.
     fn read_bandwidth(&mut self) -> Result<Option<f64>, Error> {
+        Ok(None)
+    }
+
+    /// Bytes a second that it reads the host's memory with, where that is not its own.
+    fn bus_bandwidth(&mut self) -> Result<Option<f64>, Error> {
         Ok(None)
     }
 

@@ -6,6 +6,7 @@ use crate::{
     arena::Arena,
     backend::{Backend, Draw, Drawn, KvCommit, Matrix, RandomMatrix, RecurrentCommit, RowsKept},
     budget::Budget,
+    expert_cache::Hits,
     memory::Memory,
     pass::Pass,
     plan::{Buf, MatrixId, Plan, VectorId},
@@ -122,6 +123,14 @@ impl Backend for Faulty {
 
     fn host_matrix(&mut self, matrix: Matrix<'_>) -> Result<MatrixId, Error> {
         self.inner.host_matrix(matrix)
+    }
+
+    fn cache_experts(&mut self, layers: &[[MatrixId; 3]], bytes: usize) -> Result<(), Error> {
+        self.inner.cache_experts(layers, bytes)
+    }
+
+    fn expert_hits(&self) -> Option<Hits> {
+        self.inner.expert_hits()
     }
 
     fn table(&mut self, matrix: Matrix<'_>) -> Result<MatrixId, Error> {
@@ -286,6 +295,10 @@ impl Backend for Faulty {
 
     fn read_bandwidth(&mut self) -> Result<Option<f64>, Error> {
         self.inner.read_bandwidth()
+    }
+
+    fn bus_bandwidth(&mut self) -> Result<Option<f64>, Error> {
+        self.inner.bus_bandwidth()
     }
 
     fn finish(&mut self) -> Result<(), Error> {

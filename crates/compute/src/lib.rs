@@ -29,6 +29,7 @@ mod commit;
 pub mod cpu;
 pub mod cuda;
 mod error;
+pub mod expert_cache;
 mod faulty;
 mod kv;
 mod memory;

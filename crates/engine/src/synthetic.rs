@@ -1,5 +1,6 @@
 //! Models of any shape with random weights: to measure cost without files, and to test laws on.
 
+use crate::Skew;
 use crate::model::{self, Tensor, WeightSource};
 use checkpoint::{
     DrafterConfig, Rope, TargetConfig,
@@ -56,20 +57,22 @@ pub struct Weights {
     seed: u64,
     /// Standard deviation of embeddings, where it is not that of other matrices.
     embedding: Option<f32>,
+    /// How often experts are chosen, where that is not alike.
+    skew: Option<Skew>,
 }
 
 impl Weights {
     /// Random weights; the same seed gives the same ones.
     pub fn new(config: &TargetConfig, mix: Mix, seed: u64) -> Self {
         let shapes = slots(config).into_iter().map(|s| (s.name, s.shape)).collect();
-        Self { shapes, layers: config.layers.len(), mix, seed, embedding: None }
+        Self { shapes, layers: config.layers.len(), mix, seed, embedding: None, skew: None }
     }
 
     /// Random weights for a drafter.
     pub fn of_drafter(config: &DrafterConfig, mix: Mix, seed: u64) -> Self {
         let slots = checkpoint::drafter::slots(config);
         let shapes = slots.into_iter().map(|s| (s.name, s.shape)).collect();
-        Self { shapes, layers: config.layers.len(), mix, seed, embedding: None }
+        Self { shapes, layers: config.layers.len(), mix, seed, embedding: None, skew: None }
     }
 
     /// With embeddings that are large beside everything layers add to them, so that hidden states
@@ -77,6 +80,11 @@ impl Weights {
     /// uniform routing would make them visit.
     pub fn with_distinct_tokens(self) -> Self {
         Self { embedding: Some(64.0), ..self }
+    }
+
+    /// With routers that prefer some experts, others in each layer.
+    pub fn with_skew(self, skew: Option<Skew>) -> Self {
+        Self { skew, ..self }
     }
 
     /// Bytes of each tensor as its type stores them, the next-token block's left out.
@@ -138,6 +146,10 @@ impl WeightSource for Weights {
             let (taps, cols) = (shape[1], shape[2]);
             let whole = |i: usize| if (i / cols).is_multiple_of(taps) { 1.0 } else { 0.0 };
             floats((0..len).map(|i| whole(i) + 0.1 * random.number()))
+        } else if let (Some(skew), true) = (&self.skew, name.ends_with(".ffn_gate_inp.weight")) {
+            let (cols, scale) = (shape[1], 1.0 / (shape[1] as f32).sqrt());
+            let factors = skew.factors(|| random.next());
+            floats((0..len).map(|i| factors[i / cols] * scale * random.number()))
         } else if name.ends_with("ssm_a") {
             floats((0..len).map(|_| -0.3 * random.number().exp()))
         } else {
@@ -418,5 +430,33 @@ mod tests {
             distinct > uniform * 9 / 10 && distinct > plain,
             "{distinct} experts, {plain} otherwise"
         );
+    }
+
+    #[test]
+    fn skewed_routers_choose_by_their_odds() {
+        let ffn =
+            Ffn::Moe { experts: 128, used: 8, width: 32, shared_width: 32, weights_scale: 1.0 };
+        let config = TargetConfig { mtp: None, ..config(256, 4096, 4, [4, 2], [2, 6], ffn) };
+        for share in [0.6, 0.8, 0.93] {
+            let skew = Skew::new(128, 8, share).expect("a router");
+            let mut cpu = Cpu::new(CpuLevel::detect(), 1, Activations::Int8);
+            let weights =
+                Weights::new(&config, Mix::Q8_0, 1).with_distinct_tokens().with_skew(Some(skew));
+            let options = Options { max_rows: 64, ..Options::new(&cpu) };
+            let mut model = Model::load(&mut cpu, &config, &weights, options).unwrap();
+            let mut chosen = vec![0u32; 128];
+            for first in 0..20 {
+                let tokens: Vec<u32> = (0..64).map(|i| (first * 64 + i) * 7 % 4096).collect();
+                let rows: Vec<_> = chain(&tokens, 0).collect();
+                let sequence = model.sequence();
+                model.forward_prompt(&mut cpu, &rows, &[], &[&sequence]).unwrap();
+                let ids = model.experts_chosen(64).unwrap().unwrap();
+                ids.iter().for_each(|id| chosen[*id as usize] += 1);
+            }
+            chosen.sort_by(|a, b| b.cmp(a));
+            let best = chosen[..77].iter().sum::<u32>() as f64 / (20.0 * 64.0 * 8.0);
+            // Those that turn out best of some alike have a little more than their share.
+            assert!((-0.03..0.07).contains(&(best - share)), "{best} of {share}");
+        }
     }
 }

@@ -29,6 +29,8 @@ pub struct Plan {
     pub host_weights: usize,
     /// Those of them that are experts', of which a pass reads what it has chosen.
     pub host_experts: usize,
+    /// Copies on the device of experts that lie in the host's memory.
+    pub copies: usize,
     /// What plans work on.
     pub buffers: usize,
     /// The state of one text.
@@ -42,7 +44,7 @@ pub struct Plan {
 impl Plan {
     /// All of it.
     pub fn total(&self) -> usize {
-        self.weights + self.buffers + self.state + self.scratch + self.overhead
+        self.weights + self.copies + self.buffers + self.state + self.scratch + self.overhead
     }
 
     /// Bytes of everything but the state of texts.
@@ -54,13 +56,17 @@ impl Plan {
     pub fn line(&self) -> String {
         let (unit, size) = if self.total() < 1 << 30 { ("MB", 1e6) } else { ("GB", 1e9) };
         let gb = |bytes: usize| format!("{:.1}", bytes as f64 / size);
+        let copies = match self.copies {
+            0 => String::new(),
+            bytes => format!("copies of experts {}, ", gb(bytes)),
+        };
         let elsewhere = match self.host_weights {
             0 => String::new(),
             bytes => format!(", and weights of {} {unit} in the host's memory", gb(bytes)),
         };
         format!(
-            "{} {unit} at {} tokens: weights {}, a sequence {}, buffers {}, scratch {}, the device's \
-             own {}{elsewhere}",
+            "{} {unit} at {} tokens: weights {}, {copies}a sequence {}, buffers {}, scratch {}, the \
+             device's own {}{elsewhere}",
             gb(self.total()),
             self.context,
             gb(self.weights),
@@ -95,6 +101,7 @@ impl Need {
             weights: self.bill.weights,
             host_weights: self.bill.host_weights,
             host_experts: self.bill.host_experts,
+            copies: self.bill.copies,
             buffers: self.bill.buffers,
             state: self.engine.state_bytes(context),
             scratch: self.bill.scratch(),

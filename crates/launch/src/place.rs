@@ -6,10 +6,6 @@ use anyhow::{Result, bail};
 use checkpoint::{TargetConfig, target::Ffn};
 use engine::Placement;
 
-/// A context that a model which does not fit whole is to have room for, unless another is asked
-/// for: what an agent needs to begin with.
-const CONTEXT: usize = 32 << 10;
-
 /// How much of a device's memory to use, and what for.
 #[derive(clap::Args, Clone, Debug)]
 pub struct PlaceFlags {
@@ -17,7 +13,9 @@ pub struct PlaceFlags {
     #[arg(long, value_name = "SIZE", value_parser = bytes)]
     pub(crate) device_memory: Option<usize>,
     /// What lies in the host's memory, to be read over the bus: `experts=host` all experts,
-    /// `layers=0-47` all layers but these; unless given, as much as does not fit on the GPU
+    /// `experts=hot` the same with copies of those that are chosen often in what is left of the
+    /// GPU's memory, `layers=0-47` all layers but these; unless given, as much as does not fit on
+    /// the GPU, with copies of experts
     #[arg(long, value_name = "WHAT", value_delimiter = ',', value_parser = rule)]
     place: Vec<Rule>,
 }
@@ -27,6 +25,8 @@ pub struct PlaceFlags {
 enum Rule {
     /// All experts lie in the host's memory.
     ExpertsOnHost,
+    /// The same, with copies on the device.
+    HotExperts,
     /// Layers up to this one lie on the device, the others in the host's memory.
     LastOnDevice(usize),
 }
@@ -48,6 +48,10 @@ impl Room {
 }
 
 impl PlaceFlags {
+    /// A context that a model which does not fit whole is to have room for, unless another is asked
+    /// for: what an agent needs to begin with.
+    const CONTEXT: usize = 32 << 10;
+
     /// Where the weights of a target lie, and what that needs of the device, as `count` counts it:
     /// as the flags say, else as much on the device as fits with the context that is asked for.
     pub fn plan(
@@ -58,17 +62,29 @@ impl PlaceFlags {
         count: impl Fn(Placement) -> Result<Need>,
     ) -> Result<(Placement, Need)> {
         let count = |placement| Ok::<_, anyhow::Error>(count(placement)?.within(room));
+        // All that the device has beside the model at a context is for copies of experts, but for
+        // the state of a second, short text.
+        let with_copies = |placement: Placement, need: Need, context: usize| {
+            let spare = need.at(Need::LEAST.min(context)).state;
+            let copies = room.bytes.saturating_sub(need.at(context).total() + spare);
+            let placement = Placement { copies, ..placement };
+            Ok((placement, count(placement)?))
+        };
+        let context_or = |tokens: usize| context.unwrap_or(tokens.min(config.context_length));
         if let Some(placement) = self.asked(config)? {
-            return Ok((placement, count(placement)?));
+            let need = count(placement)?;
+            return match self.place.contains(&Rule::HotExperts) {
+                true => with_copies(placement, need, context_or(Self::CONTEXT)),
+                false => Ok((placement, need)),
+            };
         }
         let whole = count(Placement::ON_DEVICE)?;
-        let limit = config.context_length;
         let fits = |need: &Need, context: usize| need.at(context).total() <= room.bytes;
         // Whole, even with a short context, is much faster than not.
-        if fits(&whole, context.unwrap_or(Need::LEAST.min(limit))) {
+        if fits(&whole, context_or(Need::LEAST)) {
             return Ok((Placement::ON_DEVICE, whole));
         }
-        let context = context.unwrap_or(CONTEXT.min(limit));
+        let context = context_or(Self::CONTEXT);
         let at = |step: usize| -> Result<(Placement, Need)> {
             let placement = Placement::step(config, step);
             Ok((placement, count(placement)?))
@@ -88,7 +104,10 @@ impl PlaceFlags {
                 too_few = middle;
             }
         }
-        Ok(found)
+        match found.0.experts_on_host && found.0.layers_from == usize::MAX {
+            true => with_copies(found.0, found.1, context),
+            false => Ok(found),
+        }
     }
 
     /// The placement that `--place` asks for, if any.
@@ -96,10 +115,12 @@ impl PlaceFlags {
         let mut placement = Placement::ON_DEVICE;
         for rule in &self.place {
             match *rule {
-                Rule::ExpertsOnHost if !matches!(config.ffn, Ffn::Moe { .. }) => {
-                    bail!("`--place experts=host`: the model has no experts")
+                Rule::ExpertsOnHost | Rule::HotExperts
+                    if !matches!(config.ffn, Ffn::Moe { .. }) =>
+                {
+                    bail!("`--place {rule}`: the model has no experts")
                 }
-                Rule::ExpertsOnHost => placement.experts_from = 0,
+                Rule::ExpertsOnHost | Rule::HotExperts => placement.experts_on_host = true,
                 Rule::LastOnDevice(last) if last >= config.layers.len() => bail!(
                     "`--place layers=0-{last}`: the model has the layers 0 to {}",
                     config.layers.len() - 1
@@ -130,10 +151,21 @@ fn bytes(text: &str) -> Result<usize, String> {
     }
 }
 
+impl std::fmt::Display for Rule {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::ExpertsOnHost => write!(f, "experts=host"),
+            Self::HotExperts => write!(f, "experts=hot"),
+            Self::LastOnDevice(last) => write!(f, "layers=0-{last}"),
+        }
+    }
+}
+
 fn rule(text: &str) -> Result<Rule, String> {
-    let expected = || "`experts=host` or `layers=0-N` expected".to_owned();
+    let expected = || "`experts=host`, `experts=hot` or `layers=0-N` expected".to_owned();
     match text.split_once('=').ok_or_else(expected)? {
         ("experts", "host") => Ok(Rule::ExpertsOnHost),
+        ("experts", "hot") => Ok(Rule::HotExperts),
         ("layers", range) => {
             let last = range.strip_prefix("0-").ok_or_else(expected)?;
             last.parse().map(Rule::LastOnDevice).map_err(|_| expected())
@@ -158,7 +190,9 @@ mod tests {
 
     #[test]
     fn places_are_rules() {
-        assert_eq!(rule("experts=host"), Ok(Rule::ExpertsOnHost));
+        for said in ["experts=host", "experts=hot", "layers=0-47"] {
+            assert_eq!(rule(said).map(|rule| rule.to_string()), Ok(said.to_owned()));
+        }
         assert_eq!(rule("layers=0-47"), Ok(Rule::LastOnDevice(47)));
         for wrong in ["experts", "experts=disk", "layers=3-5", "layers=0-", "kv=host", ""] {
             assert!(rule(wrong).is_err(), "{wrong}");

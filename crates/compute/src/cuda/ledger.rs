@@ -7,6 +7,7 @@ use crate::{
     arena::Arena,
     backend::{Backend, KvCommit, Matrix, RandomMatrix, RecurrentCommit},
     budget::Budget,
+    expert_cache::slots_within,
     memory::Memory,
     pass::Pass,
     plan::{AttentionShape, MatrixId, Op, Plan, Product, VectorId},
@@ -23,6 +24,8 @@ pub struct Bill {
     pub host_weights: usize,
     /// Those of them that are experts', of which a pass reads what it has chosen.
     pub host_experts: usize,
+    /// Bytes of copies of experts on the device.
+    pub copies: usize,
     /// Bytes of the buffers of passes.
     pub buffers: usize,
     attention: Vec<AttentionShape>,
@@ -45,6 +48,8 @@ pub struct Ledger {
     prompt_rows: usize,
     /// For each matrix its bytes in the host's memory, without those of experts.
     brought: Vec<usize>,
+    /// For each matrix its experts, and bytes of one, where they lie in the host's memory.
+    experts: Vec<(usize, usize)>,
     vectors: u32,
     budget: Budget,
 }
@@ -74,7 +79,9 @@ impl Ledger {
             bill.host_weights += bytes;
             bill.host_experts += experts;
         });
-        self.next_matrix(bytes - experts)
+        let id = self.next_matrix(bytes - experts);
+        self.experts[id.0 as usize] = (shape[0], experts / shape[0]);
+        id
     }
 
     fn count(&self, add: impl FnOnce(&mut Bill)) {
@@ -83,6 +90,7 @@ impl Ledger {
 
     fn next_matrix(&mut self, brought: usize) -> MatrixId {
         self.brought.push(brought);
+        self.experts.push((0, 0));
         MatrixId(self.brought.len() as u32 - 1)
     }
 }
@@ -102,6 +110,15 @@ impl Backend for Ledger {
 
     fn host_matrix(&mut self, m: Matrix<'_>) -> Result<MatrixId, Error> {
         Ok(self.add_host(m.ty, [m.experts, m.rows, m.cols]))
+    }
+
+    fn cache_experts(&mut self, layers: &[[MatrixId; 3]], bytes: usize) -> Result<(), Error> {
+        let of = |id: &MatrixId| self.experts[id.0 as usize];
+        let each = layers.iter().flatten().map(|id| of(id).1).sum::<usize>();
+        let experts = layers.first().map_or(0, |layer| of(&layer[0]).0);
+        let slots = slots_within(bytes, each, experts);
+        self.count(|bill| bill.copies += slots * each);
+        Ok(())
     }
 
     fn table(&mut self, m: Matrix<'_>) -> Result<MatrixId, Error> {

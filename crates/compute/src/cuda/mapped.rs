@@ -45,9 +45,10 @@ impl MappedMemory {
         self.address
     }
 
-    /// Its bytes, for writing before the device reads them.
+    /// Its bytes, while the device neither reads nor writes them.
     pub(crate) fn bytes(&mut self) -> &mut [u8] {
-        // SAFETY: `len` bytes that nobody else has; no kernel reads a weight before it is placed.
+        // SAFETY: `len` bytes that nobody else has: no kernel reads a weight before it is placed, and
+        // counts are looked at when their copy is done.
         unsafe { std::slice::from_raw_parts_mut(self.host.cast(), self.len) }
     }
 }

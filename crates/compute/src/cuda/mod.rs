@@ -7,6 +7,7 @@ mod args;
 mod block;
 mod captured;
 mod driver;
+mod expert_slots;
 mod graph;
 mod kernels;
 mod ledger;
@@ -26,6 +27,7 @@ use crate::{
     arena::Arena,
     backend::{Backend, Draw, Drawn, KvCommit, Matrix, RandomMatrix, RecurrentCommit, RowsKept},
     budget::Budget,
+    expert_cache::Hits,
     memory::Memory,
     pass::{Pass, Role},
     plan::{Buf, MatrixId, Plan, VectorId},
@@ -36,6 +38,7 @@ use block::DeviceMemory;
 use captured::{Captured, Lent};
 use driver::Driver;
 pub use driver::{DeviceInfo, devices, driver_version};
+use expert_slots::ExpertSlots;
 use kernels::Kernels;
 pub use kernels::{Images, architectures};
 pub use ledger::{Bill, Ledger};
@@ -57,6 +60,8 @@ pub struct Cuda {
     /// The device as its kernels know it: those of PTX are Ampere's, whatever it is.
     limits: DeviceInfo,
     kernels: Kernels,
+    /// Copies of experts that lie in the host's memory; goes before them.
+    slots: Option<ExpertSlots>,
     weights: Weights,
     scratch: Scratch,
     cuts: ops::matmul::Cuts,
@@ -106,8 +111,8 @@ impl Cuda {
         let inbox = driver.allocate(BOX, "messages")?;
         let outbox = driver.allocate(BOX, "messages")?;
         let cuts = ops::matmul::Cuts::default();
-        let (weights, budget) = (Weights::default(), Budget::default());
-        Ok(Self { limits, kernels, scratch, cuts, weights, inbox, outbox, budget, driver })
+        let (slots, weights, budget) = (None, Weights::default(), Budget::default());
+        Ok(Self { limits, kernels, scratch, cuts, slots, weights, inbox, outbox, budget, driver })
     }
 
     /// The device.
@@ -172,6 +177,7 @@ impl Cuda {
             most_rows: most_rows(pass),
             outbox: self.outbox.address(),
             staged: Cell::new(0),
+            counts: Cell::new(0),
         }
     }
 }
@@ -192,6 +198,15 @@ impl Backend for Cuda {
 
     fn host_matrix(&mut self, matrix: Matrix<'_>) -> Result<MatrixId, Error> {
         self.weights.add_host_matrix(&self.driver, matrix)
+    }
+
+    fn cache_experts(&mut self, layers: &[[MatrixId; 3]], bytes: usize) -> Result<(), Error> {
+        self.slots = ExpertSlots::new(&self.driver, &mut self.weights, layers, bytes)?;
+        Ok(())
+    }
+
+    fn expert_hits(&self) -> Option<Hits> {
+        self.slots.as_ref().map(ExpertSlots::hits)
     }
 
     fn table(&mut self, matrix: Matrix<'_>) -> Result<MatrixId, Error> {
@@ -300,7 +315,15 @@ impl Backend for Cuda {
         let mut lent = Lent::of(arena);
         let (arena, captured) = lent.parts();
         captured.needs.reserve(&mut self.scratch, pass)?;
-        self.run_captured(arena, captured, &plan, pass)
+        let has_experts = captured.needs.experts;
+        if let Some(slots) = self.slots.as_mut().filter(|_| has_experts) {
+            slots.before_pass(&self.driver)?;
+        }
+        self.run_captured(arena, captured, &plan, pass)?;
+        if let Some(slots) = self.slots.as_mut().filter(|_| has_experts) {
+            slots.after_pass(&self.driver, &self.weights)?;
+        }
+        Ok(())
     }
 
     fn commit_kv(
@@ -385,6 +408,12 @@ impl Backend for Cuda {
     fn read_bandwidth(&mut self) -> Result<Option<f64>, Error> {
         const BYTES: usize = 4 << 30;
         Ok(Some(BYTES as f64 / self.read_seconds(BYTES)?))
+    }
+
+    fn bus_bandwidth(&mut self) -> Result<Option<f64>, Error> {
+        const BYTES: usize = 256 << 20;
+        let seconds = ops::fill::read_host_seconds(&self.driver, &self.kernels, BYTES)?;
+        Ok(Some(BYTES as f64 / seconds))
     }
 }
 

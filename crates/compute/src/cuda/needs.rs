@@ -17,11 +17,19 @@ pub(crate) struct Needs {
     staged: usize,
     attention: Vec<AttentionShape>,
     recurrent: Option<RecurrentLayout>,
+    /// Whether it chooses among experts.
+    pub(super) experts: bool,
 }
 
 impl Needs {
     pub(crate) fn new(plan: &Arc<Plan>, weights: &Weights, limits: &DeviceInfo) -> Self {
-        let mut needs = Self { products: 0, staged: 0, attention: Vec::new(), recurrent: None };
+        let mut needs = Self {
+            products: 0,
+            staged: 0,
+            attention: Vec::new(),
+            recurrent: None,
+            experts: plan.ops.iter().any(|op| matches!(op, Op::Experts(_))),
+        };
         for op in &plan.expanded().ops {
             match op {
                 Op::Attention { shape, .. } if !needs.attention.contains(shape) => {

@@ -35,6 +35,8 @@ pub(crate) struct Run<'a> {
     pub(crate) outbox: args::Address,
     /// How far the room for weights from the host's memory is in use.
     pub(crate) staged: Cell<usize>,
+    /// Where choices of the experts of the layer at hand are counted; 0 where they are not.
+    pub(crate) counts: Cell<args::Address>,
 }
 
 impl Run<'_> {
@@ -141,7 +143,11 @@ impl Run<'_> {
             Op::Experts(experts) if ops::experts::is_fused(self, experts) => {
                 ops::experts::launch_fused(self, experts)
             }
-            Op::Experts(experts) => experts.expand().iter().try_for_each(|op| self.execute(op)),
+            Op::Experts(experts) => {
+                let matrix = self.weights.matrix(experts.experts.weights[0]);
+                self.counts.set(matrix.counts());
+                experts.expand().iter().try_for_each(|op| self.execute(op))
+            }
             Op::Scale { x, by, cap } => ops::scale::launch(self, *x, *by, *cap),
             Op::BlockConv(conv) => ops::block_conv::launch(self, conv),
             Op::ConvNorm(both) => ops::block_conv::launch_with_norm(self, both),

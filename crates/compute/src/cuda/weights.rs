@@ -11,6 +11,7 @@ use super::{
 use crate::{
     Error,
     backend::{Matrix, RandomMatrix},
+    expert_cache::slots_within,
     plan::{MatrixId, VectorId},
 };
 use formats::BlockType;
@@ -23,6 +24,15 @@ pub(crate) struct Stored {
     pub(crate) experts: usize,
     pub(crate) rows: usize,
     pub(crate) cols: usize,
+    copies: Option<Copies>,
+}
+
+/// Copies of some experts of a matrix that lies in the host's memory.
+struct Copies {
+    memory: DeviceMemory,
+    /// Tables of its layer: where each expert is read, and how often it was chosen.
+    places: Address,
+    counts: Address,
 }
 
 /// The memory it lies in.
@@ -57,10 +67,38 @@ impl Stored {
     }
 
     fn device_bytes(&self) -> usize {
+        let copies = self.copies.as_ref().map_or(0, |copies| copies.memory.len());
         match &self.home {
             Home::Device(memory) => memory.len(),
-            Home::Host(_) => 0,
+            Home::Host(_) => copies,
         }
+    }
+
+    /// Where copies of experts begin, slot by slot; 0 where there are none.
+    pub(crate) fn copies(&self) -> Address {
+        self.copies.as_ref().map_or(0, |copies| copies.memory.address())
+    }
+
+    /// The table of its experts' places; 0 where all lie one behind the other.
+    pub(crate) fn places(&self) -> Address {
+        self.copies.as_ref().map_or(0, |copies| copies.places)
+    }
+
+    /// Where choices of its experts are counted; 0 where they are not.
+    pub(crate) fn counts(&self) -> Address {
+        self.copies.as_ref().map_or(0, |copies| copies.counts)
+    }
+
+    /// Bytes of an expert in the host's memory.
+    fn expert_bytes(&self) -> usize {
+        self.host_bytes() / self.experts
+    }
+
+    /// From where to where an expert is copied into a slot, and how many bytes that are.
+    pub(crate) fn copy_of(&self, expert: usize, slot: usize) -> (Address, Address, usize) {
+        let bytes = self.expert_bytes();
+        let at = |base: Address, index: usize| base + (index * bytes) as u64;
+        (at(self.address(), expert), at(self.copies(), slot), bytes)
     }
 
     /// The format of its tiles.
@@ -108,6 +146,28 @@ impl Weights {
         MatrixId(self.matrices.len() as u32 - 1)
     }
 
+    /// Slots that each layer of experts has of so many bytes.
+    pub(crate) fn expert_slots(&self, layers: &[[MatrixId; 3]], bytes: usize) -> usize {
+        let each = layers.iter().flatten().map(|id| self.matrix(*id).expert_bytes()).sum();
+        let experts = layers.iter().flatten().map(|id| self.matrix(*id).experts).min();
+        slots_within(bytes, each, experts.unwrap_or(0))
+    }
+
+    /// Gives experts of a matrix in the host's memory slots, and their layer's tables of places and
+    /// of choices.
+    pub(crate) fn add_copies(
+        &mut self,
+        driver: &Arc<Driver>,
+        id: MatrixId,
+        slots: usize,
+        [places, counts]: [Address; 2],
+    ) -> Result<(), Error> {
+        let matrix = &mut self.matrices[id.0 as usize];
+        let memory = driver.allocate_as_is(slots * matrix.expert_bytes(), "copies of experts")?;
+        matrix.copies = Some(Copies { memory, places, counts });
+        Ok(())
+    }
+
     /// Packs a matrix into tiles that stay in the host's memory.
     pub(crate) fn add_host_matrix(
         &mut self,
@@ -119,7 +179,7 @@ impl Weights {
         pack::pack(&m, 0, memory.bytes());
         let Matrix { experts, rows, cols, .. } = m;
         let (home, form) = (Home::Host(memory), Form::Tiles(format));
-        Ok(self.push(Stored { home, form, experts, rows, cols }))
+        Ok(self.push(Stored { home, form, experts, rows, cols, copies: None }))
     }
 
     /// Packs a matrix into tiles, a piece at a time.
@@ -141,7 +201,7 @@ impl Weights {
         }
         let Matrix { experts, rows, cols, .. } = m;
         let (home, form) = (Home::Device(memory), Form::Tiles(format));
-        Ok(self.push(Stored { home, form, experts, rows, cols }))
+        Ok(self.push(Stored { home, form, experts, rows, cols, copies: None }))
     }
 
     /// Keeps a matrix as it is.
@@ -154,7 +214,7 @@ impl Weights {
         driver.upload(memory.address(), m.bytes)?;
         let Matrix { experts, rows, cols, .. } = m;
         let (home, form) = (Home::Device(memory), Form::Table(m.ty));
-        Ok(self.push(Stored { home, form, experts, rows, cols }))
+        Ok(self.push(Stored { home, form, experts, rows, cols, copies: None }))
     }
 
     /// Has `fill` make tiles by writing to an address, in the host's memory or the device's.
@@ -170,7 +230,8 @@ impl Weights {
             true => Home::Host(MappedMemory::new(driver, bytes)?),
             false => Home::Device(driver.allocate_as_is(bytes, "weights")?),
         };
-        let stored = Stored { home, form: Form::Tiles(format), experts, rows, cols };
+        let form = Form::Tiles(format);
+        let stored = Stored { home, form, experts, rows, cols, copies: None };
         fill(stored.address(), bytes, format)?;
         Ok(self.push(stored))
     }

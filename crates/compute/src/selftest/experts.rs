@@ -1,9 +1,9 @@
 //! Mixture of experts: routing, grouped products, combination.
 
-use super::{Both, Random, chain};
+use super::{Both, Random, chain, random_blocks};
 use crate::{
-    Backend, Error, Experts, Extent, FeedForward, Kind, Matrix, Op, Pass, Plan, Product, Rows,
-    SequenceView,
+    Arena, Backend, Error, Experts, Extent, FeedForward, Kind, Matrix, MatrixId, Op, Pass, Plan,
+    Product, Rows, SequenceView,
 };
 use formats::BlockType;
 
@@ -148,7 +148,7 @@ fn block(both: &mut Both<'_>, rows: usize, s: &Shape) -> Result<(), Error> {
             x.iter_mut().zip(direction).for_each(|(x, d)| *x += (12.0 - 0.6 * rank as f32) * d);
         }
     }
-    let record = |on_device: bool, first: usize, count: usize| {
+    let record_with = |on_device: bool, weights: [MatrixId; 3], first: usize, count: usize| {
         let pick = |of: super::Of<_>| if on_device { of.device } else { of.reference };
         let mut plan = Plan::new("experts of a block");
         let (x, y) = (plan.numbers("x", s.hidden), plan.numbers("y", s.hidden));
@@ -177,13 +177,7 @@ fn block(both: &mut Both<'_>, rows: usize, s: &Shape) -> Result<(), Error> {
             shared_logits: shared_logit,
             routing,
             scale: 1.5,
-            experts: FeedForward {
-                weights: [gate, up, down].map(pick),
-                gate: gated,
-                up: upped,
-                act,
-                out: downed,
-            },
+            experts: FeedForward { weights, gate: gated, up: upped, act, out: downed },
             shared: FeedForward {
                 weights: [shared_gate, shared_up, shared_down].map(pick),
                 gate: shared_gated,
@@ -195,6 +189,10 @@ fn block(both: &mut Both<'_>, rows: usize, s: &Shape) -> Result<(), Error> {
         }));
         let part = |numbers: &[f32]| numbers[first * s.hidden..(first + count) * s.hidden].to_vec();
         (plan, vec![(x, part(&residual)), (y, part(&added))], vec![x, routing.weights, y])
+    };
+    let record = |on_device: bool, first: usize, count: usize| {
+        let pick = |of: super::Of<_>| if on_device { of.device } else { of.reference };
+        record_with(on_device, [gate, up, down].map(pick), first, count)
     };
     let pass = |rows| Pass::new(&chain(rows), &[], vec![SequenceView::default()]);
     both.compare(&name, &|on_device| record(on_device, 0, rows), [pass(rows), pass(rows)], 1e-2)?;
@@ -215,5 +213,36 @@ fn block(both: &mut Both<'_>, rows: usize, s: &Shape) -> Result<(), Error> {
         }
     }
     both.check(&format!("{name}, each alone"), differing as f32, 0.0);
+    // The same experts in the host's memory, half of which have copies that come and go.
+    let mut random = Random(12);
+    random_blocks(&mut random, BlockType::F16, s.hidden);
+    let mut on_host = |ty, [experts, rows, cols]: [usize; 3]| {
+        let bytes = random_blocks(&mut random, ty, experts * rows * cols);
+        both.device.host_matrix(Matrix { ty, experts, rows, cols, bytes: &bytes })
+    };
+    let far = [
+        on_host(s.types[0], [s.experts, s.width, s.hidden])?,
+        on_host(s.types[1], [s.experts, s.width, s.hidden])?,
+        on_host(s.types[2], [s.experts, s.hidden, s.width])?,
+    ];
+    let room = s.experts * s.width * s.hidden; // of formats of a byte a third of all
+    both.device.cache_experts(&[far], room)?;
+    let mut differing = 0;
+    for (times, as_prompt) in [(1, true), (6, false), (2, true)] {
+        let pass = if as_prompt { pass(rows).as_prompt() } else { pass(rows) };
+        let (plan, inputs, outputs) = record(true, 0, rows);
+        let near = super::run_plan(both.device, plan, &inputs, &pass)?;
+        for _ in 0..times {
+            let (plan, inputs, _) = record_with(true, far, 0, rows);
+            let found = super::run_plan(both.device, plan, &inputs, &pass)?;
+            for out in &outputs {
+                let bits = |arena: &Arena| -> Result<Vec<u32>, Error> {
+                    Ok(arena.read(*out)?.iter().map(|x| x.to_bits()).collect())
+                };
+                differing += usize::from(bits(&near)? != bits(&found)?);
+            }
+        }
+    }
+    both.check(&format!("{name}, hot and cold"), differing as f32, 0.0);
     Ok(())
 }

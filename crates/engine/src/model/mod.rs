@@ -16,7 +16,7 @@ pub use commit::Accepted;
 use commit::LastPass;
 use compute::{
     Arena, Backend, Buf, Cpu, Draw, Drawn, Extent, Kind, KvLayout, KvType, MatrixId, Op,
-    PAGE_TOKENS, Pass, Product, RecurrentLayout, Role, Row, Rows, VectorId,
+    PAGE_TOKENS, Pass, Plan, Product, RecurrentLayout, Role, Row, Rows, VectorId,
 };
 pub(crate) use placement::Weights;
 pub use placement::{Form, NamedWeight, Place, Placement};
@@ -122,6 +122,9 @@ impl Model {
         let (plan, mut weights) = (record.plan, record.weights);
         weights.place(options.placement, source, backend)?;
         let plan = plan.linked(weights.links());
+        if options.placement.copies > 0 {
+            backend.cache_experts(&experts_of(&plan), options.placement.copies)?;
+        }
         let shared = Shared { embedding, head, output_norm };
         let arena = backend.arena(plan.into(), options.max_rows, options.max_chosen)?;
         let last = LastPass::default();
@@ -278,11 +281,17 @@ impl Model {
         Ok(self.arena.row(self.taps, row)?)
     }
 
-    /// Distinct experts of the last layer that a pass of `rows` rows went to; none without experts.
-    pub fn experts_touched(&self, rows: usize) -> Result<Option<usize>, Error> {
+    /// The experts of the last layer that each of the first rows of a pass went to, row by row;
+    /// none without experts.
+    pub fn experts_chosen(&self, rows: usize) -> Result<Option<Vec<u32>>, Error> {
         let Some(ids) = self.arena.plan().find("experts") else { return Ok(None) };
-        let ids: HashSet<u32> = self.arena.read_words(ids, rows)?.iter().copied().collect();
-        Ok(Some(ids.len()))
+        Ok(Some(self.arena.read_words(ids, rows)?.to_vec()))
+    }
+
+    /// How many different ones these are.
+    pub fn experts_touched(&self, rows: usize) -> Result<Option<usize>, Error> {
+        let distinct = |ids: Vec<u32>| ids.into_iter().collect::<HashSet<u32>>().len();
+        Ok(self.experts_chosen(rows)?.map(distinct))
     }
 
     /// Tokens drawn from the logits of the first chosen rows; nothing where the caller is better
@@ -294,6 +303,15 @@ impl Model {
     ) -> Result<Option<Vec<Drawn>>, Error> {
         Ok(backend.draw(&self.arena, self.logits, draws)?)
     }
+}
+
+/// Gate, up and down of the experts of each layer.
+fn experts_of(plan: &Plan) -> Vec<[MatrixId; 3]> {
+    let weights = |op: &Op| match op {
+        Op::Experts(experts) => Some(experts.experts.weights),
+        _ => None,
+    };
+    plan.ops.iter().filter_map(weights).collect()
 }
 
 /// Adds rows that name their parents from 0 on; gives the index of the first.

@@ -18,33 +18,35 @@ pub enum Place {
     Host,
 }
 
-/// Which layers of a target have left the device's memory for the host's: the last ones. What a
-/// pass reads of every layer, and drafters, stay.
+/// What of a target has left the device's memory for the host's: experts, or the last layers. What
+/// a pass reads of every layer, and drafters, stay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Placement {
-    /// The first layer whose experts lie in the host's memory.
-    pub experts_from: usize,
-    /// The first layer all of whose matrices do.
+    /// Whether all experts lie in the host's memory.
+    pub experts_on_host: bool,
+    /// Bytes of the device's memory for copies of those experts that are chosen often.
+    pub copies: usize,
+    /// The first layer all of whose matrices lie in the host's memory.
     pub layers_from: usize,
 }
 
 impl Placement {
     /// Everything where the backend computes.
-    pub const ON_DEVICE: Self = Self { experts_from: usize::MAX, layers_from: usize::MAX };
+    pub const ON_DEVICE: Self = Self { experts_on_host: false, copies: 0, layers_from: usize::MAX };
 
     /// How many placements there are for a target, from everything on the device to as little as
     /// can be.
     pub fn steps(config: &TargetConfig) -> usize {
-        config.layers.len() * if has_experts(config) { 2 } else { 1 }
+        config.layers.len() + usize::from(has_experts(config))
     }
 
-    /// The placement after so many steps. Experts leave first: a pass reads a few of a layer's,
-    /// and all of its other matrices.
+    /// The placement after so many steps. Experts leave first, all of them: a pass reads a few of
+    /// a layer's, and those that passes read often are copied into what they leave.
     pub fn step(config: &TargetConfig, step: usize) -> Self {
-        let layers = config.layers.len();
-        let gone = if has_experts(config) { step.saturating_sub(layers) } else { step };
-        let from = |gone: usize| if gone == 0 { usize::MAX } else { layers - gone.min(layers) };
-        Self { experts_from: from(step), layers_from: from(gone) }
+        let (layers, experts) = (config.layers.len(), has_experts(config));
+        let gone = step.saturating_sub(usize::from(experts)).min(layers);
+        let layers_from = if gone == 0 { usize::MAX } else { layers - gone };
+        Self { experts_on_host: experts && step > 0, copies: 0, layers_from }
     }
 
     /// Where a weight of the target lies.
@@ -54,7 +56,7 @@ impl Placement {
             return Place::Device;
         };
         let is_expert = weight.shape.len() == 3;
-        match layer >= self.layers_from || is_expert && layer >= self.experts_from {
+        match layer >= self.layers_from || is_expert && self.experts_on_host {
             true => Place::Host,
             false => Place::Device,
         }
@@ -294,7 +296,7 @@ mod tests {
     #[test]
     fn what_is_counted_is_what_is_placed() {
         let config = synthetic::tiny_moe();
-        let (layers, all) = (config.layers.len(), bill(Placement::ON_DEVICE));
+        let all = bill(Placement::ON_DEVICE);
         assert_eq!(Placement::step(&config, 0), Placement::ON_DEVICE);
         assert_eq!((all.host_weights, all.host_experts), (0, 0));
         let mut last = all.weights + 1;
@@ -304,10 +306,24 @@ mod tests {
             assert_eq!(some.buffers, all.buffers);
             assert!(some.weights < last, "every step lets something go");
             let only_experts = some.host_experts == some.host_weights;
-            assert_eq!(only_experts, step <= layers, "experts go first");
+            assert_eq!(only_experts, step <= 1, "experts go first");
             // A prompt brings over what is no expert's.
-            assert_eq!(some.scratch() > all.scratch(), step > layers);
+            assert_eq!(some.scratch() > all.scratch(), step > 1);
             last = some.weights;
+        }
+    }
+
+    #[test]
+    fn copies_of_experts_take_what_they_may_and_no_more() {
+        let config = synthetic::tiny_moe();
+        let on_host = Placement::step(&config, 1);
+        let experts = bill(on_host).host_experts;
+        for share in [0, experts / 100, experts / 3, experts, 2 * experts] {
+            let some = bill(Placement { copies: share, ..on_host });
+            assert!(some.copies <= share && some.copies <= experts, "{} of {share}", some.copies);
+            // Whole experts of every layer.
+            assert!(share.min(experts) - some.copies < experts / 16, "{} of {share}", some.copies);
+            assert_eq!(some.host_experts, experts, "copies are no others");
         }
     }
 

@@ -124,7 +124,8 @@ fn matrix(run: &Run<'_>, id: MatrixId, experts: usize, [rows, cols]: [usize; 2])
         m.rows,
         m.cols
     );
-    ExpertsMatrix { weight: m.address(), rows: rows as i32, format: m.tiles() as i32 }
+    let (weight, copies) = (m.address(), m.copies());
+    ExpertsMatrix { weight, copies, rows: rows as i32, format: m.tiles() as i32 }
 }
 
 fn launch_route(run: &Run<'_>, e: &Experts, part: Part) -> Result<(), Error> {
@@ -175,6 +176,8 @@ fn launch_up(run: &Run<'_>, e: &Experts, part: Part) -> Result<(), Error> {
     let args = ExpertsUpArgs {
         x: part.activation(run, e.normed, 1),
         logits: part.buffer(run, e.logits, 1),
+        places: run.weights.matrix(e.experts.weights[0]).places(),
+        counts: run.weights.matrix(e.experts.weights[0]).counts(),
         ids: part.buffer(run, ids, 1),
         weights: part.buffer(run, weights, 1),
         list: run.scratch.visits.address(),

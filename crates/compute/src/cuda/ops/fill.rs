@@ -6,6 +6,7 @@ use crate::{
         args::{Address, FillTilesArgs, ReadArgs, kernel},
         driver::{Driver, Shape},
         kernels::Kernels,
+        mapped::MappedMemory,
         pack::TileFormat,
     },
 };
@@ -27,14 +28,35 @@ pub(crate) fn tiles(
     kernels.launch(driver, kernel::FILL_TILES, Shape::new([blocks, 1, 1], 256), &args)
 }
 
-/// Seconds that reading `bytes` takes, the median of a few.
+/// Seconds that reading `bytes` of the device's memory takes, the median of a few.
 pub(crate) fn read_seconds(
     driver: &Arc<Driver>,
     kernels: &Kernels,
     bytes: usize,
 ) -> Result<f64, Error> {
-    let (memory, out) = (driver.allocate(bytes, "a test")?, driver.allocate(4, "a test")?);
-    let args = ReadArgs { data: memory.address(), pieces: bytes as u64 / 16, out: out.address() };
+    let memory = driver.allocate(bytes, "a test")?;
+    seconds_at(driver, kernels, memory.address(), bytes)
+}
+
+/// The same of the host's memory, over the bus.
+pub(crate) fn read_host_seconds(
+    driver: &Arc<Driver>,
+    kernels: &Kernels,
+    bytes: usize,
+) -> Result<f64, Error> {
+    let mut memory = MappedMemory::new(driver, bytes)?;
+    memory.bytes().fill(1);
+    seconds_at(driver, kernels, memory.address(), bytes)
+}
+
+fn seconds_at(
+    driver: &Arc<Driver>,
+    kernels: &Kernels,
+    data: Address,
+    bytes: usize,
+) -> Result<f64, Error> {
+    let out = driver.allocate(4, "a test")?;
+    let args = ReadArgs { data, pieces: bytes as u64 / 16, out: out.address() };
     let shape = Shape::new([16 * driver.info().multiprocessors, 1, 1], 256);
     let mut times = Vec::new();
     for _ in 0..7 {

@@ -47,6 +47,7 @@ pub(super) fn list(
         assert!(padded(matrix.cols) == padded(run.cols(p.x)), "{p:?}");
         *to = PromptProduct {
             weight: run.weight_of_prompt(p.weight)?,
+            copies: matrix.copies(),
             out: run.buffer(p.out),
             rows: matrix.rows as i32,
             format: matrix.tiles() as i32,
@@ -148,6 +149,7 @@ fn launch_expert_group(
         x: x.x,
         order: run.buffer(routing.order),
         starts: run.buffer(routing.starts),
+        places: run.weights.matrix(products[0].weight).places(),
         ld: x.ld,
         experts: routing.experts as i32,
         divisor: divisor as i32,

@@ -25,6 +25,7 @@ pub(crate) fn launch(
         weights: run.buffer(weights),
         order: run.buffer(order),
         starts: run.buffer(starts),
+        counts: run.counts.get(),
         rows: rows as i32,
         experts: experts as i32,
         top_k: top_k as i32,

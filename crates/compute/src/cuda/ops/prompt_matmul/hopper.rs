@@ -138,6 +138,7 @@ pub(super) fn launch_experts(
         x: x.x,
         order: run.buffer(routing.order),
         starts: run.buffer(routing.starts),
+        places: run.weights.matrix(products[0].weight).places(),
         columns: x.ld,
         experts: routing.experts as i32,
         divisor: divisor as i32,
