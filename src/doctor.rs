@@ -14,7 +14,7 @@ use anyhow::Result;
 use device::Devices;
 use examine::Examination;
 use launch::ModelFlags;
-use launch::Plan;
+use launch::{Choice, Plan};
 use machine::Machine;
 use serde::Serialize;
 use std::io::Write;
@@ -71,6 +71,8 @@ struct Findings {
     gpu: Devices,
     /// What the model needs of the card asked for, else of the first.
     device_memory: Option<Plan>,
+    /// Ways to place a model that does not fit whole.
+    placements: Vec<Choice>,
     /// Nothing where there is no drafter.
     drafter: Option<Examination>,
     /// The best model of the catalogue that fits, in a sentence.
@@ -87,9 +89,12 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
     let machine = Machine::look(&args.model)?;
     let gpu = Devices::look();
-    let device_memory = match compute::cuda::devices() {
-        Ok(count) if count > 0 => Some(args.model.plan_memory()?),
-        _ => None,
+    let (device_memory, placements) = match compute::cuda::devices() {
+        Ok(count) if count > 0 => {
+            let (plan, choices) = args.model.plan_memory()?;
+            (Some(plan), choices)
+        }
+        _ => (None, Vec::new()),
     };
     let drafter = examine::examine(args)?;
     let advice = match &drafter {
@@ -99,7 +104,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         }
     };
     let best = best_model(gpu.first().unwrap_or_else(|| machine.room()));
-    let findings = Findings { machine, gpu, device_memory, drafter, best, advice };
+    let findings = Findings { machine, gpu, device_memory, placements, drafter, best, advice };
     let mut out = std::io::stdout().lock();
     if args.json {
         writeln!(out, "{}", serde_json::to_string(&findings)?)?;
@@ -108,6 +113,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         findings.gpu.print(&mut out)?;
         if let Some(plan) = &findings.device_memory {
             section(&mut out, "", &[("model", plan.line())])?;
+        }
+        let placements = findings.placements.iter().map(|choice| ("--place", choice.line()));
+        if !findings.placements.is_empty() {
+            section(&mut out, "", &placements.collect::<Vec<_>>())?;
         }
         if let Some(drafter) = &findings.drafter {
             drafter.print(&mut out)?;

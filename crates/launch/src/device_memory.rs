@@ -25,6 +25,10 @@ pub struct Plan {
     pub context: usize,
     /// All weights that lie on the device.
     pub weights: usize,
+    /// Those of them that are experts'.
+    pub experts: usize,
+    /// Those of them whose rows are looked up.
+    pub tables: usize,
     /// Weights that lie in the host's memory, which are no part of the total.
     pub host_weights: usize,
     /// Those of them that are experts', of which a pass reads what it has chosen.
@@ -99,6 +103,8 @@ impl Need {
         Plan {
             context,
             weights: self.bill.weights,
+            experts: self.bill.experts,
+            tables: self.bill.tables,
             host_weights: self.bill.host_weights,
             host_experts: self.bill.host_experts,
             copies: self.bill.copies,

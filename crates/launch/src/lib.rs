@@ -8,10 +8,12 @@
 #![forbid(unsafe_code)]
 
 mod answer;
+mod choices;
 mod device;
 mod device_memory;
 mod draft_flags;
 mod embedded;
+mod host_memory;
 mod identity;
 mod loading;
 mod model_flags;
@@ -22,6 +24,7 @@ mod tokenizer_files;
 mod watched;
 
 pub use answer::{Answer, Finish, Piece, Question, answer};
+pub use choices::Choice;
 pub use device_memory::{Need, Plan};
 pub use draft_flags::DraftFlags;
 pub use loading::{Loaded, TextSide, WeightSummary};

@@ -1,5 +1,6 @@
 //! Flags that every verb with a running model shares: which model, and on what.
 
+use crate::choices::{self, Bandwidths, Choice};
 use crate::device::Device;
 use crate::device_memory::{Need, Plan};
 use crate::draft_flags::DraftFlags;
@@ -367,21 +368,29 @@ impl ModelFlags {
     /// What the model needs of the GPU asked for, else of the first, at the context asked for or
     /// its own, with what would lie in the host's memory. A GPU that does not open counts as one
     /// that reads prompts 256 tokens at a time.
-    pub fn plan_memory(&self) -> Result<Plan> {
+    /// Where the model does not fit whole, also the ways it can be placed.
+    pub fn plan_memory(&self) -> Result<(Plan, Vec<Choice>)> {
         let loaded = self.open()?;
         let config = &loaded.target.config;
         let cap = self.device.place.device_memory;
-        let card = Cuda::new(self.device.card()?.unwrap_or(0), Images::Best).map(|mut card| {
-            cap.iter().for_each(|cap| card.cap_memory(*cap));
-            card
-        });
-        let (prompt_rows, room) = match card {
-            Ok(card) => (card.prompt_rows(), Room::of_card(card.memory_info()?.0, cap)),
-            Err(_) => (256, Room::of_card(usize::MAX, cap)),
-        };
+        let mut card = Cuda::new(self.device.card()?.unwrap_or(0), Images::Best).ok();
+        card.iter_mut().for_each(|card| cap.iter().for_each(|cap| card.cap_memory(*cap)));
+        let prompt_rows = card.as_ref().map_or(256, |card| card.prompt_rows());
+        let free = card.as_ref().map(Cuda::memory_info).transpose()?.map(|(free, _)| free);
+        let room = Room::of_card(free.unwrap_or(usize::MAX), cap);
         let count = |placement| self.need(&loaded, (self.device.kv(), placement), prompt_rows);
-        let (_, need) = self.device.place.plan(config, room, self.ctx, count)?;
-        Ok(need.at(self.ctx.unwrap_or(config.context_length)))
+        let (placement, need) = self.device.place.plan(config, room, self.ctx, &count)?;
+        let plan = need.at(self.ctx.unwrap_or(config.context_length));
+        let mut choices = Vec::new();
+        if let (Some(card), true) = (&mut card, placement != Placement::ON_DEVICE)
+            && let Some(bus) = card.bus_bandwidth()?
+        {
+            const BYTES: usize = 256 << 20;
+            let device = BYTES as f64 / card.read_seconds(BYTES)?;
+            let context = self.ctx.unwrap_or(PlaceFlags::CONTEXT.min(config.context_length));
+            choices = choices::choices(config, room, context, Bandwidths { device, bus }, count)?;
+        }
+        Ok((plan, choices))
     }
 
     /// How to propose with what was opened, where a text has so many rows in a pass.

@@ -50,7 +50,7 @@ impl Room {
 impl PlaceFlags {
     /// A context that a model which does not fit whole is to have room for, unless another is asked
     /// for: what an agent needs to begin with.
-    const CONTEXT: usize = 32 << 10;
+    pub(crate) const CONTEXT: usize = 32 << 10;
 
     /// Where the weights of a target lie, and what that needs of the device, as `count` counts it:
     /// as the flags say, else as much on the device as fits with the context that is asked for.
@@ -108,6 +108,12 @@ impl PlaceFlags {
             true => with_copies(found.0, found.1, context),
             false => Ok(found),
         }
+    }
+
+    /// As if `--place` had said this alone.
+    pub(crate) fn saying(place: &str) -> Self {
+        let rule = rule(place).expect("a rule");
+        Self { device_memory: None, place: vec![rule] }
     }
 
     /// The placement that `--place` asks for, if any.

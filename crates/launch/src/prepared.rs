@@ -2,6 +2,7 @@
 //! them in, as often as they are wanted.
 
 use crate::device_memory::Need;
+use crate::host_memory;
 use crate::identity;
 use crate::loading::{Loaded, TextSide, WeightSummary};
 use crate::model_flags::{Mode, ModelFlags};
@@ -126,6 +127,9 @@ impl Prepared {
             backend.budget().set_limit(room.bytes.saturating_sub(plan.besides_state()));
             if *placement != Placement::ON_DEVICE {
                 eprintln!("the model takes {}", plan.line());
+            }
+            if backend.has_own_memory() {
+                host_memory::check(plan.host_weights)?;
             }
         }
         let bar = watched::bar(self.bytes);

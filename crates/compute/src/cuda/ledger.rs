@@ -20,6 +20,10 @@ use std::sync::{Arc, Mutex};
 pub struct Bill {
     /// Bytes of weights as tiles, tables and vectors.
     pub weights: usize,
+    /// Those of them that are experts', and those whose rows are looked up.
+    pub experts: usize,
+    /// See `experts`.
+    pub tables: usize,
     /// Bytes of weights as tiles in the host's memory.
     pub host_weights: usize,
     /// Those of them that are experts', of which a pass reads what it has chosen.
@@ -68,7 +72,10 @@ impl Ledger {
 
     fn add_matrix(&mut self, ty: BlockType, experts: usize, rows: usize, cols: usize) -> MatrixId {
         let (_, bytes) = weights::tiles(ty, [experts, rows, cols]);
-        self.count(|bill| bill.weights += bytes);
+        self.count(|bill| {
+            bill.weights += bytes;
+            bill.experts += if experts > 1 { bytes } else { 0 };
+        });
         self.next_matrix(0)
     }
 
@@ -122,7 +129,10 @@ impl Backend for Ledger {
     }
 
     fn table(&mut self, m: Matrix<'_>) -> Result<MatrixId, Error> {
-        self.count(|bill| bill.weights += m.bytes.len());
+        self.count(|bill| {
+            bill.weights += m.bytes.len();
+            bill.tables += m.bytes.len();
+        });
         Ok(self.next_matrix(0))
     }
 
