@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes crates/checkpoint/src/quantised/vectors.json: what the packages that write quantised folders read in them.
+"""Makes crates/checkpoint/tests/vectors/folders.json: what the packages that write quantised folders read in them.
 
 usage: make-folder-vectors.py AUTOAWQ AUTO_GPTQ
 
@@ -22,7 +22,7 @@ from compressed_tensors.quantization.quant_scheme import preset_name_to_scheme
 from modelopt.torch.quantization.qtensor.fp8_tensor import FP8QTensor
 from modelopt.torch.quantization.qtensor.nvfp4_tensor import NVFP4QTensor
 
-OUT = pathlib.Path(__file__).parent.parent / "crates/checkpoint/src/quantised/vectors.json"
+OUT = pathlib.Path(__file__).parent.parent / "crates/checkpoint/tests/vectors/folders.json"
 TYPES = {"F8_E4M3": torch.float8_e4m3fn, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
          "I32": torch.int32, "I8": torch.int8, "U8": torch.uint8, "I64": torch.int64}
 
@@ -93,7 +93,8 @@ class Vectors:
             else:
                 given[name] = fill(seed, dtype, shape)
             kept.append({"name": name, "dtype": dtype, "shape": list(shape), **({"values": fixed[0]} if fixed else {})})
-        numbers = decode(given).contiguous()
+        # A zero's sign is nobody's: ggml's MXFP4 has none.
+        numbers = decode(given).contiguous() + 0.0
         bits = numbers.numpy().view("<u4").astype(np.uint64).ravel()
         digest = int((bits * mix(0, bits.size)).sum())
         self.lines.append({"scheme": scheme, "config": config, "tensors": kept, "shape": list(numbers.shape),

@@ -79,9 +79,9 @@ fn a_pull_that_is_killed_leaves_no_half_file_and_goes_on() {
     // From before the first request to long after the last byte: sixteen parts, 10 ms apart.
     for delay in [2, 15, 30, 45, 60, 80, 100, 125, 150, 180, 210, 250] {
         scene.hub.fail_always(At::Store, Fault::Slow(10));
-        let mut process = scene.among(&mut command(&["pull", NAME]));
-        let process = process.stdout(Stdio::null()).stderr(Stdio::null());
-        let mut process = process.spawn().unwrap();
+        let mut pull = command(&["pull", NAME]);
+        let pull = scene.among(&mut pull).stdout(Stdio::null()).stderr(Stdio::null());
+        let mut process = pull.spawn().unwrap();
         std::thread::sleep(Duration::from_millis(delay));
         process.kill().unwrap();
         kills += usize::from(!process.wait().unwrap().success());

@@ -4,8 +4,6 @@
 
 mod integers;
 mod names;
-#[cfg(test)]
-mod tests;
 
 use crate::report::Report;
 use crate::{Error, Json};

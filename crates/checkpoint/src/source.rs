@@ -1,7 +1,8 @@
 //! What a path leads to: a GGUF file or a folder with one, a Hugging Face folder, or a bare
 //! safetensors file with or without a `config.json` beside it.
 
-use crate::{Error, Json, strangers};
+use crate::report::Report;
+use crate::{Error, Json, quantised, strangers};
 use formats::gguf::Gguf;
 use formats::{Tensors, safetensors};
 use std::io::Read;
@@ -98,6 +99,19 @@ impl Source {
             serde_json::from_slice(&bytes[..nul]).ok().and_then(|v| Json::from_value(v).ok());
         let tensors = safetensors::parse(bytes[nul + 1..].to_vec()).ok()?;
         Some(Self::Safetensors { config, tensors })
+    }
+
+    /// The tensors, those of a quantised folder put together. For tests: a module by itself is no
+    /// model.
+    #[doc(hidden)]
+    pub fn assembled(self) -> Result<Tensors, Error> {
+        match self {
+            Self::Safetensors { config: Some(config), tensors } => {
+                quantised::read(&config, tensors, &mut Report::default())
+            }
+            Self::Safetensors { tensors, .. } => Ok(tensors),
+            Self::Gguf { gguf, .. } => Ok(gguf.into_tensors()),
+        }
     }
 
     /// The tensor table.
