@@ -286,8 +286,8 @@ fn models_and_drafters_of_other_methods_are_refused_by_name() {
     desk.put_folder("order", &target(order));
     assert_eq!(
         desk.said("--model", "order"),
-        "forerun: T/order: GPTQ with act-order (quantise with `desc_act` false, or take AWQ) is not \
-         supported (`quantization_config.desc_act`)\n"
+        "forerun: T/order: GPTQ with act-order (quantise with `desc_act` false, or take AWQ) is \
+         not supported (`quantization_config.desc_act`)\n"
     );
     let rest = "DFlash, DFlash 2, DSpark and JetSpec drafters are, and a target's own MTP block \
                 drafts without any";

@@ -47,8 +47,8 @@ impl Json {
         Some(Self { root })
     }
 
-    /// Adds what modelopt writes beside a configuration, in `hf_quant_config.json`, in the form that
-    /// its newer versions have in the configuration itself.
+    /// Adds what modelopt writes beside a configuration, in `hf_quant_config.json`, in the form
+    /// that its newer versions have in the configuration itself.
     pub(crate) fn add_modelopt(&mut self, said: &Self) {
         if let Some(mut quantisation) = said.nested("quantization") {
             quantisation.root.insert("quant_method".into(), "modelopt".into());

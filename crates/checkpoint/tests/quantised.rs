@@ -12,6 +12,14 @@ type Given = (&'static str, &'static str, Vec<usize>, u8);
 
 /// The sentence a folder with this `quantization_config` and these tensors is refused with.
 fn refusal(quantisation: Value, tensors: &[Given]) -> String {
+    sentence(&folder(quantisation, tensors))
+}
+
+fn sentence(folder: &tempfile::TempDir) -> String {
+    Target::open(folder.path()).map_or_else(|e| e.to_string(), |_| "accepted".to_owned())
+}
+
+fn folder(quantisation: Value, tensors: &[Given]) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     let mut config = config(false);
     if !quantisation.is_null() {
@@ -40,7 +48,7 @@ fn refusal(quantisation: Value, tensors: &[Given]) -> String {
     file.write_all(&header).unwrap();
     file.write_all(&data).unwrap();
     drop(file);
-    Target::open(folder.path()).map_or_else(|e| e.to_string(), |_| "accepted".to_owned())
+    folder
 }
 
 const METHODS: &str = "(read are `fp8`, `modelopt`, `compressed-tensors`, `awq`, `gptq`; a GGUF of \
@@ -57,6 +65,19 @@ fn methods_are_refused_by_name_before_any_tensor_is_looked_at() {
             )
         );
     }
+}
+
+/// Older versions of modelopt say so in a file of its own and nowhere else.
+#[test]
+fn what_modelopt_says_beside_the_configuration_is_read() {
+    let folder = folder(Value::Null, &[]);
+    let said = json!({"producer": {"name": "modelopt"},
+        "quantization": {"quant_algo": "W4A8_AWQ", "exclude_modules": ["lm_head"]}});
+    std::fs::write(folder.path().join("hf_quant_config.json"), said.to_string()).unwrap();
+    assert_eq!(
+        sentence(&folder),
+        "the algorithm `W4A8_AWQ` of modelopt is not supported (`hf_quant_config.quant_algo`)"
+    );
 }
 
 #[test]
