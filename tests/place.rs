@@ -68,7 +68,7 @@ fn what_lies_where_can_be_said() {
         assert_eq!(answer(&[&asked[..], &["--place", place]].concat()).0, whole, "{place}");
     }
     // What is left of the memory is for copies of experts.
-    let memory = format!("{:.1}MB", whole_megabytes());
+    let memory = format!("{:.1}MB", whole_megabytes() + 10.0);
     let hot = ["--place", "experts=hot", "--device-memory", &memory];
     let (ids, told) = answer(&[&asked[..], &hot].concat());
     assert_eq!(ids, whole);
