@@ -5,7 +5,7 @@ use crate::Error;
 use crate::choose::{Choice, Proposer};
 use crate::draft::{Ask, Draft, Drafter, Lattice, Reads, Shape};
 use crate::prices::Prices;
-use crate::size::{Calibration, Curve, NEW, best_count, best_sizes, is_worth_another};
+use crate::size::{Calibration, Costs, Curve, NEW, best_count, best_sizes, is_worth_another};
 use crate::{Engine, Generation};
 use std::time::Instant;
 
@@ -367,6 +367,15 @@ impl Engine {
     /// rows that one text may have, since rows beyond those cost in proportion.
     fn fair_nodes(&self, texts: usize) -> usize {
         (self.text_rows() / texts.max(1)).saturating_sub(1)
+    }
+}
+
+impl Costs {
+    /// Whether each of `texts` texts had better judge blocks of `wide` rows than of `trained`: only
+    /// where a row then costs a tenth less, since the wider block takes longer to fill in.
+    pub(crate) fn is_wide_worth(&self, trained: usize, wide: usize, texts: usize) -> bool {
+        let row = |rows: usize| self.verify_each(rows, texts) / rows as f64;
+        row(wide) < 0.9 * row(trained)
     }
 }
 

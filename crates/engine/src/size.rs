@@ -91,13 +91,6 @@ impl Costs {
         self.verify(rows * texts, texts) / texts as f64
     }
 
-    /// Whether each of `texts` texts had better judge blocks of `wide` rows than of `trained`: only
-    /// where a row then costs a tenth less, since the wider block takes longer to fill in.
-    pub(crate) fn is_wide_worth(&self, trained: usize, wide: usize, texts: usize) -> bool {
-        let row = |rows: usize| self.verify_each(rows, texts) / rows as f64;
-        row(wide) < 0.9 * row(trained)
-    }
-
     /// What of the seconds of a verify is each text's, by nodes judged: all have a row of their
     /// own, and whoever drafted pays for what the pass took longer because of it.
     pub(crate) fn shares(&self, nodes: &[usize], seconds: f64) -> Vec<f64> {
