@@ -10,11 +10,11 @@ use serde::Serialize;
 
 /// Bytes a second that weights are read with.
 #[derive(Clone, Copy, Debug)]
-pub struct Bandwidths {
+pub(crate) struct Bandwidths {
     /// Of the device's memory.
-    pub device: f64,
+    pub(crate) device: f64,
     /// Of the host's, over the bus.
-    pub bus: f64,
+    pub(crate) bus: f64,
 }
 
 /// A way of placing a model.

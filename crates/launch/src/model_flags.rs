@@ -379,7 +379,7 @@ impl ModelFlags {
         let free = card.as_ref().map(Cuda::memory_info).transpose()?.map(|(free, _)| free);
         let room = Room::of_card(free.unwrap_or(usize::MAX), cap);
         let count = |placement| self.need(&loaded, (self.device.kv(), placement), prompt_rows);
-        let (placement, need) = self.device.place.plan(config, room, self.ctx, &count)?;
+        let (placement, need) = self.device.place.plan(config, room, self.ctx, count)?;
         let plan = need.at(self.ctx.unwrap_or(config.context_length));
         let mut choices = Vec::new();
         if let (Some(card), true) = (&mut card, placement != Placement::ON_DEVICE)
