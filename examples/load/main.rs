@@ -27,6 +27,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
+/// Measures a server that was started with these flags: a row of the table.
+type Measure<'a> = &'a dyn Fn(&Server, &[String]) -> Result<Vec<Figure>>;
 
 /// Turns of a measured rate, and how often every request is made in one: the same work for one
 /// client as for eight.
@@ -329,7 +331,7 @@ fn main() -> Result<()> {
             ["--slots".to_owned(), slots.to_string(), "--queue".to_owned(), "512".to_owned()];
         Server::start(program, &[&slots, flags].concat())
     };
-    let each = |slots: usize, measure: &dyn Fn(&Server, &[String]) -> Result<Vec<Figure>>| {
+    let each = |slots: usize, measure: Measure<'_>| {
         let sets = flags.split(|flag| flag == "/");
         sets.map(|flags| measure(&start(slots, flags)?, flags)).collect::<Result<Vec<_>>>()
     };
