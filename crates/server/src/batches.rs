@@ -9,6 +9,9 @@ use std::collections::VecDeque;
 const TURN: f64 = 0.025;
 /// Turns until everybody has had one, at most; more answers than that share turns.
 const MOST_TURNS: usize = 8;
+/// Seconds of rounds for each second of prompts. A prompt begins and ends with a chunk, so with
+/// even shares a short one left others 0.46 of their rate.
+const ROUNDS_A_CHUNK: f64 = 1.25;
 /// The other size of a batch has one turn in so many: trials cost less than one part in so many.
 const PROBE_EVERY: usize = 100;
 /// What was measured earlier counts for about so many turns, or rounds where they are longer.
@@ -76,10 +79,10 @@ impl<T> Batches<T> {
     }
 
     /// Whether a chunk of prompts may be read: everybody would have had a round since the last
-    /// one, had they gone on together, and rounds have had as much time as the chunk did. So
+    /// one, had they gone on together, and rounds have had more time than the chunk did. So
     /// whoever writes keeps half of their rate however long a prompt is.
     pub(crate) fn may_read(&self) -> bool {
-        let is_even = self.rounds >= self.groups && self.since_chunk >= self.chunk;
+        let is_even = self.rounds >= self.groups && self.since_chunk >= ROUNDS_A_CHUNK * self.chunk;
         self.batch.is_empty() || is_even
     }
 
@@ -233,9 +236,10 @@ mod tests {
             let (tokens, _) = simulate(&mut texts(8), 20.0, Some(chunk), cost);
             let texts = tokens.iter().sum::<usize>() as f64;
             // A token costs what it does in the better batch. A chunk comes after eight of them, or
-            // after as many as take as long.
+            // after as many as take longer than it did.
             let each = cost(1).min(cost(8) / 8.0);
-            let expected = 20.0 / each * (1.0 - chunk / (chunk + chunk.max(8.0 * each)));
+            let between = (8.0 * each).max(ROUNDS_A_CHUNK * chunk);
+            let expected = 20.0 / each * between / (chunk + between);
             assert!(
                 (0.95..1.1).contains(&(texts / expected)),
                 "{texts} tokens where {expected} would be right, chunks of {chunk} s"
