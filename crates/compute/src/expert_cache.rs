@@ -36,16 +36,16 @@ pub struct Swap {
 pub struct ExpertCache {
     experts: usize,
     slots: usize,
-    /// Of [layers][experts]: an expert's own number, or `HOT` and the slot of its copy.
+    /// Of `[layers][experts]`: an expert's own number, or `HOT` and the slot of its copy.
     places: Vec<u32>,
     places_changed: bool,
-    /// Of [layers][slots]: whose copy lies there or is on its way.
+    /// Of `[layers][slots]`: whose copy lies there or is on its way.
     held: Vec<usize>,
-    /// Of [layers][experts]: whether it is one of those.
+    /// Of `[layers][experts]`: whether it is one of those.
     is_held: Vec<bool>,
-    /// Of [layers][experts]: choices, older ones counting less.
+    /// Of `[layers][experts]`: choices, older ones counting less.
     heat: Vec<f32>,
-    /// Of [layers][experts]: choices when they were last counted.
+    /// Of `[layers][experts]`: choices when they were last counted.
     counted: Vec<u32>,
     coming: Vec<Swap>,
     /// Choices of a layer since copies were last replaced.
@@ -88,7 +88,7 @@ impl ExpertCache {
         }
     }
 
-    /// Where each expert is to be read, of [layers][experts].
+    /// Where each expert is to be read, of `[layers][experts]`.
     pub fn places(&self) -> &[u32] {
         &self.places
     }
@@ -116,7 +116,7 @@ impl ExpertCache {
         }
     }
 
-    /// Takes in how often each expert has been chosen since the beginning, of [layers][experts].
+    /// Takes in how often each expert has been chosen since the beginning, of `[layers][experts]`.
     pub fn count(&mut self, chosen: &[u32]) {
         assert_eq!(chosen.len(), self.counted.len());
         let mut most = 0;
