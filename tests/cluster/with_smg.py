@@ -34,7 +34,7 @@ def a_death_costs_its_own_streams(cluster):
     streams = {}
 
     def begin(number):
-        question = ask(talk(random.random(), 1), 600, temperature=0.9, ignore_eos=True)
+        question = ask(talk(random.random(), 1), 3000, temperature=0.9, ignore_eos=True)
         streams[number] = stream(FRONT, CHAT, question)
         return streams[number]
 
