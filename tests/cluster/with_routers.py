@@ -14,7 +14,7 @@ ROUTERS = {"vllm-router": (2, 8110), "sglang-router": (3, 8120)}
 
 def an_end_costs_nothing(cluster, front):
     """A worker that is told to end finishes what it has begun."""
-    question = lambda _: ask(talk(random.random(), 1), 3000, temperature=1.0, ignore_eos=True)
+    question = lambda _: ask(talk(random.random(), 1), 1000, temperature=1.0, ignore_eos=True)
     threads, failed = many(4, 4, lambda i: stream(front, CHAT, question(i)))
     busy = lambda: [running(port) for port in WORKERS]
     wait_for("all are written, on both", lambda: sum(busy()) == 4 and all(busy()), 20)
