@@ -49,7 +49,8 @@ const BURSTING: usize = 64;
 const BURSTS: usize = 5;
 const WORDS: usize = 120;
 
-const USAGE: &str = "load PROGRAM rate|beside|burst|soak [--clients N] [--tokens N] [--seconds N] [FLAGS OF SERVE] [--run NAME]";
+const USAGE: &str = "load PROGRAM rate|beside|burst|soak [--clients N] [--tokens N] [--seconds N] \
+                     [FLAGS OF SERVE] [--run NAME]";
 
 /// How a set of flags is called in a table.
 fn named(flags: &[String]) -> Figure {
