@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Lists the request fields that OpenAI's and Anthropic's own packages publish: names and types, nothing else.
+"""Lists the request fields that OpenAI's and Anthropic's own packages publish, Anthropic's betas included, which its own
+clients send: names and types, nothing else.
 
 Run where the newest `openai` and `anthropic` are installed; writes tests/fixtures/api-fields.json. What servers like
 vLLM, SGLang and llama.cpp add of their own has no package to ask: it is kept by hand under `peers` in that file, and
@@ -16,7 +17,7 @@ import types
 import typing
 
 import typing_extensions as extensions
-from anthropic.types import message_count_tokens_params, message_create_params
+from anthropic.types.beta import message_count_tokens_params, message_create_params
 from openai.types import completion_create_params
 from openai.types.chat import completion_create_params as chat_create_params
 from openai.types.responses import response_create_params
@@ -84,6 +85,9 @@ def walk(kind, path, depth, found):
             inner = members(typing.get_args(member)[0]) if is_list(member) else [member]
             marks = "[]" if is_list(member) else "{}"
             for one in inner:
+                # Of every tool the same.
+                if path and name == "cache_control":
+                    continue
                 if extensions.is_typeddict(one) and depth > 1:
                     for label in kinds_of(one) or [""]:
                         walk(one, f"{here}{marks[0]}{label}{marks[1]}", depth - 1, found)
@@ -100,7 +104,7 @@ def main():
             found.setdefault("stream", {"boolean"})
         listed[api] = {path: " or ".join(sorted(found[path])) for path in sorted(found)}
     listed["peers"] = kept.get("peers", {})
-    out.write_text(json.dumps(listed, indent=1, ensure_ascii=False) + "\n")
+    out.write_text(json.dumps(listed, indent=0, separators=(",", ":"), ensure_ascii=False) + "\n")
 
 
 if __name__ == "__main__":

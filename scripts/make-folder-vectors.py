@@ -4,11 +4,9 @@
 usage: make-folder-vectors.py AUTOAWQ AUTO_GPTQ
 
 Every tensor is filled from one rule, which the test has too, so that only what it decodes to is kept. compressed-tensors
-and modelopt decode with their own code; AutoAWQ and AutoGPTQ are archived and do not install beside a new torch, so
-AUTOAWQ and AUTO_GPTQ are the folders `awq` and `auto_gptq` of their unpacked packages. Made with torch 2.15.0,
-compressed-tensors 0.20.0, nvidia-modelopt 0.47.0, autoawq 0.2.9 and auto-gptq 0.7.1.
+and modelopt decode with their own code; AUTOAWQ and AUTO_GPTQ are folders as in tests/files/packages.py. Made with
+torch 2.15.0, compressed-tensors 0.20.0, nvidia-modelopt 0.47.0, autoawq 0.2.9 and auto-gptq 0.7.1.
 """
-import importlib.util
 import json
 import pathlib
 import sys
@@ -22,7 +20,11 @@ from compressed_tensors.quantization.quant_scheme import preset_name_to_scheme
 from modelopt.torch.quantization.qtensor.fp8_tensor import FP8QTensor
 from modelopt.torch.quantization.qtensor.nvfp4_tensor import NVFP4QTensor
 
-OUT = pathlib.Path(__file__).parent.parent / "crates/checkpoint/tests/vectors/folders.json"
+HOUSE = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(HOUSE / "tests/files"))
+from packages import Awq, Gptq  # noqa: E402
+
+OUT = HOUSE / "crates/checkpoint/tests/vectors/folders.json"
 TYPES = {"F8_E4M3": torch.float8_e4m3fn, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
          "I32": torch.int32, "I8": torch.int8, "U8": torch.uint8, "I64": torch.int64}
 
@@ -99,13 +101,6 @@ class Vectors:
         digest = int((bits * mix(0, bits.size)).sum())
         self.lines.append({"scheme": scheme, "config": config, "tensors": kept, "shape": list(numbers.shape),
                            "first": numbers.ravel()[:8].tolist(), "digest": f"{digest:016x}"})
-
-
-def load(path, name):
-    spec = importlib.util.spec_from_file_location(name, path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def squares(t, scale):
@@ -194,25 +189,18 @@ def integers(vectors, awq, gptq):
                                      "version": "gemm"},
                     {"qweight": ("I32", (256, 4)), "qzeros": ("I32", (256 // group, 4)),
                      "scales": ("F16", (256 // group, 32))},
-                    lambda t: awq.dequantize_gemm(t["qweight"], t["qzeros"], t["scales"].float(), 4, group).T)
-
-    def by_gptq(t, group):
-        layer = gptq.QuantLinear(4, group, 256, 32, bias=False, weight_dtype=torch.float32)
-        layer.qweight, layer.qzeros, layer.scales = t["qweight"], t["qzeros"], t["scales"].float()
-        return layer(torch.eye(256)).T
-
+                    lambda t: awq.read(t, group))
     for group in (32, 128):
         # Words whose zeros are 8, as symmetric folders have them, and words of every zero from 1 to 15.
         words = [0x77777777, 0x00234567, 0x65432100, 0x0E0D0C0B] * (256 // group)
         vectors.add(f"gptq {group}", {"quant_method": "gptq", "bits": 4, "group_size": group, "desc_act": False},
                     {"qweight": ("I32", (32, 32)), "qzeros": ("I32", (256 // group, 4), words),
-                     "scales": ("F16", (256 // group, 32))}, lambda t: by_gptq(t, group))
+                     "scales": ("F16", (256 // group, 32))}, lambda t: gptq.read(t, group))
 
 
 def main():
     np.seterr(all="ignore")
-    awq = load(pathlib.Path(sys.argv[1]) / "utils/packing_utils.py", "awq_packing")
-    gptq = load(pathlib.Path(sys.argv[2]) / "nn_modules/qlinear/qlinear_cuda_old.py", "gptq_linear")
+    awq, gptq = Awq(sys.argv[1]), Gptq(sys.argv[2])
     vectors = Vectors()
     with torch.no_grad():
         fp8(vectors)

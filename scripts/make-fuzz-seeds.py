@@ -58,7 +58,7 @@ def safetensors(tensors):
     return struct.pack("<Q", len(head)) + head + b"\0" * end
 
 
-H, LAYERS, Q, KV, D, FF, TAPS = 32, 2, 2, 1, 16, 32, 2
+H, LAYERS, Q, KV, D, FF, TAPS = 32, 2, 1, 1, 4, 2, 2
 
 
 def drafter_tensors(names):
@@ -114,7 +114,7 @@ def drafter_folder(nested):
 
 
 # One Gated DeltaNet layer, one attention layer, and an MTP block.
-NK, NV, GD, V = 1, 2, 16, 64
+NK, NV, GD, V = 1, 2, 4, 4
 
 
 def target_shapes(moe):
@@ -141,7 +141,7 @@ def target_gguf(moe):
     e = {"general.architecture": arch}
     counts = {"block_count": 3, "context_length": 64, "embedding_length": H, "feed_forward_length": FF,
               "attention.head_count": Q, "attention.head_count_kv": KV, "attention.key_length": D,
-              "attention.value_length": D, "rope.dimension_count": 4, "ssm.conv_kernel": 4, "ssm.state_size": GD,
+              "attention.value_length": D, "rope.dimension_count": 2, "ssm.conv_kernel": 4, "ssm.state_size": GD,
               "ssm.group_count": NK, "ssm.time_step_rank": NV, "ssm.inner_size": NV * GD,
               "full_attention_interval": 2, "nextn_predict_layers": 1, "expert_count": 2, "expert_used_count": 1,
               "expert_feed_forward_length": FF, "expert_shared_feed_forward_length": FF}
@@ -160,7 +160,7 @@ def target_folder(moe, prefix):
     config = {"hidden_size": H, "vocab_size": V, "num_hidden_layers": 2, "num_attention_heads": Q,
               "num_key_value_heads": KV, "head_dim": D, "intermediate_size": FF, "rms_norm_eps": 1e-6,
               "max_position_embeddings": 64, "layer_types": ["linear_attention", "full_attention"],
-              "rope_parameters": {"rope_theta": 1e7, "partial_rotary_factor": 0.25}, "linear_conv_kernel_dim": 4,
+              "rope_parameters": {"rope_theta": 1e7, "partial_rotary_factor": 0.5}, "linear_conv_kernel_dim": 4,
               "linear_key_head_dim": GD, "linear_value_head_dim": GD, "linear_num_key_heads": NK,
               "linear_num_value_heads": NV, "num_experts": 2, "num_experts_per_tok": 1, "moe_intermediate_size": FF,
               "shared_expert_intermediate_size": FF}
@@ -194,7 +194,7 @@ def main():
     drafter = {"committed": 64, "caches": [{"first": 0, "count": 1}], "pending": 6, "next_tokens": [1, 2, 3, 4, 5]}
     ggufs = {arch: drafter_gguf(arch) for arch in ("dflash", "dflash-draft", "qwen35-dflash-draft")}
     seeds = {
-        "gguf_header": ggufs | {"target": target_gguf(False), "bare": gguf({"a": ("bool", True)}, [("x", [2])])},
+        "gguf_header": {"dflash": ggufs["dflash"], "target": target_gguf(False), "bare": gguf({"a": ("bool", True)}, [("x", [2])])},
         "safetensors_index": {
             "index": json.dumps({"metadata": {"total_size": 8}, "weight_map": {"a": "1.safetensors", "b": "2.safetensors"}}).encode(),
             "file": safetensors([("a", [2, 3]), ("b", [4])]),

@@ -4,7 +4,7 @@ use crate::session::Session;
 use crate::telling::{Telling, closing_line};
 use anyhow::{Context, Result, anyhow, bail};
 use launch::{Finish, Question, answer};
-use launch::{ModelFlags, Running, SamplingFlags};
+use launch::{ModelFlags, Prefill, PrefillFlags, Running, SamplingFlags};
 use rustyline::error::ReadlineError;
 use serde_json::{Value, json};
 use std::io::IsTerminal;
@@ -18,7 +18,7 @@ const HELP: &str = "/new starts over, /quit (or Ctrl-D) leaves, Ctrl-C ends an a
 /// Arguments of `forerun chat`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Tokens of an answer at most
+    /// Tokens of an answer at most; as many as the context holds unless given
     #[arg(long, value_name = "N")]
     max_tokens: Option<usize>,
     /// A system message before the conversation
@@ -31,6 +31,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NAME")]
     session: Option<String>,
     #[command(flatten)]
+    prefill: PrefillFlags,
+    #[command(flatten)]
     model: ModelFlags,
     #[command(flatten)]
     sampling: SamplingFlags,
@@ -40,6 +42,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let mut model = args.model.clone();
     model.identified = args.session.is_some();
     let mut running = model.load()?;
+    let mut prefill = Prefill::start(&args.prefill, &model.device, &running.text.tokenizer)?;
     if let Err(why) = &running.text.template {
         bail!(
             "{why}; `forerun run --raw` continues plain text, `--chat-template FILE` gives another \
@@ -47,10 +50,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         );
     }
     let sampling = args.sampling.over(&running.text.sampling, running.vocab())?;
-    let stop = Arc::new(AtomicBool::new(false));
-    let handler = Arc::clone(&stop);
-    ctrlc::set_handler(move || handler.store(true, Ordering::Relaxed))?;
     let mut lines = rustyline::DefaultEditor::new()?;
+    let interrupts = Interrupts::catch()?;
     eprintln!("{}: {HELP}", running.name);
     if sampling.temperature > 0.0 {
         eprintln!("seed {}", sampling.seed);
@@ -62,7 +63,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         eprintln!("the session has {turns} turns; /new starts over");
     }
     session.begin(args.system.as_deref())?;
-    while let Some(line) = read_message(&mut lines)? {
+    while let Some(line) = interrupts.reading(|| read_message(&mut lines))? {
         match line.trim() {
             "" => continue,
             "/quit" => break,
@@ -79,8 +80,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
                 // Two slashes are one that begins no command.
                 let said = if said.starts_with("//") { &said[1..] } else { line.as_str() };
                 session.messages.push(json!({"role": "user", "content": said}));
+                let stop = &interrupts.stop;
                 stop.store(false, Ordering::Relaxed);
-                match take_turn(args, &mut running, &sampling, &mut session, &stop) {
+                match take_turn(args, &mut running, &mut prefill, &sampling, &mut session, stop) {
                     Ok(message) => {
                         session.messages.push(message);
                         session.save(&running.name)?;
@@ -95,6 +97,36 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// What becomes of signals: at a line they end the program, else an answer.
+#[derive(Default)]
+struct Interrupts {
+    is_reading: Arc<AtomicBool>,
+    stop: Arc<AtomicBool>,
+}
+
+impl Interrupts {
+    /// Comes after the editor of lines, which takes Ctrl-C for itself and forgets it while no line
+    /// is read. At a line Ctrl-C is a key, so what comes then is no key: the terminal has gone, or
+    /// somebody wants the program to end.
+    fn catch() -> Result<Self> {
+        let caught = Self::default();
+        let (is_reading, stop) = (Arc::clone(&caught.is_reading), Arc::clone(&caught.stop));
+        ctrlc::set_handler(move || match is_reading.load(Ordering::Relaxed) {
+            true => std::process::exit(1),
+            false => stop.store(true, Ordering::Relaxed),
+        })?;
+        Ok(caught)
+    }
+
+    /// Runs what reads a line.
+    fn reading<T>(&self, read: impl FnOnce() -> T) -> T {
+        self.is_reading.store(true, Ordering::Relaxed);
+        let line = read();
+        self.is_reading.store(false, Ordering::Relaxed);
+        line
+    }
 }
 
 /// One message; lines that end in a backslash go on. Nothing at the end of input.
@@ -124,6 +156,7 @@ fn read_message(lines: &mut rustyline::DefaultEditor) -> Result<Option<String>> 
 fn take_turn(
     args: &Args,
     running: &mut Running,
+    prefill: &mut Option<Prefill>,
     sampling: &engine::sampling::Sampling,
     session: &mut Session,
     stop: &AtomicBool,
@@ -134,6 +167,10 @@ fn take_turn(
     let rendered =
         template.render(&Prompt { messages, enable_thinking: thinking, ..Prompt::default() })?;
     let prompt = running.text.tokenizer.encode(&rendered, Specials::Parse);
+    let (prompt, read) = match prefill {
+        Some(prefill) => prefill.shorten(running, prompt)?,
+        None => (prompt, None),
+    };
     let (_, sequence) = session.recall(running, &prompt)?;
 
     let max_tokens = args.max_tokens.unwrap_or(usize::MAX);
@@ -146,6 +183,9 @@ fn take_turn(
         Finish::Stop => {}
         Finish::Length => eprintln!("(cut at {} tokens)", given.ids.len()),
         Finish::Interrupted => eprintln!("(stopped)"),
+    }
+    if let Some(read) = read {
+        eprintln!("({read})");
     }
     if std::io::stderr().is_terminal() {
         eprintln!("\x1b[2m{}\x1b[0m", closing_line(running, &prompt, &given));

@@ -91,7 +91,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let gpu = Devices::look();
     let (device_memory, placements) = match compute::cuda::devices() {
         Ok(count) if count > 0 => {
-            let (plan, choices) = args.model.plan_memory()?;
+            let (plan, choices) = args.model.plan_memory(machine.room().1)?;
             (Some(plan), choices)
         }
         _ => (None, Vec::new()),

@@ -1,12 +1,13 @@
 //! `forerun inspect`: what a file is, how each setting was found, its tensors, and what looks
 //! wrong.
 
-use anyhow::Result;
-use checkpoint::{Checkpoint, DrafterConfig, Report, Source, Target, TargetConfig, Weights};
+use anyhow::{Result, bail};
+use checkpoint::{
+    Checkpoint, Drafter, DrafterConfig, Report, Source, Target, TargetConfig, Weights,
+};
 use compute::KvType;
-use engine::{Engine, Spec, WeightSource};
-use launch::DraftFlags;
-use launch::{Need, Plan};
+use engine::{Engine, Placement, Spec, WeightSource};
+use launch::{Beside, DraftFlags, DraftPlan, Need, Plan};
 use launch::{about, locate};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -21,7 +22,8 @@ pub(crate) struct Args {
     /// Check a drafter against this target
     #[arg(long, value_name = "NAME|FILE")]
     target: Option<PathBuf>,
-    /// Count what a target needs of a GPU, at its own context or at so many tokens
+    /// Count what a target needs of a GPU, at its own context or at so many tokens; of a drafter
+    /// what it needs of one of its own, beside `--target`
     #[arg(long, value_name = "TOKENS", num_args = 0..=1, default_missing_value = "0")]
     device: Option<usize>,
     /// Print one JSON object
@@ -51,6 +53,9 @@ struct Findings<'a> {
     tensors: Vec<Tensor<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     device_memory: Option<Plan>,
+    /// What a drafter needs of a device of its own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    apart: Option<DraftPlan>,
 }
 
 #[derive(Serialize)]
@@ -83,7 +88,8 @@ struct Tensor<'a> {
 pub(crate) fn run(args: &Args) -> Result<()> {
     let target = args.target.as_deref().map(locate).transpose()?;
     let target = target.as_deref().map(|p| Target::open(p).map_err(about(p))).transpose()?;
-    let target = target.as_ref().map(|t| &t.config);
+    let against = target.as_ref();
+    let target = against.map(|t| &t.config);
     let file = &locate(&args.file)?;
     let source = Source::open(file).map_err(about(file))?;
     let container = source.container();
@@ -104,8 +110,17 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             &d.report,
         ),
     };
-    if let (Some(tokens), Checkpoint::Target(t)) = (args.device, &opened) {
-        findings.device_memory = Some(needed(t, tokens)?);
+    match (args.device, &opened, against) {
+        (Some(tokens), Checkpoint::Target(t), _) => {
+            findings.device_memory = Some(needed(t, None, tokens)?);
+        }
+        (Some(tokens), Checkpoint::Drafter(d), Some(t)) => {
+            findings.apart = needed(t, Some(d), tokens)?.drafter;
+        }
+        (Some(_), Checkpoint::Drafter(_), None) => {
+            bail!("`--device`: what a drafter needs follows from its target: give `--target FILE`")
+        }
+        _ => {}
     }
     let mut out = std::io::stdout().lock();
     if args.json {
@@ -117,12 +132,14 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     Ok(out.flush()?)
 }
 
-/// What a target without a drafter needs of a card with 24 GB or so, which reads prompts 256 tokens
-/// at a time.
-fn needed(target: &Target, tokens: usize) -> Result<Plan> {
-    let need = Need::count(256, |ledger| {
+/// What a target needs of a card with 24 GB or so, which reads prompts 256 tokens at a time, and a
+/// drafter of another one.
+fn needed(target: &Target, drafter: Option<&Drafter>, tokens: usize) -> Result<Plan> {
+    let need = Need::count(256, drafter.map(|_| Beside::card(1, 256)), |ledgers| {
         let weights = (&target.config, &target.weights as &dyn WeightSource);
-        Ok(Engine::load(Box::new(ledger), weights, None, KvType::F16, Spec::Off)?)
+        let drafter = drafter.map(|d| (&d.config, &d.weights as &dyn WeightSource));
+        let memory = (KvType::F16, Placement::ON_DEVICE);
+        Ok(Engine::load_placed(ledgers, weights, drafter, memory, Spec::Off)?)
     })?;
     Ok(need.at(if tokens > 0 { tokens } else { target.config.context_length }))
 }
@@ -182,6 +199,7 @@ impl<'a> Findings<'a> {
             },
             tensors,
             device_memory: None,
+            apart: None,
         }
     }
 
@@ -226,6 +244,9 @@ impl<'a> Findings<'a> {
         writeln!(out, "{tensors} tensors, {parameters} parameters, {} ({by_type})", human(bytes))?;
         if let Some(plan) = &self.device_memory {
             writeln!(out, "on a GPU: {}", plan.line())?;
+        }
+        if let Some(plan) = &self.apart {
+            writeln!(out, "on a GPU apart from its target's: {}", plan.line())?;
         }
         Ok(())
     }

@@ -50,7 +50,7 @@ enum Verb {
     Run(run::Args),
     /// Talk with the model
     Chat(chat::Args),
-    /// Serve the model over OpenAI's and Anthropic's APIs
+    /// Serve models over OpenAI's, Anthropic's and Ollama's APIs, with a page to chat on
     #[command(after_help = serve::EXIT_CODES)]
     Serve(Box<serve::Args>),
     /// Measure modes side by side, the cost of a shape, or whether all modes write the same text

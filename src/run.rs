@@ -9,7 +9,7 @@ use engine::Round;
 use engine::judge::Relaxed;
 use engine::sampling::Sampling;
 use launch::{Answer, Question, answer};
-use launch::{ModelFlags, Running, SamplingFlags};
+use launch::{ModelFlags, Prefill, PrefillFlags, Running, SamplingFlags};
 use serde_json::{Value, json};
 use std::io::{IsTerminal, Read, Write};
 use std::sync::atomic::AtomicBool;
@@ -21,7 +21,7 @@ use text::{Prompt, Specials};
 pub(crate) struct Args {
     /// What to answer; read from standard input where it is missing or `-`
     prompt: Option<String>,
-    /// Tokens of the answer at most
+    /// Tokens of the answer at most; as many as the context holds unless given
     #[arg(long, value_name = "N")]
     max_tokens: Option<usize>,
     /// A system message before the prompt
@@ -54,6 +54,8 @@ pub(crate) struct Args {
     #[arg(long)]
     relaxed_thinking: bool,
     #[command(flatten)]
+    prefill: PrefillFlags,
+    #[command(flatten)]
     model: ModelFlags,
     #[command(flatten)]
     sampling: SamplingFlags,
@@ -68,12 +70,18 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let mut model = args.model.clone();
     model.identified = args.session.is_some();
     let mut running = model.load()?;
+    let prefill = Prefill::start(&args.prefill, &model.device, &running.text.tokenizer)?;
     let load_s = start.elapsed().as_secs_f64();
     let sampling = args.sampling.over(&running.text.sampling, running.vocab())?;
     let mut session = Session::open(args.session.as_deref(), &running)?;
     session.begin(args.system.as_deref())?;
     session.messages.push(json!({"role": "user", "content": prompt}));
     let (ids, rendered) = prompt_ids(args, &running, &prompt, &session.messages)?;
+    let asked = ids.len();
+    let (ids, read) = match prefill {
+        Some(mut prefill) => prefill.shorten(&running, ids)?,
+        None => (ids, None),
+    };
     let relaxed = relaxed(args, &running, &sampling, &ids)?;
     let (cached, sequence) = match args.session {
         Some(_) => session.recall(&mut running, &ids)?,
@@ -109,9 +117,11 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         session.save(&running.name)?;
     }
     if args.json {
-        let mut object =
-            describe(&running, &sampling, ids.len(), load_s, relaxed.is_some(), &given);
+        let mut object = describe(&running, &sampling, asked, load_s, relaxed.is_some(), &given);
         object["cached_tokens"] = json!(cached);
+        if let Some(read) = &read {
+            object["prefill"] = json!(read);
+        }
         writeln!(out, "{object}")?;
         return Ok(out.flush()?);
     }
@@ -123,10 +133,11 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         explain::histogram(&mut out, &given)?;
     }
     let sampled = sampling.temperature > 0.0;
-    if std::io::stderr().is_terminal() || sampled {
+    if std::io::stderr().is_terminal() || sampled || read.is_some() {
         let line = closing_line(&mut running, &ids, &given);
         let exact = if relaxed.is_some() { ", not exact: relaxed thinking" } else { "" };
-        eprintln!("{line}; seed {}{exact}", sampling.seed);
+        let read = read.map_or_else(String::new, |read| format!("; {read}"));
+        eprintln!("{line}; seed {}{exact}{read}", sampling.seed);
     }
     Ok(out.flush()?)
 }
@@ -214,7 +225,7 @@ fn describe(
     let lengths: Vec<usize> = given.rounds.iter().map(Round::accept_length).collect();
     let sum = |part: fn(&Round) -> f64| given.rounds.iter().map(part).fold(0.0, |a, b| a + b);
     let count = |part: fn(&Round) -> usize| given.rounds.iter().map(part).sum::<usize>();
-    json!({
+    let mut told = json!({
         "ids": given.ids,
         "text": given.text,
         "finish": given.finish,
@@ -243,5 +254,9 @@ fn describe(
             "judge_s": sum(|r| r.judge_s),
             "commit_s": sum(|r| r.commit_s),
         }
-    })
+    });
+    if let Some(device) = running.engine.drafter_device() {
+        told["spec"]["draft_device"] = json!(device);
+    }
+    told
 }

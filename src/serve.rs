@@ -3,18 +3,18 @@
 use crate::facts::facts;
 use crate::logging::LogFlags;
 use crate::notify::notify;
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use compute::{Faults, Faulty};
 use engine::Engine;
-use launch::{ModelFlags, Prepared};
-use server::{DiskShare, HeaderValue, Keys, MAX_SLOTS, Options, Served, Tls};
-use std::io::Write;
+use launch::{ModelFlags, OpenScorer, PrefillFlags, Prepared};
+use server::{DiskShare, HeaderValue, Keys, MAX_SLOTS, Options, Prefill, Served, Tls};
+use std::io::{ErrorKind, Write};
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use store::{Folder, Identity, Name};
-use tokio::net::{TcpListener, TcpSocket};
+use tokio::net::TcpSocket;
 
 /// Threads that serve connections; the model has its own.
 const CONNECTION_THREADS: usize = 2;
@@ -23,8 +23,10 @@ const CONNECTION_THREADS: usize = 2;
 /// later.
 const LISTEN_BACKLOG: u32 = 4096;
 
-/// MiB of the host's memory for states that a device has no room for.
-const DEFAULT_HOST_CACHE: usize = 4096;
+/// MiB for states of earlier prompts that there are at least, unless said: where passes read them,
+/// and in the host's memory for those that a device has no room for.
+const LEAST_CACHE: usize = 1024;
+const LEAST_HOST_CACHE: usize = 4096;
 
 /// MiB of earlier answers to look into, some 100,000 tokens.
 const DEFAULT_LOOKUP_MEMORY: usize = 4;
@@ -68,11 +70,13 @@ pub(crate) struct Args {
     /// on a GPU, else no limit]
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..))]
     state_memory: Option<u64>,
-    /// Memory for the states of earlier prompts, in MiB; 0 for none
-    #[arg(long, value_name = "MIB", default_value_t = 1024)]
-    prefix_cache: usize,
-    /// Host memory for states that the former has no room for, in MiB; 0 for none [default: 4096 on
-    /// a GPU, else 0]
+    /// Memory for the states of earlier prompts, in MiB; 0 for none [default: on a GPU three
+    /// quarters of the memory for states, 1024 beside a second model or a scorer; else what a text
+    /// of the whole context takes, a quarter of what is free at most and 1024 at least]
+    #[arg(long, value_name = "MIB")]
+    prefix_cache: Option<usize>,
+    /// Host memory for states that the former has no room for, in MiB; 0 for none [default: on a
+    /// GPU a quarter of what is free, 4096 at least, else 0]
     #[arg(long, value_name = "MIB")]
     prefix_cache_host: Option<usize>,
     /// Folder where states of earlier prompts outlive the server, and GiB of disk they may take:
@@ -111,6 +115,8 @@ pub(crate) struct Args {
     #[command(flatten)]
     gateway: crate::gateways::GatewayFlags,
     #[command(flatten)]
+    prefill: PrefillFlags,
+    #[command(flatten)]
     log: LogFlags,
     #[command(flatten)]
     model: ModelFlags,
@@ -130,6 +136,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         (Some(certificate), Some(key)) => Some(Tls::read(certificate, key)?),
         _ => None,
     };
+    // A port that somebody listens on is said before anything is loaded.
+    let unheard = |error| unheard(args, &error);
+    let socket = bind(args.host, args.port).map_err(unheard)?;
     let collector = args.log.collector()?;
     args.log.start()?;
     let remembered = if keys.is_none() { DEFAULT_LOOKUP_MEMORY } else { 0 };
@@ -141,18 +150,18 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         Folder::open(&share.folder, share.bytes, nobody).context("`--prefix-cache-disk`")?;
         flags.identified = true;
     }
-    let served = models(args, &flags, remembered)?;
-    let spills = served.iter().any(|model| model.facts.device_bytes > 0);
-    let host_cache = args.prefix_cache_host.unwrap_or(if spills { DEFAULT_HOST_CACHE } else { 0 });
+    let (served, prefill) = models(args, &flags, remembered)?;
+    let [cache_bytes, host_cache_bytes] = cache_shares(args, &served, prefill.is_some());
     #[cfg_attr(not(feature = "gateway"), allow(unused_mut))]
     let mut options = Options {
         models_loaded: usize::from(args.models_loaded),
         slots: usize::from(args.slots),
         queue: usize::from(args.queue),
         keys,
-        cache_bytes: args.prefix_cache.saturating_mul(1 << 20),
-        host_cache_bytes: host_cache.saturating_mul(1 << 20),
+        cache_bytes,
+        host_cache_bytes,
         disk_cache: args.prefix_cache_disk.clone(),
+        prefill,
         store_bytes: args.store_responses.saturating_mul(1 << 20),
         timeout: args.timeout.map(Duration::from_secs),
         drain: Duration::from_secs(args.drain),
@@ -167,9 +176,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         .enable_all()
         .build()?;
     let result = runtime.block_on(async {
-        let listener = listen(args.host, args.port);
-        let listener =
-            listener.with_context(|| format!("listening on {} port {}", args.host, args.port))?;
+        let listener = socket.listen(LISTEN_BACKLOG).map_err(unheard)?;
         #[cfg(feature = "gateway")]
         {
             options.beside = args.gateway.open().await?;
@@ -192,7 +199,11 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 }
 
 /// All models, the first of them loaded; the others' files are known to be good.
-fn models(args: &Args, flags: &ModelFlags, remembered: usize) -> Result<Vec<Served>> {
+fn models(
+    args: &Args,
+    flags: &ModelFlags,
+    remembered: usize,
+) -> Result<(Vec<Served>, Option<Prefill>)> {
     let models = flags.each()?;
     let names = names(&args.served_model_name, models.len())?;
     let mut served = Vec::with_capacity(models.len());
@@ -201,10 +212,47 @@ fn models(args: &Args, flags: &ModelFlags, remembered: usize) -> Result<Vec<Serv
         served.push(prepare(model, names, args.state_memory, remembered, losses)?);
     }
     refuse_namesakes(&served)?;
+    let scorer = args.prefill.open(&flags.device, &served[0].tokenizer)?;
+    if scorer.is_some() && served.len() > 1 {
+        bail!("`--prefill-scorer` is for a server of one model, and there are {}", served.len());
+    }
     let start = Instant::now();
     served[0].engine = Some((served[0].load)().map_err(anyhow::Error::msg)?);
     served[0].load_s = start.elapsed().as_secs_f64();
-    Ok(served)
+    Ok((served, scorer.map(shortening)))
+}
+
+/// Bytes for states of earlier prompts, where passes read them and in the host's memory beside that.
+/// A share that cannot hold a conversation keeps nothing of it, and one of 64,000 tokens has 4 GB of
+/// a 27B's keys and values. What is kept goes before anybody waits, so unless told otherwise it may
+/// have three quarters of a device that has one model at a time; the rest lets texts begin without
+/// making room first. Others of a device, a second model and a scorer, could not ask it to go.
+fn cache_shares(args: &Args, served: &[Served], has_scorer: bool) -> [usize; 2] {
+    let quarter = |least: usize| {
+        let free = launch::free_host_memory().unwrap_or(0);
+        (free / 4 / usize::from(args.models_loaded)).clamp(least << 20, usize::MAX >> 1)
+    };
+    let on_device = served.iter().any(|model| model.facts.device_bytes > 0);
+    let of_device = match &served[0].engine {
+        _ if on_device && (args.models_loaded > 1 || has_scorer) => LEAST_CACHE << 20,
+        Some(engine) if on_device => engine.state_limit() / 4 * 3,
+        // More than one text can have would be memory that is always new, which a processor's passes
+        // wait for: of a tiny model that took longer than reading prompts.
+        Some(engine) => {
+            engine.state_bytes(served[0].context).clamp(LEAST_CACHE << 20, quarter(LEAST_CACHE))
+        }
+        None => LEAST_CACHE << 20,
+    };
+    let of_host = if on_device { quarter(LEAST_HOST_CACHE) } else { 0 };
+    let said = |mib: Option<usize>| mib.map(|mib| mib.saturating_mul(1 << 20).min(usize::MAX >> 1));
+    [said(args.prefix_cache).unwrap_or(of_device), said(args.prefix_cache_host).unwrap_or(of_host)]
+}
+
+/// How the server shortens prompts.
+fn shortening(scorer: OpenScorer) -> Prefill {
+    let (name, keep, from) = (scorer.name.clone(), scorer.keep, scorer.from);
+    let load = move || scorer.start().map_err(|error| format!("{error:#}"));
+    Prefill { load: Box::new(load), scorer: name, keep, from }
 }
 
 /// The names of each model, where any are given: all are a single model's, of several each has one.
@@ -289,8 +337,7 @@ fn load(
         }
     };
     if let Some(mib) = state_memory {
-        let budget = engine.backend().budget();
-        budget.set_limit(budget.limit().min((mib as usize).saturating_mul(1 << 20)));
+        engine.limit_state((mib as usize).saturating_mul(1 << 20));
     }
     engine.set_memory(remembered);
     Ok(engine)
@@ -306,7 +353,17 @@ fn disk_share(words: &str) -> Result<DiskShare, String> {
     share.ok_or_else(|| "a folder and GiB are expected, such as `/var/cache/forerun,50`".to_owned())
 }
 
-fn listen(host: IpAddr, port: u16) -> std::io::Result<TcpListener> {
+/// Why nobody can be heard at the address.
+fn unheard(args: &Args, error: &std::io::Error) -> anyhow::Error {
+    let hint = match error.kind() {
+        ErrorKind::AddrInUse => "; give another `--port`, or 0 for any that is free",
+        _ => "",
+    };
+    anyhow!("listening on {} port {}: {error}{hint}", args.host, args.port)
+}
+
+/// A socket of that address, at which nobody listens yet.
+fn bind(host: IpAddr, port: u16) -> std::io::Result<TcpSocket> {
     let socket = if host.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
     // A port whose old connections linger can be had again; elsewhere than on Unix the word means
     // something else.
@@ -314,7 +371,7 @@ fn listen(host: IpAddr, port: u16) -> std::io::Result<TcpListener> {
         socket.set_reuseaddr(true)?;
     }
     socket.bind(SocketAddr::new(host, port))?;
-    socket.listen(LISTEN_BACKLOG)
+    Ok(socket)
 }
 
 fn read_keys(path: &Path) -> Result<Keys> {

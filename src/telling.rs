@@ -1,7 +1,7 @@
 //! How `run` and `chat` show an answer: thinking apart from it, and a closing line that says how
 //! fast it came and what drafting was worth.
 
-use engine::Round;
+use engine::{Round, Spec};
 use launch::{Answer, Piece, Running};
 use std::io::{BufWriter, IsTerminal, Result, Stderr, Write};
 use std::time::Instant;
@@ -9,8 +9,10 @@ use text::{Parts, Reasoning};
 
 /// Part of the time of an answer that may go into measuring plain decoding afterwards.
 const SHARE: f64 = 0.1;
-/// Passes that are measured at most.
-const PASSES: usize = 15;
+/// Seconds that always may: the first rounds of one row after wider ones are slower than the rest.
+const UNNOTICED: f64 = 0.02;
+/// Rounds that are measured at most: in as many tokens an anchor is folded once.
+const ROUNDS: usize = 32;
 
 /// Writes an answer as it comes. On a terminal thinking is dim; elsewhere it goes to standard
 /// error, so that a file or a program gets the answer alone.
@@ -89,8 +91,7 @@ pub(crate) fn rate(given: &Answer) -> f64 {
 }
 
 /// The closing line: tokens, their rate, how many a round gave, and how that compares with plain
-/// decoding. Plain decoding is not run for it: a pass of one row is measured, at the end of the
-/// same text, which is what each of its tokens would have taken.
+/// decoding, of which some rounds are measured at the end of the same text.
 pub(crate) fn closing_line(running: &mut Running, prompt: &[u32], given: &Answer) -> String {
     let mut line = format!("{} tokens, {:.0} a second", given.ids.len(), rate(given));
     let drafted: usize = given.rounds.iter().map(|round| round.drafted).sum();
@@ -102,29 +103,29 @@ pub(crate) fn closing_line(running: &mut Running, prompt: &[u32], given: &Answer
     let length = length as f64 / given.rounds.len() as f64;
     line += &format!("; {accepted} of {drafted} drafts stood, {length:.1} tokens a round");
     let times = plain_seconds(running, prompt, given).map(|seconds| rate(given) * seconds);
-    // A round takes no less than a plain pass: where more comes out than its tokens, the machine was
-    // busy while the pass was measured, and nothing is said.
+    // A round takes no less than a plain one: where more comes out than its tokens, the machine was
+    // busy while those were measured, and nothing is said.
     if let Some(times) = times.filter(|times| *times <= length) {
-        line += &format!("; about {times:.1} times plain decoding, by the time of its pass");
+        line += &format!("; about {times:.1} times plain decoding, by the time of its rounds");
     }
     line
 }
 
-/// Seconds of a token without drafts: a pass of one row, the median of a few, with what judging and
-/// committing took in the rounds. Nothing where it fails.
+/// Seconds of a round without drafts, the mean of some after the text's end, on a copy of its state:
+/// measured as what it is compared with, on a machine as busy. Nothing where it fails.
 fn plain_seconds(running: &mut Running, prompt: &[u32], given: &Answer) -> Option<f64> {
-    let rounds = given.rounds.len() as f64;
-    let beside: f64 = given.rounds.iter().map(|round| round.judge_s + round.commit_s).sum();
     let all: Vec<u32> = prompt.iter().chain(&given.ids).copied().collect();
-    let start = Instant::now();
-    let mut text = running.engine.rehearsal(given.sequence.clone(), &all).ok()?;
-    let mut passes = Vec::new();
-    while passes.len() < PASSES {
-        passes.push(running.engine.time_verify(&mut text, 1).ok()?);
-        if start.elapsed().as_secs_f64() > SHARE * given.decode_s {
-            break;
-        }
+    let spec = running.engine.spec();
+    let engine = &mut running.engine;
+    let mut text = [engine.rehearsal(given.sequence.clone(), &all).ok()?];
+    engine.set_spec(Spec::Off);
+    let (start, mut rounds) = (Instant::now(), Vec::new());
+    while rounds.len() < ROUNDS
+        && start.elapsed().as_secs_f64() < UNNOTICED.max(SHARE * given.decode_s)
+        && let Ok(round) = engine.rehearse(&mut text, 1, false)
+    {
+        rounds.push(round.round_s);
     }
-    passes.sort_by(f64::total_cmp);
-    Some(passes[passes.len() / 2] + beside / rounds)
+    engine.set_spec(spec);
+    (!rounds.is_empty()).then(|| rounds.iter().sum::<f64>() / rounds.len() as f64)
 }

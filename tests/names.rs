@@ -227,6 +227,11 @@ fn words_that_mean_no_model() {
             `qwen3.6-27b`, `forerun models` lists all"
                 .into(),
         ),
+        (
+            "llama3",
+            "`llama3` is no file and no model of the catalogue: `forerun models` lists all".into(),
+        ),
+        ("hf.co/o/m:Q4_K_M", "`forerun pull o/m:Q4_K_M` fetches it".into()),
         ("qwen3.6-27b", "`forerun pull qwen3.6-27b` fetches it (17.6 GB)".into()),
         ("qwen3.6-27b:Q8_0", "`forerun pull qwen3.6-27b:Q8_0` fetches it (28.6 GB)".into()),
         ("Qwen/Qwen3.6-27B", pull_hint("Qwen/Qwen3.6-27B")),

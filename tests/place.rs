@@ -76,13 +76,33 @@ fn what_lies_where_can_be_said() {
 }
 
 #[test]
+#[cfg(target_os = "linux")]
+fn experts_may_lie_on_a_disk() {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
+    let place = format!("experts=disk:{}", folder.path().display());
+    for mode in ["off", "chain", "tree"] {
+        let asked = ["--spec", mode, "--ctx", "512", "--temp", "0.8", "--seed", "3"];
+        let (whole, _) = answer(&asked);
+        for more in [&[][..], &["--device-memory", "200MiB"]] {
+            let (ids, _) = answer(&[&asked[..], &["--place", &place], more].concat());
+            assert_eq!(ids, whole, "{mode} {more:?}");
+        }
+        assert_eq!(std::fs::read_dir(folder.path()).expect("the folder").count(), 0);
+    }
+    let gone = format!("{place}/gone");
+    let args = [&["run", "x", "--device", "cpu", "--place", &gone], &MOE[..]].concat();
+    let told = refused(&args);
+    assert!(told.contains("gone` cannot hold ") && told.contains("No such file"), "{told}");
+}
+
+#[test]
 fn what_cannot_be_is_refused() {
     fn run<'a>(args: &[&'a str]) -> Vec<&'a str> {
         [&["run", "x", "--device", "cpu"], args].concat()
     }
     let too_little = refused(&run(&[&MOE[..], &["--device-memory", "1MiB"]].concat()));
     assert!(too_little.contains("the model does not fit on the device"), "{too_little}");
-    for place in ["experts=host", "experts=hot"] {
+    for place in ["experts=host", "experts=hot", "experts=disk:."] {
         let dense = refused(&run(&["--place", place]));
         let why = format!("`--place {place}`: the model has no experts");
         assert!(dense.contains(&why), "{dense}");
@@ -93,4 +113,89 @@ fn what_cannot_be_is_refused() {
         let told = misunderstood(&run(&[flag, value]));
         assert!(told.contains("expected"), "{told}");
     }
+}
+
+/// The object that an answer of the embedded pair is told in, and what was said beside it.
+fn told_of(args: &[&str]) -> (Value, String) {
+    let fixed =
+        ["run", "--json", "Write Python quicksort", "--device", "cpu", "--max-tokens", "24"];
+    let output = forerun(&[&fixed, args].concat());
+    let told = String::from_utf8(output.stderr).expect("text");
+    assert!(output.status.success(), "{args:?}: {told}");
+    (serde_json::from_slice(&output.stdout).expect("one JSON object"), told)
+}
+
+#[test]
+fn a_drafter_may_have_a_device_of_its_own() {
+    for mode in ["chain", "tree"] {
+        let asked = ["--spec", mode, "--temp", "0.8", "--seed", "3"];
+        let (beside, told) = told_of(&asked);
+        assert!(beside["spec"].get("draft_device").is_none(), "{beside}");
+        assert!(!told.contains("copies of the embedding table"), "{told}");
+        for apart in [["--draft-device", "cpu"], ["--place", "draft=cpu"]] {
+            let (same, told) = told_of(&[&asked[..], &apart].concat());
+            assert_eq!(same["ids"], beside["ids"], "{mode}");
+            assert_eq!(same["spec"]["accept_lengths"], beside["spec"]["accept_lengths"], "{mode}");
+            assert_eq!(same["spec"]["draft_device"], "cpu");
+            assert!(told.contains("copies of the embedding table"), "{told}");
+        }
+    }
+    // Memory is counted where it is taken.
+    let limited = ["--ctx", "512", "--device-memory", "200MiB", "--draft-device", "cpu"];
+    let (_, told) = told_of(&limited);
+    assert!(told.contains("the drafter on cpu "), "{told}");
+}
+
+#[test]
+fn a_device_that_no_drafter_can_have_is_refused() {
+    fn run<'a>(args: &[&'a str]) -> Vec<&'a str> {
+        [&["run", "x", "--device", "cpu"], args].concat()
+    }
+    let both = run(&["--draft-device", "cpu", "--place", "draft=cuda:1"]);
+    let told = refused(&both);
+    assert!(told.contains("`--place draft=cuda:1` say different things"), "{told}");
+    let nobody = refused(&run(&["--draft-device", "cpu", "--draft", "none"]));
+    assert!(nobody.contains("`--draft-device cpu`: there is no drafter"), "{nobody}");
+    assert!(nobody.contains("the MTP block shares the target's weights"), "{nobody}");
+    for word in ["auto", "gpu"] {
+        let told = misunderstood(&run(&["--draft-device", word]));
+        assert!(told.contains("cpu, cuda or cuda:N expected"), "{told}");
+    }
+    let beyond = refused(&run(&["--draft-device", "cuda:99"]));
+    assert!(beyond.contains("`--draft-device cuda:99`"), "{beyond}");
+}
+
+#[test]
+fn experts_are_counted_for_copies_to_begin_with() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = |name: &str| folder.path().join(name).to_str().expect("a name").to_owned();
+    let (out, other) = (path("counts.json"), path("other.json"));
+    let asked = ["--suite", "code", "--per-suite", "1", "--max-tokens", "8", "--out", &out];
+    let counted = forerun(&[&["bench", "experts", "--device", "cpu"], &MOE[..], &asked].concat());
+    let told = String::from_utf8(counted.stdout).expect("text");
+    assert!(counted.status.success() && told.contains("60 % of a layer's 16 experts"), "{told}");
+    let text = std::fs::read_to_string(&out).expect("the file");
+    let counts: Value = serde_json::from_str(&text).expect("JSON");
+    // Every token that was read or written went to four experts of each layer, but the last one.
+    let tokens = counts["tokens"].as_u64().expect("tokens");
+    let layers = counts["layers"].as_array().expect("layers");
+    assert!(!layers.is_empty());
+    for layer in layers {
+        let counts = layer.as_array().expect("experts").iter().map(|n| n.as_u64().expect("count"));
+        assert_eq!(counts.sum::<u64>(), 4 * (tokens - 1), "{layer}");
+    }
+    // They change no token, and what is not the model's is refused.
+    let (plain, _) = answer(&[]);
+    let (ids, told) = answer(&["--expert-counts", &out]);
+    assert_eq!(ids, plain);
+    assert!(told.contains("`--expert-counts` changes nothing"), "{told}");
+    let fixed = ["run", "x", "--device", "cpu", "--expert-counts"];
+    std::fs::write(&other, r#"{"model": "m", "tokens": 1, "layers": [[1, 2]]}"#).expect("a file");
+    let told = refused(&[&fixed[..], &[other.as_str()], &MOE[..]].concat());
+    assert!(told.contains("counts of 2 in 1 layers, the model has 16 experts in"), "{told}");
+    std::fs::write(&other, "[]").expect("a file");
+    let told = refused(&[&fixed[..], &[other.as_str()], &MOE[..]].concat());
+    assert!(told.contains("not counts of experts"), "{told}");
+    let told = refused(&[&fixed[..], &[&out]].concat());
+    assert!(told.contains("the model has no experts"), "{told}");
 }

@@ -104,10 +104,13 @@ fn a_pull_that_is_killed_leaves_no_half_file_and_goes_on() {
 #[test]
 fn ctrl_c_ends_a_pull_with_what_has_come_kept() {
     let scene = Scene::new();
-    scene.hub.fail_always(At::Store, Fault::Slow(50));
+    scene.hub.fail_always(At::Store, Fault::Slow(200));
     let mut process =
         scene.among(&mut command(&["pull", NAME])).stderr(Stdio::piped()).spawn().unwrap();
-    std::thread::sleep(Duration::from_millis(300));
+    while !scene.hub.requests().iter().any(|request| request.at == At::Store) {
+        assert!(process.try_wait().unwrap().is_none(), "it ended before a byte was asked for");
+        std::thread::sleep(Duration::from_millis(5));
+    }
     let pid = process.id().to_string();
     assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
     let mut said = String::new();
@@ -151,4 +154,48 @@ fn two_processes_fetch_a_file_once() {
     assert!(std::fs::read(Path::new(path.trim())).unwrap() == weights());
     let stored = scene.hub.requests().iter().filter(|request| request.at == At::Store).count();
     assert_eq!(stored, 1, "one piece, once");
+}
+
+/// What Hugging Face's own program and this one fetch is the other's too, one after the other and
+/// at once. `FORERUN_HF` names the program (`scripts/test-files` installs it).
+#[test]
+fn the_cache_is_shared_with_hugging_faces_own_program() {
+    let Some(program) = std::env::var_os("FORERUN_HF") else {
+        println!("skipped: FORERUN_HF names no program");
+        return;
+    };
+    let fetched = |scene: &Scene| {
+        let requests = scene.hub.requests();
+        let bytes = |r: &&testing::hub::Request| r.at == At::Store && r.method == "GET";
+        requests.iter().filter(bytes).count()
+    };
+    let start = |scene: &Scene| {
+        let mut command = Command::new(&program);
+        let command = scene.among(command.args(["download", NAME, FILE, "--quiet"]));
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    };
+    let finish = |process: std::process::Child| {
+        let output = process.wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{said}");
+        PathBuf::from(String::from_utf8(output.stdout).unwrap().trim())
+    };
+    let scene = Scene::new();
+    let theirs = finish(start(&scene));
+    assert_eq!(fetched(&scene), 1);
+    assert_eq!((scene.pull().unwrap(), fetched(&scene)), (theirs, 0), "theirs is ours");
+
+    let scene = Scene::new();
+    let ours = scene.pull().unwrap();
+    assert!(fetched(&scene) > 0);
+    assert_eq!((finish(start(&scene)), fetched(&scene)), (ours, 0), "ours is theirs");
+
+    let scene = Scene::new();
+    scene.hub.fail_always(At::Store, Fault::Slow(100));
+    let process = start(&scene);
+    while fetched(&scene) == 0 {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert_eq!(scene.pull().unwrap(), finish(process), "who comes second waits for the first");
+    assert_eq!((fetched(&scene), scene.check_whole()), (0, 2));
 }

@@ -211,8 +211,8 @@ fn a_drafter_for_another_target_runs_exactly() {
                 );
                 drafted = count;
             }
-            // It is tried a few times at most, then left.
-            "auto" => assert!(count < drafted / 4, "{} against {drafted}", object["spec"]),
+            // It is tried a few times, then left; how often follows from times.
+            "auto" => assert!(count < drafted / 2, "{} against {drafted}", object["spec"]),
             _ => {}
         }
     }

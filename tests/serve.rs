@@ -298,6 +298,23 @@ fn a_client_that_leaves_makes_room() {
 }
 
 #[test]
+fn whoever_has_heard_the_end_finds_a_place() {
+    let server = Server::start(&["--slots", "1", "--queue", "0"]);
+    let text = json!({"prompt": "def f(x):", "max_tokens": 1});
+    let messages = json!([{"role": "user", "content": "hi"}]);
+    let many = json!({"prompt": ["a", "b", "c"], "max_tokens": 1});
+    let message = json!({"messages": messages, "max_tokens": 1});
+    for i in 0..200 {
+        for (path, body) in [(TEXT, &text), (TEXT, &many), ("/v1/messages", &message)] {
+            let mut body = body.clone();
+            body["stream"] = json!(i % 2 == 0);
+            let response = server.post(path, &body);
+            assert_eq!(response.status, 200, "{i}: {response:?}");
+        }
+    }
+}
+
+#[test]
 fn a_deadline_ends_an_answer() {
     let server = Server::start(&["--timeout", "1"]);
     let body = endless(&server, 30_000);

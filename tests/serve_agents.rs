@@ -21,6 +21,27 @@ fn agents_are_answered_with_a_template_as_strict_as_qwen_s() {
     replay_all(&Server::start(&["--chat-template", "tests/fixtures/strict-template.jinja"]));
 }
 
+#[test]
+fn agents_are_told_in_words_they_know_that_a_prompt_is_too_long() {
+    let server = Server::start(&["--ctx", "64"]);
+    let messages = json!([{"role": "user", "content": "word ".repeat(200)}]);
+    let refused = |path: &str, body: Value| {
+        let refused = server.post(path, &body);
+        assert_eq!(refused.status, 400, "{refused:?}");
+        refused.json()["error"].clone()
+    };
+    let chat = refused("/v1/chat/completions", json!({"messages": messages}));
+    assert_eq!(chat["code"], "context_length_exceeded");
+    let told = chat["message"].as_str().expect("words");
+    assert!(told.contains("maximum context length is 64 tokens"), "{told}");
+    let message = refused("/v1/messages", json!({"messages": messages, "max_tokens": 9}));
+    let told = message["message"].as_str().expect("words");
+    let count = told.strip_prefix("prompt is too long: ").expect(told);
+    let (count, rest) = count.split_once(' ').expect(told);
+    assert!(count.parse::<usize>().expect("a count") > 200, "{told}");
+    assert_eq!(rest, "tokens > 64 maximum");
+}
+
 fn replay_all(server: &Server) {
     for agent in AGENTS {
         let file = format!("tests/fixtures/requests/{agent}.json");
@@ -51,7 +72,7 @@ fn replay(server: &Server, request: &Value, tool: Option<&str>, about: &str) {
         other => panic!("{about} went to {other}"),
     };
     let mut body = request["body"].clone();
-    body[limit] = json!(if tool.is_some() { 40 } else { 12 });
+    body[limit] = json!(if tool.is_some() { 120 } else { 12 });
     body["temperature"] = json!(0);
     if tool.is_some() {
         body["tool_choice"] = choice;

@@ -21,6 +21,9 @@ fn anthropic_s_form_gives_the_same_answers() {
     assert_eq!(answer["content"][1], json!({"type": "text", "text": message["content"]}));
     assert_eq!(answer["stop_reason"], "end_turn");
     assert_eq!(answer["usage"]["output_tokens"], plain["usage"]["completion_tokens"]);
+    let thought = &answer["usage"]["output_tokens_details"]["thinking_tokens"];
+    assert_eq!(thought, &plain["usage"]["completion_tokens_details"]["reasoning_tokens"]);
+    assert!(thought.as_u64() > Some(0), "{answer}");
     let counted = server.ask(
         "/v1/messages/count_tokens",
         &json!({"messages": question,
@@ -83,4 +86,88 @@ fn anthropic_s_form_gives_the_same_answers() {
         (400, &json!("invalid_request_error"))
     );
     assert_eq!(refused.json()["type"], "error");
+}
+
+#[test]
+fn a_tool_that_is_looked_up_leaves_the_beginning_of_the_prompt_as_it_was() {
+    let server = Server::start(&[]);
+    let integer = json!({"type": "integer"});
+    let schema = json!({"type": "object", "properties": {"a": integer, "b": integer},
+        "required": ["a", "b"]});
+    let tool = |name: &str, waits: bool| {
+        json!({"name": name, "description": "A tool.", "input_schema": schema,
+            "defer_loading": waits})
+    };
+    let ask = |tools: &[Value], messages: &[Value]| {
+        let body = json!({"tools": tools, "messages": messages, "max_tokens": 4,
+            "temperature": 0});
+        let answer = server.ask("/v1/messages", &body);
+        assert_eq!(answer["forerun"].get("ignored"), None);
+        let usage = |name: &str| answer["usage"][name].as_u64().unwrap();
+        (usage("input_tokens") + usage("cache_read_input_tokens"), usage("cache_read_input_tokens"))
+    };
+    let asked = json!({"role": "user", "content": "Compute the sum of 947 and 477."});
+    // One that waits is not told of: the prompt is the same without it.
+    let (search, add) = (tool("search", false), tool("add", true));
+    let (alone, _) = ask(std::slice::from_ref(&search), std::slice::from_ref(&asked));
+    let (first, _) = ask(&[add.clone(), search.clone()], std::slice::from_ref(&asked));
+    assert_eq!(first, alone);
+    let call = json!({"type": "tool_use", "id": "t", "name": "search", "input": {"a": 1, "b": 2}});
+    let found = json!({"type": "tool_reference", "tool_name": "add"});
+    let result = json!({"type": "tool_result", "tool_use_id": "t", "content": [found]});
+    let conversation = [
+        asked.clone(),
+        json!({"role": "assistant", "content": [call]}),
+        json!({"role": "user", "content": [result]}),
+    ];
+    let (whole, cached) = ask(&[add.clone(), search.clone()], &conversation);
+    assert!(whole > first + 40, "{whole} tokens tell nothing more than {first}");
+    assert!(cached + 16 > first, "of {first} tokens only {cached} were not read again");
+    // It can be called as any other.
+    let body = json!({"tools": [add, search], "messages": conversation, "max_tokens": 60,
+        "temperature": 0, "tool_choice": {"type": "any"}});
+    let called = server.ask("/v1/messages", &body)["content"][0]["name"].clone();
+    assert!(called == "add" || called == "search", "{called}");
+}
+
+#[test]
+fn a_prompt_is_read_for_the_sake_of_the_cache() {
+    let server = Server::start(&[]);
+    let said = json!([{"role": "user", "content": "Write Python quicksort. ".repeat(20)}]);
+    let body = json!({"messages": said, "max_tokens": 0});
+    let read = server.ask("/v1/messages", &body);
+    assert_eq!((&read["content"], &read["stop_reason"]), (&json!([]), &json!("max_tokens")));
+    assert_eq!(read["usage"]["output_tokens"], 0);
+    let answer = server.ask("/v1/messages", &json!({"messages": said, "max_tokens": 1}));
+    assert_eq!(answer["usage"]["input_tokens"], 1, "{}", answer["usage"]);
+}
+
+#[test]
+fn what_the_system_says_for_one_turn_goes_with_it() {
+    let server = Server::start(&[]);
+    let count = |messages: Value| {
+        let body = json!({"messages": messages});
+        server.ask("/v1/messages/count_tokens", &body)["input_tokens"].as_u64().unwrap()
+    };
+    let user = json!({"role": "user", "content": "Write Python quicksort"});
+    let note = json!({"role": "system", "content": "Be brief.", "clear_at": "next_user_message"});
+    let kept = json!({"role": "system", "content": "Be brief.", "clear_at": "never"});
+    assert_eq!(count(json!([user, note])), count(json!([user, kept])));
+    assert_eq!(count(json!([user, note, user])), count(json!([user, user])));
+    assert!(count(json!([user, kept, user])) > count(json!([user, user])));
+}
+
+#[test]
+fn a_thread_is_refused_in_the_words_by_which_packages_go_on_without() {
+    let server = Server::start(&["--ctx", "256"]);
+    let question = json!([{"role": "user", "content": "hi"}]);
+    let mut body = json!({"messages": question, "max_tokens": 1, "thread": {"type": "create"}});
+    let refused = server.post("/v1/messages", &body);
+    let error = refused.json()["error"].clone();
+    assert_eq!(refused.status, 400);
+    assert_eq!(error["details"], json!({"error_code": "thread_unsupported_request"}));
+    body["thread"] = json!(null);
+    body["max_tokens"] = json!("many");
+    let refused = server.post("/v1/messages", &body).json();
+    assert!(refused["error"]["message"].is_string() && refused["error"]["details"].is_null());
 }

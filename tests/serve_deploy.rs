@@ -184,3 +184,12 @@ fn a_service_manager_is_told() {
         assert!(logged.server.child.wait().unwrap().success());
     }
 }
+
+#[test]
+fn a_port_that_is_taken_is_said_before_any_model_is_looked_at() {
+    let other = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = other.local_addr().unwrap().port().to_string();
+    let message = refused(&["serve", "--port", &port, "--model", "nothing.gguf"]);
+    assert!(message.contains(&format!("listening on 127.0.0.1 port {port}: ")), "{message}");
+    assert!(message.contains("give another `--port`"), "{message}");
+}

@@ -306,6 +306,10 @@ fn metrics_add_up() {
     ] {
         assert!(config.contains(label), "{config}");
     }
+    // A share that nobody chose has room for a long conversation of a large model.
+    let share =
+        config.split("prefix_cache_bytes=\"").nth(1).and_then(|rest| rest.split('"').next());
+    assert!(share.and_then(|bytes| bytes.parse().ok()) >= Some(1u64 << 30), "{config}");
 
     let whole = server.chat(&ask("Compute the sum of 947 and 477.", json!({})));
     let cut = server.chat(&ask("Compute the sum of 1 and 2.", json!({"max_tokens": 5})));
@@ -384,11 +388,15 @@ fn the_model_has_the_names_it_is_given() {
         assert!(created_at.len() == 20 && created_at.ends_with('Z'), "{created_at}");
         let can = &model["capabilities"];
         assert!(
-            [&can["tools"], &can["thinking"], &can["structured_output"]]
+            [&can["tools"], &can["thinking"], &can["structured_outputs"]]
                 .iter()
-                .all(|can| **can == true)
+                .all(|can| can["supported"] == true)
         );
-        assert_eq!(can["vision"], false);
+        assert_eq!(can["image_input"]["supported"], false);
+        assert_eq!(
+            (&model["max_input_tokens"], &model["lifecycle"]),
+            (&json!(512), &json!("active"))
+        );
     }
     assert_eq!(server.get("/v1/models/org/second", "").json()["id"], "org/second");
     assert_eq!(server.get("/v1/models/any", "").json()["id"], "first");

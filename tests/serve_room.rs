@@ -48,6 +48,33 @@ fn texts_that_share_too_little_memory_are_all_written() {
 }
 
 #[test]
+fn what_was_stowed_comes_back_where_kept_states_fill_the_memory() {
+    let shares = ["--prefix-cache", "1024", "--prefix-cache-host", "1024"];
+    let short =
+        Server::start(&[&["--spec", "chain", "--state-memory", "24"], &shares[..]].concat());
+    let plenty = Server::start(&["--spec", "chain", "--prefix-cache", "0"]);
+    let turn = |talk: usize, asked: &[&str]| {
+        let system = format!("You are agent number {talk}. {}", "You write Python. ".repeat(40));
+        let mut messages = vec![json!({"role": "system", "content": system})];
+        messages.extend(asked.iter().map(|asked| json!({"role": "user", "content": asked})));
+        json!({"messages": messages, "max_tokens": 20, "temperature": 0})
+    };
+    for talk in 0..5 {
+        short.chat(&turn(talk, &["Write Python quicksort"]));
+    }
+    // By now the first ones' states had to make way for the last ones'.
+    let mut from_host = 0;
+    for talk in 0..5 {
+        let asked = turn(talk, &["Write Python quicksort", "Now bubble sort"]);
+        let answer = short.chat(&asked);
+        assert!(answer["forerun"]["cached_tokens"].as_u64() > Some(100), "{answer}");
+        from_host += usize::from(answer["forerun"]["cached_from"] == "host");
+        assert_eq!(answer["choices"], plenty.chat(&asked)["choices"]);
+    }
+    assert!(from_host > 0, "nothing had been stowed");
+}
+
+#[test]
 fn a_text_that_does_not_fit_alone_ends_with_a_reason() {
     let server = Server::start(&["--state-memory", "12"]);
     let long = json!({"prompt": "x ".repeat(6000), "max_tokens": 4});

@@ -333,6 +333,7 @@ fn a_prompt_whose_client_left_is_not_read_on() {
     const READ: &str = "forerun_prefill_tokens_total";
     const LEFT: &str =
         "vllm:request_success_total{model_name=\"embedded\",finished_reason=\"abort\"}";
+    const RUNNING: &str = "vllm:num_requests_running";
     let server = Server::start(&["--slots", "1", "--queue", "0"]);
     // As long as the context has room for: reading all of it takes seconds.
     let limit =
@@ -345,6 +346,8 @@ fn a_prompt_whose_client_left_is_not_read_on() {
         wait("reading", || counter(&server, READ) > before);
         drop(connection);
         wait("leaving", || counter(&server, LEFT) == left);
+        // It is counted before its place is free.
+        wait("making room", || counter(&server, RUNNING) == 0);
         let read = counter(&server, READ);
         assert!(read - before < tokens.len() as u64, "all of {} tokens were read", tokens.len());
         // From then on nothing more of it is read: only the two tokens of the next prompt.

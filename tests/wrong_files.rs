@@ -268,7 +268,9 @@ fn models_and_drafters_of_other_methods_are_refused_by_name() {
     let desk = Desk::new();
     let read = "(read are `fp8`, `modelopt`, `compressed-tensors`, `awq`, `gptq`; a GGUF of the \
                 model, or the folder before it was quantised, would do)";
-    let target = |quantisation: Value| json!({"architectures": ["Qwen3_5ForCausalLM"], "quantization_config": quantisation});
+    let architectures = ["Qwen3_5ForCausalLM"];
+    let target =
+        |method: Value| json!({"architectures": architectures, "quantization_config": method});
     let cases = [
         (json!({"quant_method": "bitsandbytes"}), "bitsandbytes", ".quant_method"),
         (json!({"quant_method": "exl2"}), "exl2", ".quant_method"),

@@ -64,6 +64,8 @@ def main():
     tokenizer = Tokenizer.from_file(str(arguments.target / "tokenizer.json"))
     tokens = tokenizer.get_vocab_size(with_added_tokens=True)
     target = load_target(arguments.target, arguments.weights).to(device)
+    if device == "cpu":  # There `half` casts nothing.
+        target = target.float()
     write_texts(arguments, target, tokenizer, device)
     if arguments.only_texts:
         return

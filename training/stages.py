@@ -72,7 +72,8 @@ def hits(logits, labels):
 def train_mtp(target, mtp, batches, rows, minutes, device):
     """Two chained predictions, the second at half weight. The measure is the share of hits of each."""
     length = batches.sequence - MTP_DEPTH - 1
-    mask = causal_mask(length, device).to(torch.bfloat16)
+    # As wide as queries are under `half`.
+    mask = causal_mask(length, device).to(torch.bfloat16 if device == "cuda" else torch.float32)
     positions = torch.arange(1, length + 1, device=device)[None]
 
     def step_loss(_):

@@ -62,7 +62,7 @@ pub(crate) fn survey(args: &Args) -> Result<()> {
         faults.arm(None);
         let expected = write(engine, &prompts);
         let texts = expected.texts.into_iter().collect::<Result<Vec<_>, _>>()?;
-        let held = engine.backend().budget().held();
+        let held = engine.held();
         let counts = Fault::ALL.map(|fault| faults.count(fault));
         for (fault, calls) in Fault::ALL.into_iter().zip(counts) {
             let mut tally = Tally { calls, ..Tally::default() };
@@ -76,7 +76,7 @@ pub(crate) fn survey(args: &Args) -> Result<()> {
                 if !matches!(&next.texts[..], [Ok(text)] if *text == texts[0]) {
                     bail!(at(name, fault, n, "the next text is wrong"));
                 }
-                let now = engine.backend().budget().held();
+                let now = engine.held();
                 if now != held {
                     bail!(at(name, fault, n, &format!("{now} bytes are held, {held} were before")));
                 }

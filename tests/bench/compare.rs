@@ -126,7 +126,10 @@ fn turns_show_a_slowdown() {
         let factor = if is_speed { 1.0 / 1.1 } else { 1.0 };
         assert!((change["change"]["value"].as_f64().unwrap() - factor).abs() < 1e-6, "{change}");
     }
-    assert!(refused(&["bench", "versus", "false", "false"]).contains("`false` failed"));
+    assert!(
+        refused(&["bench", "versus", "false", "false"])
+            .contains("`false --json --repeats 1` failed")
+    );
 }
 
 #[test]

@@ -30,11 +30,11 @@ fn every_mode_writes_the_same_text() {
 fn parity_takes_prompts_and_caches_that_are_asked_for() {
     let prompts = "tests/goldens/dense-prompts.jsonl";
     let small = ["--prompts", prompts, "--per-suite", "1", "--max-tokens", "8", "--modes", "chain"];
-    let args = [&["bench", "parity", "--quick", "--caches", "q8_0,q4_0"][..], &small].concat();
+    let args = [&["bench", "parity", "--quick", "--caches", "q4_0,q4_0h"][..], &small].concat();
     let out = stdout(&args);
     let caches: Vec<_> =
         out.lines().filter_map(|line| line.strip_prefix("KV ")?.split(':').next()).collect();
-    assert_eq!(caches, ["q8_0", "q4_0"], "{out}");
+    assert_eq!(caches, ["q4_0", "q4_0h"], "{out}");
     assert!(out.ends_with("6 answers, all equal to plain decoding\n"), "{out}");
 }
 

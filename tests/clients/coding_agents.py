@@ -66,6 +66,8 @@ def claude_code(place):
     environment = {
         "ANTHROPIC_BASE_URL": place.url,
         "ANTHROPIC_AUTH_TOKEN": "none",
+        "ANTHROPIC_MODEL": "any",
+        "CLAUDE_CODE_MAX_CONTEXT_TOKENS": "65536",
         "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
         "DISABLE_TELEMETRY": "1",
         "DISABLE_AUTOUPDATER": "1",
@@ -75,8 +77,6 @@ def claude_code(place):
         place.program("node_modules/.bin/claude"),
         "-p",
         TASK,
-        "--model",
-        "any",
         "--allowedTools",
         "Read",
         *short,
@@ -91,6 +91,7 @@ def codex(place):
         f"""
         model = "any"
         model_provider = "forerun"
+        model_context_window = 65536
         check_for_update_on_startup = false
         [analytics]
         enabled = false
@@ -179,6 +180,54 @@ def qwen_code(place):
     return Run(command, environment, steps)
 
 
+def copilot(place):
+    environment = {
+        "COPILOT_PROVIDER_BASE_URL": place.url + "/v1",
+        "COPILOT_MODEL": "any",
+        "COPILOT_OFFLINE": "true",
+        "COPILOT_AUTO_UPDATE": "false",
+    }
+    short = [] if place.full else ["--available-tools=view", "--disable-builtin-mcps"]
+    command = [
+        place.program("node_modules/.bin/copilot"),
+        "-p",
+        TASK,
+        "--allow-all-tools",
+        *short,
+    ]
+    return Run(command, environment, Steps("view", {"path": str(place.project / "hello.txt")}))
+
+
+def continue_cli(place):
+    settings = {
+        "name": "local",
+        "version": "1.0.0",
+        "schema": "v1",
+        "models": [
+            {
+                "name": "any",
+                "provider": "openai",
+                "model": "any",
+                "apiBase": place.url + "/v1/",
+                "apiKey": "none",
+                "roles": ["chat"],
+                "capabilities": ["tool_use"],
+            }
+        ],
+    }
+    # JSON is YAML.
+    place.write("config.yaml", settings)
+    command = [
+        place.program("node_modules/.bin/cn"),
+        "--config",
+        str(place.home / "config.yaml"),
+        "-p",
+        TASK,
+    ]
+    steps = Steps("Read", {"filepath": str(place.project / "hello.txt")})
+    return Run(command, {"CONTINUE_TELEMETRY_ENABLED": "0"}, steps)
+
+
 def aider(place):
     # The price list that it would fetch otherwise.
     place.write(".aider/caches/model_prices_and_context_window.json", {"none": {}})
@@ -221,6 +270,8 @@ AGENTS = {
     "codex": codex,
     "opencode": opencode,
     "qwen-code": qwen_code,
+    "copilot": copilot,
+    "continue": continue_cli,
     "aider": aider,
 }
 

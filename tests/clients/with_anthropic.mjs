@@ -1,10 +1,12 @@
 // The official `@anthropic-ai/sdk` package: Messages.
 import assert from 'node:assert/strict';
 import Anthropic from '@anthropic-ai/sdk';
+import { betaZodTool } from '@anthropic-ai/sdk/helpers/beta/zod';
 import { zodOutputFormat } from '@anthropic-ai/sdk/helpers/zod';
-import { add, base, box, hasNumbers, parameters, question, run, sum } from './common.mjs';
+import { z } from 'zod';
+import { add, base, box, hasNumbers, parameters, question, run, sum, told } from './common.mjs';
 
-const { messages } = new Anthropic({ baseURL: base, apiKey: 'none', maxRetries: 0 });
+const { beta, messages } = new Anthropic({ baseURL: base, apiKey: 'none', maxRetries: 0 });
 const greedy = { model: 'any', temperature: 0, max_tokens: 300 };
 const user = (content) => [{ role: 'user', content }];
 
@@ -33,4 +35,18 @@ async function shapes() {
   box.parse(shaped.parsed_output);
 }
 
-await run('@anthropic-ai/sdk', chat, tools, shapes);
+// The package's own loop, which asks for a conversation that the server keeps and has to be told
+// in its words that there is none.
+async function toolRunner() {
+  const calls = [];
+  const inputSchema = z.object({ a: z.number().int(), b: z.number().int() });
+  const sumUp = ({ a, b }) => { calls.push({ a, b }); return String(a + b); };
+  const tools = [betaZodTool({ ...add, inputSchema, run: sumUp })];
+  const thinking = { type: 'enabled', budget_tokens: 1024 };
+  const runner = beta.messages.toolRunner({ ...greedy, messages: user(sum), tools, thinking });
+  const answer = await runner;
+  assert.deepEqual(calls, [{ a: 947, b: 477 }]);
+  assert.equal(answer.content.at(-1).text, told);
+}
+
+await run('@anthropic-ai/sdk', chat, tools, shapes, toolRunner);

@@ -39,8 +39,12 @@ def check_messages(base):
         messages=SORT, tools=tools, tool_choice={"type": "tool", "name": "add"}, **CLAUDE
     )
     assert named.content[-1].name == "add"
+    # Nothing is written: the prompt is read for who asks next.
+    warmed = messages.create(messages=SORT, model="any", max_tokens=0)
+    assert (warmed.content, warmed.stop_reason, warmed.usage.output_tokens) == ([], "max_tokens", 0)
     error = refused(
-        anthropic.BadRequestError, lambda: messages.create(messages=SORT, model="any", max_tokens=0)
+        anthropic.BadRequestError,
+        lambda: messages.create(messages=SORT, model="any", max_tokens=-2),
     )
     assert error.body["error"]["type"] == "invalid_request_error"
 
@@ -57,5 +61,31 @@ def check_shapes(base):
     assert isinstance(messages.parse(messages=SORT, output_format=Box, **CLAUDE).parsed_output, Box)
 
 
+def check_tool_runner(base):
+    """The package's own loop, which asks for a conversation that the server keeps and has to be
+    told in its words that there is none."""
+    calls = []
+
+    @anthropic.beta_tool
+    def add(a: int, b: int) -> str:
+        """Add two integers."""
+        calls.append((a, b))
+        return str(a + b)
+
+    messages = anthropic.Anthropic(base_url=base, api_key="none", max_retries=0).beta.messages
+    thinking = {"type": "enabled", "budget_tokens": 1024}
+    runner = messages.tool_runner(messages=SUM, tools=[add], thinking=thinking, **CLAUDE)
+    assert runner.until_done().content[-1].text == TOLD and calls == [(947, 477)]
+
+
+def check_models(base):
+    """What the package has types for is there in its types."""
+    client = anthropic.Anthropic(base_url=base, api_key="none", max_retries=0)
+    [model] = client.models.list().data
+    assert model.max_input_tokens > 0 and model.capabilities.thinking.supported
+    assert model.capabilities.thinking.types.disabled.supported
+    assert not model.capabilities.server_tools.web_search.supported
+
+
 if __name__ == "__main__":
-    run("anthropic", check_messages, check_shapes)
+    run("anthropic", check_messages, check_shapes, check_tool_runner, check_models)

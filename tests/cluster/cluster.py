@@ -44,10 +44,19 @@ class Cluster:
                 shlex.split(self.lines[number]), env=self.env, stdout=log, stderr=log
             )
 
+    def serve(self, number, port):
+        """Starts a worker and waits until it answers on its port, it and no stranger."""
+        self.start(number)
+        ready = f"http://127.0.0.1:{port}/ready"
+        has_ended = lambda: self.running[number].poll() is not None
+        wait_for(f"worker on port {port}", lambda: has_ended() or get(ready))
+        if has_ended():
+            raise SystemExit(f"`{self.lines[number]}` ended: see {self.logs}/{number}.log")
+
     def end(self, number, how=signal.SIGTERM):
         self.running[number].send_signal(how)
 
-    def wait(self, number, seconds=40):
+    def wait(self, number, seconds=120):
         return self.running[number].wait(seconds)
 
     def __enter__(self):
@@ -65,12 +74,12 @@ class Cluster:
 
 
 def get(url):
-    with urllib.request.urlopen(url, timeout=5) as response:
+    with urllib.request.urlopen(url, timeout=30) as response:
         return json.load(response)
 
 
-def wait_for(what, holds, seconds=90):
-    """Until `holds()`, which may fail meanwhile."""
+def wait_for(what, holds, seconds=240):
+    """Until `holds()`, which may fail meanwhile. Machines may be busy: nothing here is about time."""
     until = time.time() + seconds
     while time.time() < until:
         try:
@@ -89,14 +98,14 @@ def post(port, path, body):
         json.dumps(body).encode(),
         {"content-type": "application/json"},
     )
-    with urllib.request.urlopen(question, timeout=120) as response:
+    with urllib.request.urlopen(question, timeout=300) as response:
         return json.load(response)
 
 
 def stream(port, path, body, hook=None):
-    """Text, how it ended and what else was said; `hook(chunks)` is called after each chunk."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
-    said = {"text": "", "finish": None, "error": None, "chunks": 0, "nvext": []}
+    """Text, how it ended and what else was said; `hook(chunks)` is called after each that has text."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=300)
+    said = {"text": "", "finish": None, "error": None, "chunks": 0}
     try:
         body = json.dumps({**body, "stream": True})
         connection.request("POST", path, body, {"content-type": "application/json"})
@@ -109,8 +118,7 @@ def stream(port, path, body, hook=None):
                 if line.startswith((b"event: error", b": error")):
                     said["error"] = line.decode()
                 continue
-            chunk = json.loads(line[6:])
-            said["chunks"] += 1
+            chunk, before = json.loads(line[6:]), len(said["text"])
             if "error" in chunk:
                 said["error"] = chunk["error"]
             for choice in chunk.get("choices") or []:
@@ -118,9 +126,11 @@ def stream(port, path, body, hook=None):
                 said["text"] += choice.get("text") or delta.get("content") or ""
                 said["text"] += delta.get("reasoning_content") or ""
                 said["finish"] = choice.get("finish_reason") or said["finish"]
-            said["nvext"].append(chunk.get("nvext"))
-            if hook:
+            said["chunks"] += len(said["text"]) > before
+            if hook and len(said["text"]) > before:
                 hook(said["chunks"])
+    except HungUp:
+        pass
     except (OSError, http.client.HTTPException, ValueError) as error:
         said["error"] = said["error"] or repr(error)
     finally:
@@ -136,25 +146,63 @@ def running(port):
         return 0
 
 
-def many(count, at_once, ask):
-    """Asks `count` questions, so many at once; what failed."""
-    left, failed, lock = list(range(count)), [], threading.Lock()
+class Stream(threading.Thread):
+    """A question whose answer comes in the background, until it ends or is hung up on."""
 
-    def work():
-        while True:
-            with lock:
-                if not left:
-                    return
-                number = left.pop()
-            said = ask(number)
-            if said["error"] or said["finish"] not in ("stop", "length"):
-                with lock:
-                    failed.append((number, said["error"] or "no end"))
+    def __init__(self, front, path, question):
+        super().__init__(daemon=True)
+        self.front, self.path, self.question = front, path, question
+        self.chunks, self.said, self.has_enough = 0, None, False
+        self.start()
 
-    threads = [threading.Thread(target=work) for _ in range(at_once)]
-    for thread in threads:
-        thread.start()
-    return threads, failed
+    def run(self):
+        self.said = stream(self.front, self.path, self.question, self.count)
+
+    def count(self, chunks):
+        self.chunks = chunks
+        if self.has_enough:
+            raise HungUp
+
+    def has_ended(self):
+        return self.said is not None
+
+    def hang_up(self):
+        self.has_enough = True
+        self.join()
+
+
+class HungUp(Exception):
+    """Nobody waits for the rest of a stream."""
+
+
+def streams_until(is_enough, begin, most=20):
+    """Begins streams, each when the one before is written, until `is_enough()`. Which worker a
+    gateway takes for one is up to the gateway."""
+    begun = []
+    while not is_enough() and len(begun) < most:
+        begun.append(begin())
+        wait_for("a stream begins", lambda: begun[-1].chunks > 0 or begun[-1].has_ended())
+    check(is_enough(), f"{len(begun)} streams are under way")
+    return begun
+
+
+def stream_on_each(ports, begin, most=200):
+    """A stream on each worker. Which of them a gateway takes is up to the gateway, and it may take
+    one of them many times: what it sends where another is being written is hung up on, so that
+    nobody has to wait for a slot."""
+    kept = []
+    for _ in range(most):
+        busy = [running(port) for port in ports]
+        if all(busy):
+            return kept
+        one = begin()
+        wait_for("a stream begins", lambda: one.chunks > 0 or one.has_ended())
+        if any(now and not before for now, before in zip(map(running, ports), busy)):
+            kept.append(one)
+        else:
+            one.hang_up()
+            wait_for("it has left", lambda: sum(map(running, ports)) <= len(kept))
+    raise SystemExit(f"of {most} streams none was sent to one of the workers")
 
 
 class Load:
@@ -164,7 +212,7 @@ class Load:
     def __init__(self, ask):
         self.ask, self.lock, self.is_over = ask, threading.Lock(), False
         self.asked, self.failed, self.texts = 0, [], {}
-        self.threads = [threading.Thread(target=self.work) for _ in range(4)]
+        self.threads = [threading.Thread(target=self.work, daemon=True) for _ in range(4)]
         for thread in self.threads:
             thread.start()
 

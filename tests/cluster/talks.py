@@ -25,7 +25,7 @@ def ask(messages, tokens, **more):
 
 def hits(port):
     """Prompt tokens that a worker found in its cache."""
-    page = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5).read().decode()
+    page = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30).read().decode()
     line = next(l for l in page.splitlines() if l.startswith("vllm:prefix_cache_hits_total"))
     return float(line.split()[-1])
 

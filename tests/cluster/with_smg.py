@@ -5,7 +5,7 @@ import signal
 import sys
 import time
 
-from cluster import Cluster, Load, check, get, many, running, stream, wait_for
+from cluster import Cluster, Load, Stream, check, get, running, stream, stream_on_each, wait_for
 from talks import CHAT, ask, next_turns_stay, talk
 
 FRONT, WORKERS = 8100, (8101, 8102)
@@ -18,8 +18,7 @@ def rolling_restarts(cluster):
         time.sleep(1.5)
         cluster.end(worker)
         check(cluster.wait(worker) == 0, f"worker {worker} ended when it was told to")
-        cluster.start(worker)
-        wait_for(f"worker {worker}", lambda: get(f"http://127.0.0.1:{WORKERS[worker]}/ready"))
+        cluster.serve(worker, WORKERS[worker])
         # smg asks for health now and then; the next one goes when this one is back.
         wait_for("smg sees both", lambda: healthy() == 2)
     load.end("rolling restarts")
@@ -31,31 +30,28 @@ def healthy():
 
 
 def a_death_costs_its_own_streams(cluster):
-    streams = {}
-
-    def begin(number):
-        question = ask(talk(random.random(), 1), 3000, temperature=0.9, ignore_eos=True)
-        streams[number] = stream(FRONT, CHAT, question)
-        return streams[number]
-
-    threads, failed = many(4, 4, begin)
-    busy = lambda: [running(port) for port in WORKERS]
-    wait_for("all are written, on both", lambda: sum(busy()) == 4 and all(busy()), 20)
-    lost = running(WORKERS[0])
+    # More than will be written while it is looked at.
+    question = lambda: ask(talk(random.random(), 1), 30000, temperature=0.9, ignore_eos=True)
+    streams = stream_on_each(WORKERS, lambda: Stream(FRONT, CHAT, question()))
+    doomed = running(WORKERS[0])
     cluster.end(0, signal.SIGKILL)
     after = [stream(FRONT, CHAT, ask(talk(i, 1), 8)) for i in range(20)]
     bad = [said["error"] for said in after if said["error"] or not said["finish"]]
-    for thread in threads:
-        thread.join()
-    check(0 < len(failed) <= lost < 4, f"of 4 streams {len(failed)} were on the worker that died")
-    check(not bad, f"of 20 requests after it {len(bad)} failed {bad[:1]}")
+    check(not bad, f"of 20 requests after a death {len(bad)} failed {bad[:1]}")
+    ended = lambda: [one for one in streams if one.has_ended()]
+    wait_for("streams of the dead worker end", lambda: len(ended()) >= doomed)
+    others = [(one, one.chunks) for one in streams if not one.has_ended()]
+    wait_for("others go on", lambda: all(one.chunks > before + 20 for one, before in others))
+    check(len(ended()) == doomed, f"of {len(streams)} streams {len(ended())} ended, as many as the "
+          f"dead worker had ({doomed})")
+    for one, _ in others:
+        one.hang_up()
 
 
 with Cluster("Behind smg", sys.argv[1]) as cluster:
-    for number in range(3):
-        cluster.start(number)
-    for port in WORKERS:
-        wait_for(f"worker {port}", lambda: get(f"http://127.0.0.1:{port}/ready"))
+    for number, port in enumerate(WORKERS):
+        cluster.serve(number, port)
+    cluster.start(2)
     wait_for("smg", lambda: healthy() == 2)
     check(get(f"http://127.0.0.1:{WORKERS[0]}/version")["version"], "workers have a version")
     next_turns_stay(FRONT, WORKERS)

@@ -2,10 +2,9 @@
 
 usage: folders.py MODEL OUT AUTOAWQ AUTO_GPTQ
 
-MODEL is a Hugging Face folder. OUT gets a folder a scheme, and beside it `NAME.plain`: the same model as the numbers
-that the package itself reads in it. AUTOAWQ and AUTO_GPTQ as in scripts/make-folder-vectors.py.
+MODEL is a Hugging Face folder in floats, as floats.py writes it. OUT gets a folder a scheme, and beside it
+`NAME.plain`: the same model as the numbers that the package itself reads in it. AUTOAWQ and AUTO_GPTQ as in packages.py.
 """
-import importlib.util
 import json
 import pathlib
 import shutil
@@ -18,16 +17,10 @@ from compressed_tensors.quantization import QuantizationConfig, apply_quantizati
 from compressed_tensors.quantization.quant_scheme import preset_name_to_scheme
 from compressed_tensors.quantization.utils import calculate_qparams, generate_gparam
 from modelopt.torch.quantization.qtensor.nvfp4_tensor import NVFP4QTensor
+from packages import Awq, Gptq
 from safetensors.torch import load_file, save_file
 
 PRESETS = ["FP8_BLOCK", "FP8_DYNAMIC", "FP8", "NVFP4A16", "MXFP4A16", "W4A16", "W4A16_ASYM", "W8A16", "W8A8"]
-
-
-def load(path, name):
-    spec = importlib.util.spec_from_file_location(name, path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def is_quantised(name, tensor):
@@ -38,7 +31,8 @@ def is_quantised(name, tensor):
 class Maker:
     def __init__(self, model, out):
         self.model, self.out = pathlib.Path(model), pathlib.Path(out)
-        self.tensors = load_file(self.model / "model.safetensors")
+        # As published folders have them.
+        self.tensors = {k: t.bfloat16() for k, t in load_file(self.model / "model.safetensors").items()}
         self.config = json.loads((self.model / "config.json").read_text())
         self.kept = [n.removesuffix(".weight") for n, t in self.tensors.items()
                      if t.ndim == 2 and n.endswith(".weight") and not is_quantised(n, t) and "embed" not in n]
@@ -168,38 +162,35 @@ def groups_of(weight, group, symmetric):
     return scale.half().float(), zero
 
 
-def by_awq(packing, weight, group=128):
+def by_awq(awq, weight, group=128):
     scale, zero = groups_of(weight, group, symmetric=False)
     codes = (weight / scale.repeat_interleave(group, 1) + zero.repeat_interleave(group, 1)).round().clamp(0, 15)
 
     def packed(matrix):
         words = torch.zeros((matrix.shape[0], matrix.shape[1] // 8), dtype=torch.int64)
-        for place, row in enumerate(packing.AWQ_ORDER):
+        for place, row in enumerate(awq.packing.AWQ_ORDER):
             words |= matrix[:, row::8].long() << (4 * place)
         return words.to(torch.uint32).view(torch.int32)
 
     parts = {"qweight": packed(codes.T), "qzeros": packed(zero.T), "scales": scale.T.half()}
-    numbers = packing.dequantize_gemm(parts["qweight"], parts["qzeros"], parts["scales"].float(), 4, group)
-    return parts, numbers.T
+    return parts, awq.read(parts, group)
 
 
-def by_gptq(module, weight, group, symmetric):
+def by_gptq(gptq, weight, group, symmetric):
     scale, zero = groups_of(weight, group, symmetric)
     linear = torch.nn.Linear(*weight.shape[::-1], bias=False)
     linear.weight.data = weight
     codes = (weight / scale.repeat_interleave(group, 1) + zero.repeat_interleave(group, 1)).round().clamp(0, 15)
     linear.weight.data = (codes - zero.repeat_interleave(group, 1)) * scale.repeat_interleave(group, 1)
-    layer = module.QuantLinear(4, group, weight.shape[1], weight.shape[0], bias=False, weight_dtype=torch.float32)
+    layer = gptq.layer(group, *weight.shape)
     layer.pack(linear, scale, zero.clone(), layer.g_idx)
     parts = {"qweight": layer.qweight, "qzeros": layer.qzeros, "scales": layer.scales.half(), "g_idx": layer.g_idx}
-    return parts, layer(torch.eye(weight.shape[1])).T
+    return parts, gptq.read(parts, group)
 
 
 def main():
     model, out, awq, gptq = sys.argv[1:5]
-    packing = load(pathlib.Path(awq) / "utils/packing_utils.py", "awq_packing")
-    linear = load(pathlib.Path(gptq) / "nn_modules/qlinear/qlinear_cuda_old.py", "gptq_linear")
-    maker = Maker(model, out)
+    awq, gptq, maker = Awq(awq), Gptq(gptq), Maker(model, out)
     with torch.no_grad():
         for preset in PRESETS:
             by_compressed_tensors(maker, preset)
@@ -208,10 +199,10 @@ def main():
         maker.each("modelopt-nvfp4", {"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": maker.kept,
                                       "producer": {"name": "modelopt"}}, by_modelopt)
         maker.each("awq", {"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True, "version": "gemm",
-                           "modules_to_not_convert": maker.kept}, lambda w: by_awq(packing, w))
+                           "modules_to_not_convert": maker.kept}, lambda w: by_awq(awq, w))
         for group, symmetric in ((128, True), (32, False)):
             config = {"quant_method": "gptq", "bits": 4, "group_size": group, "sym": symmetric, "desc_act": False}
-            maker.each(f"gptq-{group}", config, lambda w: by_gptq(linear, w, group, symmetric))
+            maker.each(f"gptq-{group}", config, lambda w: by_gptq(gptq, w, group, symmetric))
 
 
 main()

@@ -14,12 +14,14 @@ import sys
 
 import gguf
 import numpy as np
+import nvfp4
 
 # llama.cpp's numbers of its mixtures of types. Those from `WANTING` are made with an importance matrix only.
-MIXTURES = {"F32": 0, "Q4_0": 2, "Q4_1": 3, "Q5_0": 8, "Q5_1": 9, "Q2_K": 10, "Q3_K_S": 11, "Q3_K_M": 12, "Q3_K_L": 13,
-            "Q4_K_S": 14, "Q5_K_M": 17, "Q6_K": 18, "IQ2_XXS": 19, "IQ2_XS": 20, "Q2_K_S": 21, "IQ3_XS": 22,
-            "IQ3_XXS": 23, "IQ1_S": 24, "IQ4_NL": 25, "IQ3_S": 26, "IQ3_M": 27, "IQ2_S": 28, "IQ2_M": 29, "IQ4_XS": 30,
-            "IQ1_M": 31, "TQ1_0": 36, "TQ2_0": 37, "MXFP4": 38}
+MIXTURES = {"F32": 0, "F16": 1, "Q4_0": 2, "Q4_1": 3, "Q8_0": 7, "Q5_0": 8, "Q5_1": 9, "Q2_K": 10, "Q3_K_S": 11,
+            "Q3_K_M": 12, "Q3_K_L": 13, "Q4_K_S": 14, "Q4_K_M": 15, "Q5_K_S": 16, "Q5_K_M": 17, "Q6_K": 18,
+            "IQ2_XXS": 19, "IQ2_XS": 20, "Q2_K_S": 21, "IQ3_XS": 22, "IQ3_XXS": 23, "IQ1_S": 24, "IQ4_NL": 25,
+            "IQ3_S": 26, "IQ3_M": 27, "IQ2_S": 28, "IQ2_M": 29, "IQ4_XS": 30, "IQ1_M": 31, "BF16": 32, "TQ1_0": 36,
+            "TQ2_0": 37, "MXFP4": 38}
 WANTING = {"IQ2_XXS", "IQ2_XS", "Q2_K_S", "IQ3_XS", "IQ3_XXS", "IQ1_S", "IQ2_S", "IQ2_M", "IQ1_M"}
 WRITTEN = 24
 
@@ -114,6 +116,11 @@ def write(llama, path, prompt):
     return given, written
 
 
+def keep(path, ids):
+    given, written = ids
+    path.with_suffix(".ids").write_text(json.dumps({"prompt": given, "written": written}))
+
+
 def main():
     folder, target, out = sys.argv[1:4]
     llama, out = libraries(folder), pathlib.Path(out)
@@ -124,9 +131,12 @@ def main():
         quantise(llama, target, path, name)
         decoded = out / f"{name}.decoded"
         quantise(llama, path, decoded, "F32")
-        given, written = write(llama, decoded, prompt)
+        keep(path, write(llama, decoded, prompt))
         decoded.unlink()
-        path.with_suffix(".ids").write_text(json.dumps({"prompt": given, "written": written}))
+    # Decoded it would still have its scales beside it.
+    path = out / "NVFP4.gguf"
+    nvfp4.write(target, path)
+    keep(path, write(llama, path, prompt))
 
 
 main()

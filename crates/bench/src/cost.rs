@@ -9,7 +9,8 @@ use checkpoint::TargetConfig;
 use checkpoint::target::Ffn;
 use compute::{Backend, KvType};
 use engine::synthetic::{self, Mix};
-use engine::{Model, Options, Row, Sequence, Tensor, WeightSource, sampling};
+use engine::{Model, Options, Placement, Row, Sequence, Tensor, WeightSource, sampling};
+use launch::PlaceFlags;
 use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -53,6 +54,8 @@ pub(crate) struct Plan<'a> {
     pub(crate) patience: Duration,
     pub(crate) threads: usize,
     pub(crate) kv: KvType,
+    /// Where weights lie.
+    pub(crate) place: &'a PlaceFlags,
 }
 
 /// Row counts that a verify is measured at.
@@ -76,6 +79,9 @@ pub(crate) fn of_shape(
     };
     let config = TargetConfig { mtp: None, ..config };
     let weights = synthetic::Weights::new(&config, mix, 1);
+    if !backend.has_own_memory() && plan.place.disk().is_none() {
+        launch::check_weights(weights.bytes().into_values().sum())?;
+    }
     let mix = match mix {
         Mix::Q4_K_M => "Q4_K_M",
         Mix::Q8_0 => "Q8_0",
@@ -99,7 +105,8 @@ pub(crate) fn of_weights(
     let progress = Progress::new(4, "making weights");
     let config = TargetConfig { mtp: None, ..config.clone() };
     let counted = Counted { weights, bytes: RefCell::default() };
-    let options = Options { kv: plan.kv, max_rows: PROMPT, ..Options::new(backend) };
+    let placement = plan.place.asked(&config)?.unwrap_or(Placement::ON_DEVICE);
+    let options = Options { kv: plan.kv, max_rows: PROMPT, placement, ..Options::new(backend) };
     let mut model = Model::load(backend, &config, &counted, options)?;
     let read = Read::new(&config, &counted.bytes.borrow());
     progress.step("memory");

@@ -37,6 +37,8 @@ pub(super) struct Figures {
     /// Of the bus to the host's memory, where weights lie there.
     pub(super) bus_gb_s: Option<f64>,
     pub(super) assumed_accept_length: f64,
+    /// What of a model that does not fit lies where, in words.
+    pub(super) placed: Option<String>,
     /// Distinct experts of the last layer that a pass of 16 rows touched.
     pub(super) experts_of_16_rows: Option<f64>,
     pub(super) figures: Vec<Figure>,
@@ -112,6 +114,7 @@ impl Figures {
         let experts = self.experts_of_16_rows.map_or_else(String::new, |n| {
             format!("; 16 rows touched {n} experts of the last layer")
         });
+        let placed = self.placed.as_ref().map_or_else(String::new, |plan| format!("; {plan}"));
         Named {
             machine: format!(
                 "{}, memory read at {:.0} GB/s{}",
@@ -124,7 +127,7 @@ impl Figures {
             command: self.command.clone(),
             shapes: format!(
                 "{}, random weights: target {:.2} GB, drafter {:.2} GB; acceptance of {} \
-                 imposed{experts}",
+                 imposed{experts}{placed}",
                 self.shape,
                 self.weight_bytes as f64 / 1e9,
                 self.draft_bytes as f64 / 1e9,

@@ -35,6 +35,8 @@ pub(super) struct Elsewhere {
     pub(super) always: u64,
     /// The share of experts that lie on the device, be it as copies; the best are meant.
     pub(super) on_device: f64,
+    /// Tokens of a text whose keys and values lie on the device.
+    pub(super) near_tokens: usize,
 }
 
 /// All in milliseconds.
@@ -45,16 +47,19 @@ impl Floor<'_> {
 
     /// A pass of so many rows in all over so many texts, each after so much context.
     pub(super) fn pass(&self, rows: usize, texts: usize, context: usize) -> f64 {
-        let of_text = (context * self.kv_bytes) as f64 + self.state_bytes(context);
-        self.weights(rows, 1.0, texts as f64 * of_text)
+        let far = self.elsewhere.map_or(0, |e| context.saturating_sub(e.near_tokens));
+        let of_text = ((context - far) * self.kv_bytes) as f64 + self.state_bytes(context);
+        let far_keys = (texts * far * self.kv_bytes) as f64;
+        self.weights(rows, 1.0, [texts as f64 * of_text, far_keys])
     }
 
-    /// So many passes over weights, and other bytes of the device: the bus and its own memory can be
-    /// read at once, so the slower of them counts.
-    fn weights(&self, rows: usize, passes: f64, others: f64) -> f64 {
+    /// So many passes over weights, and other bytes of the device and of the host's memory: the bus
+    /// and the device's memory can be read at once, so the slower of them counts.
+    fn weights(&self, rows: usize, passes: f64, [others, far_others]: [f64; 2]) -> f64 {
         let far = self.elsewhere.map_or(0, |e| e.always + self.read.beyond(rows, e.on_device));
         let near = self.read.by(rows).saturating_sub(far);
-        let bus = self.elsewhere.map_or(0.0, |e| passes * far as f64 / e.bandwidth * 1e3);
+        let over_bus = passes * far as f64 + far_others;
+        let bus = self.elsewhere.map_or(0.0, |e| over_bus / e.bandwidth * 1e3);
         self.of(passes * near as f64 + others).max(bus)
     }
 
@@ -72,7 +77,7 @@ impl Floor<'_> {
     pub(super) fn prompt(&self, tokens: usize) -> f64 {
         let passes = tokens.div_ceil(self.prompt_rows) as f64;
         let rows = tokens.min(self.prompt_rows);
-        self.weights(rows, passes, (tokens * self.kv_bytes) as f64)
+        self.weights(rows, passes, [(tokens * self.kv_bytes) as f64, 0.0])
     }
 
     /// A drafter's pass for so many texts. Its cache is f16 whatever the target's is.
@@ -136,11 +141,20 @@ mod tests {
         // A bus that is a tenth as fast counts from a tenth of the bytes on.
         let (whole, bus) = (floor.pass(1, 0, 0), 100.0);
         let split = |always: u64| {
-            let elsewhere = Some(Elsewhere { bandwidth: bus, always, on_device: 1.0 });
+            let near_tokens = usize::MAX;
+            let elsewhere = Some(Elsewhere { bandwidth: bus, always, on_device: 1.0, near_tokens });
             Floor { elsewhere, ..floor }.pass(1, 0, 0)
         };
         assert_eq!([split(0), split(1000)], [whole, whole - 1000.0]);
         assert_eq!(split(whole as u64), 10.0 * whole);
+        // So do keys and values that lie there.
+        let far = |near_tokens| {
+            let far = Elsewhere { bandwidth: bus, always: 0, on_device: 1.0, near_tokens };
+            Floor { elsewhere: Some(far), ..floor }.pass(1, 1, 500_000)
+        };
+        assert_eq!(far(500_000), floor.pass(1, 1, 500_000));
+        assert_eq!(far(499_990), floor.pass(1, 1, 500_000) - (10 * kv_bytes) as f64);
+        assert_eq!(far(0), 10.0 * (500_000 * kv_bytes) as f64);
         // Layers that slide see no more than their window.
         assert_eq!(floor.draft(1, 0), 1000.0);
         let full = drafter.layers.iter().filter(|layer| layer.window.is_none()).count();

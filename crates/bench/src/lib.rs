@@ -6,10 +6,12 @@
 mod ask;
 mod compare;
 mod cost;
+mod experts;
 mod figures;
 mod fleet;
 mod floor;
 mod http;
+mod keep;
 mod kernels;
 mod machine;
 mod measure;
@@ -75,6 +77,10 @@ enum Task {
     Versus(versus::Args),
     /// Say what so many workers behind a router would do, by what one was measured to take
     Fleet(Box<fleet::Args>),
+    /// Say what reading only part of long prompts costs in answers
+    Keep(Box<keep::Args>),
+    /// Count how often each expert is chosen, for `--expert-counts`
+    Experts(Box<experts::Args>),
     /// Write the tables of a page from the JSON of named runs, or name a run
     Tables(pages::Args),
 }
@@ -226,6 +232,8 @@ pub fn run(args: &Args) -> Result<()> {
         Some(Task::Rounds(args)) => rounds::run(args),
         Some(Task::Versus(args)) => versus::run(args),
         Some(Task::Fleet(args)) => fleet::run(args),
+        Some(Task::Keep(args)) => keep::run(args),
+        Some(Task::Experts(args)) => experts::run(args),
         Some(Task::Tables(args)) => pages::run(args),
         None => measured(&args.measure),
     }
@@ -351,7 +359,8 @@ fn answers(args: &MeasureArgs, results: &mut Results) -> Result<()> {
 fn costs(args: &MeasureArgs, rows: &[usize], machine: &Machine) -> Result<Cost> {
     let (mut backend, _) = args.model.device.backend()?;
     let (bandwidth, threads, kv) = (args.bandwidth, machine.threads, args.model.device.kv());
-    let plan = Plan { bandwidth, rows, patience: PATIENCE, threads, kv };
+    let place = &args.model.device.place;
+    let plan = Plan { bandwidth, rows, patience: PATIENCE, threads, kv, place };
     if let Some(shape) = &args.synthetic {
         let mix = args.mix.mix();
         return cost::of_shape(shape, mix, &mut *backend, &plan);

@@ -68,8 +68,12 @@ const MODES: [&str; 17] = [
 /// Logits this close may swap between devices, whose activations round differently.
 const NEAR_TIE: f32 = 0.1;
 const QUICK_MODES: [&str; 5] = ["chain", "tree:22", "mtp:3", "lookup", "auto"];
-const CACHES: [(KvType, &str); 3] =
-    [(KvType::F16, "f16"), (KvType::Q8_0, "q8_0"), (KvType::Q4_0, "q4_0")];
+const CACHES: [(KvType, &str); 4] = [
+    (KvType::F16, "f16"),
+    (KvType::Q8_0, "q8_0"),
+    (KvType::Q4_0, "q4_0"),
+    (KvType::Q4_0H, "q4_0h"),
+];
 
 /// Ways of sampling, with names; the first and the last two suffice for a quick look.
 fn ways(quick: bool) -> Vec<(&'static str, Sampling)> {

@@ -122,7 +122,7 @@ fn field(text: &str) -> String {
     }
 }
 
-const STYLE: &str = include_str!("report.css");
+pub(crate) const STYLE: &str = include_str!("report.css");
 
 fn page(results: &Results) -> String {
     let mut page = format!(

@@ -120,6 +120,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     if usize::from(texts) > most {
         bail!("a pass of {texts} texts is asked for, and has {most} rows at most here");
     }
+    if !backend.has_own_memory() && args.device.place.disk().is_none() {
+        launch::check_weights(read.all() + draft_bytes)?;
+    }
     let bandwidth = match backend.read_bandwidth()? {
         Some(bandwidth) => bandwidth,
         None => measured_bandwidth(read.by(1) as usize, args.device.cpu()?.threads()),
@@ -141,7 +144,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         read: None,
         vocab: config.vocab,
     };
-    let elsewhere = plan.zip(bus).and_then(|(plan, bus)| elsewhere(&plan, bus));
+    let near_tokens = bench.engine.model().options().placement.near_tokens;
+    let placed = plan.filter(|plan| plan.host_weights + plan.far_state > 0);
+    let elsewhere = placed.zip(bus).map(|(plan, bus)| elsewhere(&plan, bus, near_tokens));
     let floor = Floor {
         read: &read,
         kv_bytes,
@@ -167,6 +172,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         bandwidth_gb_s: bandwidth / 1e9,
         bus_gb_s: elsewhere.map(|elsewhere| elsewhere.bandwidth / 1e9),
         assumed_accept_length: args.assume_accept,
+        placed: placed.map(|plan| plan.line()),
         experts_of_16_rows,
         figures: bench.figures,
         launches: bench.launches,
@@ -441,14 +447,14 @@ struct Rounds {
     floors_ms: [f64; 3],
 }
 
-/// What lies in the host's memory of a model that is planned so; nothing where nothing does.
-fn elsewhere(plan: &Plan, bandwidth: f64) -> Option<Elsewhere> {
+/// What lies in the host's memory of a model that is planned so.
+fn elsewhere(plan: &Plan, bandwidth: f64, near_tokens: usize) -> Elsewhere {
     let always = (plan.host_weights - plan.host_experts) as u64;
     let on_device = match plan.host_experts {
         0 => 1.0,
         bytes => plan.copies as f64 / bytes as f64,
     };
-    (plan.host_weights > 0).then_some(Elsewhere { bandwidth, always, on_device })
+    Elsewhere { bandwidth, always, on_device, near_tokens }
 }
 
 /// What was measured, of so many texts together.

@@ -11,7 +11,8 @@ use std::process::{Command, Stdio};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// A command that measures, in one argument: `old/forerun bench --suite code`
+    /// A command that measures, in one argument: `old/forerun bench --suite code`; it is given
+    /// `--json --repeats 1`
     before: String,
     /// The other one
     after: String,
@@ -52,11 +53,12 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 }
 
 fn once(command: &str) -> Result<Results> {
+    // Whoever reads of a failure sees what was added, too.
+    let command = format!("{command} --json --repeats 1");
     let mut words = command.split_whitespace();
     let program = words.next().context("an empty command")?;
     let output = Command::new(program)
         .args(words)
-        .args(["--json", "--repeats", "1"])
         .stderr(Stdio::inherit())
         .output()
         .with_context(|| program.to_owned())?;

@@ -413,6 +413,10 @@ fn drafters_that_do_not_fit_their_target() {
     // The MoE drafter on the dense target: its folder says how many layers its own target has.
     let moe = Drafter::open(&moe_drafter(), &plain, Some(&dense_target_config())).unwrap();
     assert_eq!(moe.config.taps, [0, 1, 2], "the GGUF does not say, and runs");
+    let warning = "taps [0, 1, 2] end at 2 in a target of 8 layers, where drafters read nearly to \
+                   the last: it seems to have been trained for another target, of which few \
+                   drafts would be accepted";
+    assert_eq!(moe.report.warnings, [warning]);
 }
 
 #[test]

@@ -4,9 +4,9 @@
 //
 // There a block works on an item, and where an item is a tile of 64 keys for one row it mostly
 // waits: 12 us an item, one after the other. Here a warp has an item of up to 16 pairs of a row and
-// a query head, all by itself, and 8 or 12 of them share a multiprocessor: while one waits, others
-// work. Keys and values come 16 at a time into a small ring of the warp's own; scores of 64 keys
-// become weights together, as there.
+// a query head, all by itself, and those that share a multiprocessor work while one waits. Keys and
+// values come 16 at a time into a small ring of the warp's own; scores of 64 keys become weights
+// together, as there. Fewer warps with longer rings are slower.
 //
 // Keys and values of a row come by one copy, which from sm_90 on is an instruction: with copies of
 // 16 bytes asking for them took as long as all the rest.
@@ -14,8 +14,8 @@
 // Floor: every committed key and value once for every 16 pairs of a text, mostly from L2 after the
 // first time. What limits: the latency of an item.
 //
-// Launch: attention_texts_DIM: grid multiprocessors * BLOCKS, block 128, dynamic shared
-// 4 * (SLOTS + 1) * 16 * (2 DIM + 16). Up to 16 query heads a key head.
+// Launch: attention_texts_DIM: grid multiprocessors, block 32 WARPS, dynamic shared
+// WARPS * (SLOTS + 1) * 16 * (2 DIM + 16). Up to 16 query heads a key head.
 #include "attention.cuh"
 #include "ring.cuh"
 
@@ -23,16 +23,6 @@
 
 constexpr int PART = 16;   // keys that come together, and queries of an item
 constexpr int PARTS = KEYS / PART;
-constexpr int WARPS = 4;   // of a block
-
-// Blocks of a multiprocessor, and parts that a ring holds.
-template <int DIM> struct Few;
-template <> struct Few<128> {
-  static constexpr int BLOCKS = 3, SLOTS = 2;
-};
-template <> struct Few<256> {
-  static constexpr int BLOCKS = 2, SLOTS = 2;
-};
 
 // A part is 16 rows of DIM halves, 16 bytes more from one to the next, so that eight rows read at
 // one column lie in different banks. What lies beyond head_dim is zero.
@@ -45,6 +35,7 @@ typedef Directory<DECODE_ROWS> Warps;
 // What a warp works on.
 struct Work {
   bool tail;
+  bool early;       // all keys of the first tile are committed
   int list, count;  // rows order[list] to order[list + count]
   int head, chunk, tiles;  // tiles: of a chunk
   int first_tile, end_tile, all_from, all_to;
@@ -172,7 +163,10 @@ __device__ __forceinline__ bool work_of(Work& w, short* source, const Warps& d,
   const int committed = sequence.committed, first_page = sequence.first_page[a.cache];
   w.pages = sequence.pages[a.cache];
   w.tiles = d.tiles[row];
+  w.early = true;
   if (w.tail) {
+    const int start = max(lowest(d.position[row], a.window), bound(d.position[row]));
+    w.early = committed - start >= KEYS;
     w.all_from = 0, w.all_to = list_tail(source, d, a, row, committed);
     w.first_tile = 0, w.end_tile = (w.all_to + KEYS - 1) / KEYS;
     w.pages += bound(d.position[row]) / KEYS - first_page;
@@ -222,9 +216,11 @@ __device__ __forceinline__ void decode_rows(u8* to, const AttentionArgs& a, cons
   if (lane == 0) barrier_arrive(full);
 }
 
-template <int DIM>
+// WARPS of a block, one block a multiprocessor, and SLOTS: parts that a ring holds.
+template <int DIM, int WARPS, int SLOTS>
 __device__ __forceinline__ void attend(const AttentionArgs& a, u8* memory) {
-  constexpr int SLOTS = Few<DIM>::SLOTS, ROW = Layout<DIM>::ROW, BYTES = Layout<DIM>::BYTES;
+  static_assert(SLOTS <= 2 * PARTS + 1, "what is asked for early is of the first tile");
+  constexpr int ROW = Layout<DIM>::ROW, BYTES = Layout<DIM>::BYTES;
   __shared__ Warps d;
   __shared__ short sources_of[WARPS][TAIL_KEYS];
   __shared__ Work works[WARPS];
@@ -248,7 +244,7 @@ __device__ __forceinline__ void attend(const AttentionArgs& a, u8* memory) {
   const int items = a.pass.rows * kv_heads + d.chunk_items;
   bool waited = false;
 #pragma unroll 1
-  for (int number = blockIdx.x * WARPS + warp; number < items; number += gridDim.x * WARPS) {
+  for (int number = warp * gridDim.x + blockIdx.x; number < items; number += WARPS * gridDim.x) {
     // In shared memory: registers are short.
     Work& w = works[warp];
     const u8 *page, *next_page;
@@ -296,9 +292,9 @@ __device__ __forceinline__ void attend(const AttentionArgs& a, u8* memory) {
         stores_done();
       }
     };
-    if (!waited && w.tail) wait_for_inputs();  // some keys are from this pass
+    if (!waited && !w.early) wait_for_inputs();  // some keys are from this pass
     for (int i = 0; i < SLOTS - 1; i++) load(i);
-    if (!waited && !w.tail) wait_for_inputs();
+    if (!waited && w.early) wait_for_inputs();
     waited = true;
 
     const int used = w.count * d.group, length = w.tiles * KEYS;
@@ -369,14 +365,13 @@ __device__ __forceinline__ void attend(const AttentionArgs& a, u8* memory) {
   }
 }
 
-KERNEL(attention_texts_128, 168, AttentionArgs, 128, Few<128>::BLOCKS) {
-  extern __shared__ __align__(1024) u8 parts[];
-  launch_dependents();
-  attend<128>(a, parts);
-}
-KERNEL(attention_texts_256, 255, AttentionArgs, 128, Few<256>::BLOCKS) {
-  extern __shared__ __align__(1024) u8 parts[];
-  launch_dependents();
-  attend<256>(a, parts);
-}
+#define ATTENTION_KERNEL(NAME, REGISTERS, DIM, WARPS, SLOTS) \
+  KERNEL(NAME, REGISTERS, AttentionArgs, 32 * WARPS, 1) {    \
+    extern __shared__ __align__(1024) u8 parts[];            \
+    launch_dependents();                                     \
+    attend<DIM, WARPS, SLOTS>(a, parts);                     \
+  }
+
+ATTENTION_KERNEL(attention_texts_128, 168, 128, 12, 3)
+ATTENTION_KERNEL(attention_texts_256, 255, 256, 8, 2)
 #endif

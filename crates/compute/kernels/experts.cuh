@@ -32,7 +32,6 @@ struct ExpertsMatrix {
   int rows, format;
 };
 
-#ifndef FORERUN_EMULATION
 __device__ __forceinline__ u8* shared_memory() {
   extern __shared__ __align__(128) u8 memory[];
   return memory;
@@ -72,7 +71,6 @@ __device__ __forceinline__ void barriers_ready() {
 constexpr int ARRIVALS = 1, PAIR_ARRIVALS = 1;
 #else
 constexpr int ARRIVALS = 32, PAIR_ARRIVALS = 64;
-#endif
 #endif
 
 // What a lane multiplies tiles with: of activation row lane / 4 the columns 8 t .. 8 t + 7 of each

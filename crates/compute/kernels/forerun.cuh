@@ -122,17 +122,20 @@ struct CombineArgs {
   const float* experts; const float* weights; const float* shared; const float* shared_gate;
   float* out; int rows, cols, top_k;
 };
+struct RotatedLayer {
+  const float* k;
+  const float* v;
+  const float* k_norm;
+  u8* kv;  // the layer's rows of this pass, encoded
+};
 struct RotateArgs {
   Pass pass;
   float* q;
-  const float* k;
-  const float* v;
   const float* q_norm;
-  const float* k_norm;
   const float* angles;
-  u8* kv;  // the layer's rows of this pass, encoded
+  RotatedLayer layers[8];
   KvLayout layout;
-  int heads, head_dim, query_stride, pairs; float eps;
+  int heads, head_dim, query_stride, pairs, hadamard; float eps;
 };
 struct AttentionArgs {
   Pass pass; const float* q; const u8* kv; float* partial; Activation out;
@@ -158,11 +161,9 @@ struct DeltaNetArgs {
   Activation out; RecurrentLayout layout; int layer, slots; float eps;
 };
 
-#ifndef FORERUN_EMULATION  // an emulator on the CPU brings its own
 __device__ __forceinline__ u32 shared_address(const void* p) {
   return (u32)__cvta_generic_to_shared(p);
 }
-#endif
 
 // ------------------------------------------------------------------ activations
 

@@ -166,11 +166,9 @@ struct Stages {
   }
   __device__ __forceinline__ void wait_full() const { barrier_wait(full + at, turn); }
   __device__ __forceinline__ void wait_empty() const { barrier_wait(full + count + at, turn ^ 1); }
-  // By all lanes of a warp: what they read here may be overwritten.
-  __device__ __forceinline__ void leave() const {
-    __syncwarp();
-    if ((threadIdx.x & 31) == 0) barrier_arrive(full + count + at);
-  }
+  // By all lanes of a warp: what they read here may be overwritten. Each says so itself, as
+  // racecheck wants to see it, which cannot follow one that speaks for its warp.
+  __device__ __forceinline__ void leave() const { barrier_arrive(full + count + at); }
 };
 
 // What the warps of a block share of a launch.
@@ -196,9 +194,9 @@ template <int N8, int FORMAT> struct Block {
     share_units = a.units + quotient(blockIdx.x, a.slices) * a.most_units;
     if (threadIdx.x == 0) {
       for (int i = 0; i < a.held; i++)
-        barrier_init(of_x.full + i, 1), barrier_init(of_x.full + a.held + i, warps);
+        barrier_init(of_x.full + i, 1), barrier_init(of_x.full + a.held + i, 32 * warps);
       for (int i = 0; i < a.stages; i++)
-        barrier_init(of_tiles.full + i, 1), barrier_init(of_tiles.full + a.stages + i, warps);
+        barrier_init(of_tiles.full + i, 1), barrier_init(of_tiles.full + a.stages + i, 32 * warps);
       barrier_init_fence();
     }
     if constexpr (FORMAT == MIXED) {

@@ -19,8 +19,7 @@ struct HopperArgs {
   PromptProduct products[MAX_PRODUCTS];
 };
 
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(FORERUN_EMULATION)
-#ifndef FORERUN_EMULATION
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
 // A box of x, from column `column` of row `row` on. Rows that are not there become zeros.
 __device__ __forceinline__ void copy_box(void* to, const TensorMap& x, int column, int row,
                                          u64* barrier) {
@@ -29,7 +28,6 @@ __device__ __forceinline__ void copy_box(void* to, const TensorMap& x, int colum
                "l"(&x), "r"(shared_address(barrier)), "r"(column), "r"(row)
                : "memory");
 }
-#endif
 
 template <int HALVES_, int BN_> struct Rows {
   static constexpr int HALVES = HALVES_, BN = BN_, X_THREADS = 1;

@@ -30,8 +30,7 @@ __host__ __device__ constexpr int slot_bytes(int format) {
 template <int BN>
 constexpr int stages_of = X_ROOM / (BN * 128) < MAX_STAGES ? X_ROOM / (BN * 128) : MAX_STAGES;
 
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(FORERUN_EMULATION)
-#ifndef FORERUN_EMULATION
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
 // Without a branch: one between wgmma in flight makes ptxas wait for each of them.
 __device__ __forceinline__ void barrier_arrive_if(u64* b, bool yes) {
   asm volatile(
@@ -89,7 +88,6 @@ __device__ __forceinline__ void warpgroup_mma(float (&c)[BN / 2], const u32 (&a)
   if constexpr (BN == 160)
     WGMMA("160", NAMES80, "%80,%81,%82,%83", "%84", SUMS64, SUMS(64), SUMS(72));
 }
-#endif
 
 // Places in rings of `size`, and the parity of the barrier's phase that ends the wait for one.
 struct Place {

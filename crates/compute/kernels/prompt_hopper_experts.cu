@@ -18,14 +18,12 @@ struct HopperExpertsArgs {
   PromptProduct products[MAX_PRODUCTS];
 };
 
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(FORERUN_EMULATION)
-#ifndef FORERUN_EMULATION
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
 // What copies of 16 bytes wrote to shared memory is seen by the tensor cores after this and a
 // barrier.
 __device__ __forceinline__ void store_fence() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
-#endif
 
 template <int BN_> struct Visits {
   static constexpr int HALVES = 2, BN = BN_, X_THREADS = 64;

@@ -38,7 +38,6 @@ __device__ __forceinline__ int find_product(const Args& a, int number, int block
 
 // ------------------------------------------------------------------ instructions
 
-#ifndef FORERUN_EMULATION  // an emulator on the CPU brings its own
 __device__ __forceinline__ u8* shared_memory() {
   extern __shared__ __align__(1024) u8 memory[];
   return memory;
@@ -92,7 +91,6 @@ __device__ __forceinline__ u32 shared_word(u32 address) {
   asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(address) : "memory");
   return v;
 }
-#endif
 
 // Where weights come from: global memory past L1, or shared memory.
 struct FromGlobal {

@@ -5,7 +5,6 @@
 #pragma once
 #include "forerun.cuh"
 
-#ifndef FORERUN_EMULATION  // an emulator on the CPU brings its own
 __device__ __forceinline__ void barrier_init(u64* barrier, int arrivals) {
   asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals)
                : "memory");
@@ -144,5 +143,4 @@ __device__ __forceinline__ void copy_pieces(u8* to, const u8* from, int bytes, u
   asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(barrier))
                : "memory");
 }
-#endif
 #endif

@@ -131,6 +131,12 @@ pub trait Backend: Send {
         self.matrix(matrix)
     }
 
+    /// Takes in a matrix that lies on a disk and is read from there as it is used. Only a backend
+    /// whose memory is the host's can do that, and only where it was given a folder.
+    fn disk_matrix(&mut self, _matrix: Matrix<'_>) -> Result<MatrixId, Error> {
+        Err(Error::NoDisk)
+    }
+
     /// Lets up to so many bytes of its own memory hold copies of experts that lie in the host's,
     /// gate, up and down of each layer; which ones follows from what passes choose, and no bit
     /// does. Nothing where there is no other memory than the host's.
@@ -141,6 +147,18 @@ pub trait Backend: Send {
     /// How many choices of experts met such a copy so far; nothing where there are none.
     fn expert_hits(&self) -> Option<Hits> {
         None
+    }
+
+    /// How often each expert of the layers that `cache_experts` was told has been chosen, of
+    /// `[layers][experts]`; nothing where that is not counted.
+    fn expert_choices(&self) -> Result<Option<Vec<u32>>, Error> {
+        Ok(None)
+    }
+
+    /// Takes in such counts of another run: the experts that were chosen most then have their
+    /// copies first. Nothing where there are no copies.
+    fn expect_experts(&mut self, _chosen: &[u32]) -> Result<(), Error> {
+        Ok(())
     }
 
     /// Takes in a matrix whose rows are looked up.
@@ -197,6 +215,17 @@ pub trait Backend: Send {
         }
         let share = self.budget().take(host.len(), "the state of a sequence")?;
         Ok(host.holding(share))
+    }
+
+    /// A copy of a block that is read and never written again, in the host's memory: passes read it
+    /// there, over the bus where the backend has memory of its own, whose budget does not count it.
+    fn far_memory(&self, block: &Memory) -> Result<Memory, Error> {
+        Ok(block.to_host()?.put_aside())
+    }
+
+    /// What such copies may take of the host's memory, where they are locked there.
+    fn far_budget(&self) -> Option<&Budget> {
+        None
     }
 
     /// What its numbers depend on beside plans, weights and this program: two that say the same
@@ -268,6 +297,21 @@ pub trait Backend: Send {
         let from = &from.slice::<f32>()[first * cols..][..count * cols];
         arena.numbers_mut(buf)[at * cols..][..from.len()].copy_from_slice(from);
         Ok(())
+    }
+
+    /// `count` numbers of kept rows from number `first` on, copied where they lie on a device.
+    fn numbers<'m>(
+        &self,
+        kept: &'m Memory,
+        first: usize,
+        count: usize,
+    ) -> Result<Cow<'m, [f32]>, Error> {
+        kept.read(first, count)
+    }
+
+    /// Writes numbers of the host to such memory, from number `first` on.
+    fn put(&mut self, kept: &mut Memory, first: usize, numbers: &[f32]) -> Result<(), Error> {
+        kept.write(first, numbers)
     }
 
     /// Row `row` of a buffer of numbers, copied where it lies on a device.

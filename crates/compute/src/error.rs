@@ -11,6 +11,19 @@ pub enum Error {
         /// What they are for.
         what: &'static str,
     },
+    /// A folder cannot hold weights that were to lie on its disk.
+    #[error("`{folder}` cannot hold {:.1} MB of experts more: {reason}", *bytes as f64 / 1e6)]
+    Disk {
+        /// The folder.
+        folder: String,
+        /// Bytes that were to be written.
+        bytes: usize,
+        /// The system's own words.
+        reason: String,
+    },
+    /// Weights were to lie on a disk, of a backend that reads none from there.
+    #[error("this backend reads no weights from a disk")]
+    NoDisk,
     /// There is no device to run on.
     #[error("{0}")]
     NoDevice(String),

@@ -116,6 +116,21 @@ impl ExpertCache {
         }
     }
 
+    /// Takes in how often each expert was chosen elsewhere, of `[layers][experts]`, as if it had
+    /// been here and just now: copies of the most wanted are on their way. To be asked while no
+    /// others are.
+    pub fn expect(&mut self, chosen: &[u32]) {
+        assert!(self.coming.is_empty() && chosen.len() == self.heat.len());
+        for (layer, chosen) in chosen.chunks(self.experts.max(1)).enumerate() {
+            let all: f32 = chosen.iter().map(|n| *n as f32).sum();
+            let each = MEMORY * self.experts as f32 / all.max(1.0);
+            let heat = &mut self.heat[layer * self.experts..][..self.experts];
+            heat.iter_mut().zip(chosen).for_each(|(heat, n)| *heat = *n as f32 * each);
+            let swaps: Vec<Swap> = std::iter::from_fn(|| self.replace(layer, 0.0)).collect();
+            self.coming.extend(swaps);
+        }
+    }
+
     /// Takes in how often each expert has been chosen since the beginning, of `[layers][experts]`.
     pub fn count(&mut self, chosen: &[u32]) {
         assert_eq!(chosen.len(), self.counted.len());
@@ -152,15 +167,16 @@ impl ExpertCache {
         }
         for layer in 0..self.held.len() / self.slots {
             for _ in 0..most {
-                let Some(swap) = self.replace(layer) else { break };
+                let Some(swap) = self.replace(layer, DEVIATIONS) else { break };
                 self.coming.push(swap);
             }
         }
         &self.coming
     }
 
-    /// Replaces the copy of a layer that is worth least, if another is clearly worth more.
-    fn replace(&mut self, layer: usize) -> Option<Swap> {
+    /// Replaces the copy of a layer that is worth least, if another was chosen more often by more
+    /// than so many standard deviations.
+    fn replace(&mut self, layer: usize, deviations: f32) -> Option<Swap> {
         let experts = layer * self.experts..(layer + 1) * self.experts;
         let heat = &self.heat[experts.clone()];
         let (places, is_held) = (&mut self.places[experts.clone()], &mut self.is_held[experts]);
@@ -169,7 +185,7 @@ impl ExpertCache {
         let expert = cold.max_by(|a, b| heat[*a].total_cmp(&heat[*b]))?;
         let slot = (0..held.len()).min_by(|a, b| heat[held[*a]].total_cmp(&heat[held[*b]]))?;
         let (gain, loss) = (heat[expert], heat[held[slot]]);
-        if gain - loss <= DEVIATIONS * (gain + loss).sqrt() + 1.0 {
+        if gain - loss <= deviations * (gain + loss).sqrt() + 1.0 {
             return None;
         }
         let old = std::mem::replace(&mut held[slot], expert);
@@ -274,6 +290,43 @@ mod tests {
         device.passes(&mut cache, 100, |r| 20 + r as usize % 12);
         assert_eq!(cache.hits().cold, before.cold, "everything is there");
         assert_eq!(cache.hits().hot, before.hot + 100 * 2 * 8);
+    }
+
+    #[test]
+    fn what_is_expected_is_there_before_anything_is_chosen() {
+        let (layers, experts, slots) = (3, 64, 16);
+        let favourites = |layer: usize| 10 * layer + 5..10 * layer + 15;
+        let chosen: Vec<u32> = (0..layers * experts)
+            .map(|i| 1 + 100 * u32::from(favourites(i / experts).contains(&(i % experts))))
+            .collect();
+        let mut cache = ExpertCache::new(layers, experts, slots);
+        cache.arrived();
+        cache.expect(&chosen);
+        let mut device = Device::new(layers, experts, slots, 7);
+        // What was there from the beginning, and what is not replaced by it.
+        for (layer, slots) in device.slots.iter_mut().enumerate() {
+            slots.iter_mut().enumerate().for_each(|(slot, held)| *held = Some(slot));
+            for swap in cache.coming().iter().filter(|swap| swap.layer == layer) {
+                slots[swap.slot] = Some(swap.expert);
+            }
+        }
+        cache.arrived();
+        assert!(
+            device.read(cache.places()).iter().enumerate().all(|(i, e)| *e == Some(i % experts))
+        );
+        for (layer, places) in cache.places().chunks(experts).enumerate() {
+            assert!(places[favourites(layer)].iter().all(|place| place & HOT != 0), "{layer}");
+        }
+        // What is expected is no more than a beginning: others are wanted now.
+        device.passes(&mut cache, 2000, |r| 50 + r as usize % 12);
+        for places in cache.places().chunks(experts) {
+            assert!(places[50..62].iter().all(|place| place & HOT != 0));
+        }
+        // Nobody was counted: nothing to expect.
+        let mut cache = ExpertCache::new(1, experts, slots);
+        cache.arrived();
+        cache.expect(&vec![0; experts]);
+        assert!(cache.coming().is_empty());
     }
 
     #[test]

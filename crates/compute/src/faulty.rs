@@ -125,12 +125,24 @@ impl Backend for Faulty {
         self.inner.host_matrix(matrix)
     }
 
+    fn disk_matrix(&mut self, matrix: Matrix<'_>) -> Result<MatrixId, Error> {
+        self.inner.disk_matrix(matrix)
+    }
+
     fn cache_experts(&mut self, layers: &[[MatrixId; 3]], bytes: usize) -> Result<(), Error> {
         self.inner.cache_experts(layers, bytes)
     }
 
     fn expert_hits(&self) -> Option<Hits> {
         self.inner.expert_hits()
+    }
+
+    fn expert_choices(&self) -> Result<Option<Vec<u32>>, Error> {
+        self.inner.expert_choices()
+    }
+
+    fn expect_experts(&mut self, chosen: &[u32]) -> Result<(), Error> {
+        self.inner.expect_experts(chosen)
     }
 
     fn table(&mut self, matrix: Matrix<'_>) -> Result<MatrixId, Error> {
@@ -179,6 +191,11 @@ impl Backend for Faulty {
     fn adopt(&self, host: Memory) -> Result<Memory, Error> {
         self.faults.pass(Fault::Allocation)?;
         self.inner.adopt(host)
+    }
+
+    fn far_memory(&self, block: &Memory) -> Result<Memory, Error> {
+        self.faults.pass(Fault::Allocation)?;
+        self.inner.far_memory(block)
     }
 
     fn arithmetic(&self) -> String {
@@ -242,6 +259,21 @@ impl Backend for Faulty {
     ) -> Result<(), Error> {
         self.faults.pass(Fault::Write)?;
         self.inner.load_rows(arena, buf, at, from, first, count)
+    }
+
+    fn numbers<'m>(
+        &self,
+        kept: &'m Memory,
+        first: usize,
+        count: usize,
+    ) -> Result<Cow<'m, [f32]>, Error> {
+        self.faults.pass(Fault::Read)?;
+        self.inner.numbers(kept, first, count)
+    }
+
+    fn put(&mut self, kept: &mut Memory, first: usize, numbers: &[f32]) -> Result<(), Error> {
+        self.faults.pass(Fault::Write)?;
+        self.inner.put(kept, first, numbers)
     }
 
     fn row<'a>(&self, arena: &'a Arena, buf: Buf, row: usize) -> Result<Cow<'a, [f32]>, Error> {

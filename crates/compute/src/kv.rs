@@ -1,4 +1,5 @@
-//! How keys and values of attention layers are kept: pages of 64 tokens, rows of f16, q8_0 or q4_0.
+//! How keys and values of attention layers are kept: pages of 64 tokens, rows of f16, q8_0 or q4_0,
+//! the last also of heads that were transformed before.
 
 use half::{f16, slice::HalfFloatSliceExt};
 
@@ -13,22 +14,30 @@ pub enum KvType {
     F16,
     Q8_0,
     Q4_0,
+    /// Q4_0 of the [`hadamard`](crate::hadamard()) transform of each head: queries are transformed
+    /// too, so scores are what they were, and what is attended is transformed back.
+    Q4_0H,
 }
 
 impl KvType {
     /// Every type.
-    pub const ALL: [Self; 3] = [Self::F16, Self::Q8_0, Self::Q4_0];
+    pub const ALL: [Self; 4] = [Self::F16, Self::Q8_0, Self::Q4_0, Self::Q4_0H];
+
+    /// Whether heads are transformed before they are rounded to this type.
+    pub const fn is_hadamard(self) -> bool {
+        matches!(self, Self::Q4_0H)
+    }
 
     /// Bytes of one head's key or value.
     pub const fn row_bytes(self, head_dim: usize) -> usize {
         match self {
             Self::F16 => 2 * head_dim,
             Self::Q8_0 => head_dim / 32 * 34,
-            Self::Q4_0 => head_dim / 32 * 18,
+            Self::Q4_0 | Self::Q4_0H => head_dim / 32 * 18,
         }
     }
 
-    /// Rounds one head's key or value to this type.
+    /// Rounds one head's key or value, transformed where the type asks for that, to this type.
     pub fn encode(self, row: &[f32], out: &mut [u8]) {
         assert_eq!(out.len(), self.row_bytes(row.len()));
         match self {
@@ -50,7 +59,7 @@ impl KvType {
                     }
                 }
             }
-            Self::Q4_0 => {
+            Self::Q4_0 | Self::Q4_0H => {
                 for (x, o) in row.chunks_exact(32).zip(out.chunks_exact_mut(18)) {
                     let extreme =
                         x.iter().fold(0f32, |m, v| if v.abs() > m.abs() { *v } else { m });
@@ -84,7 +93,7 @@ impl KvType {
                     }
                 }
             }
-            Self::Q4_0 => {
+            Self::Q4_0 | Self::Q4_0H => {
                 for (o, b) in out.chunks_exact_mut(32).zip(bytes.chunks_exact(18)) {
                     let d = half(b);
                     for i in 0..16 {

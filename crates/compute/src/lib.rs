@@ -31,6 +31,7 @@ pub mod cuda;
 mod error;
 pub mod expert_cache;
 mod faulty;
+mod hadamard;
 mod kv;
 mod memory;
 mod pass;
@@ -48,6 +49,7 @@ pub use budget::{Budget, Share};
 pub use cpu::{Activations, Cpu, CpuLevel};
 pub use error::Error;
 pub use faulty::{Fault, Faults, Faulty};
+pub use hadamard::hadamard;
 pub use kv::{KvLayout, KvType, PAGE_TOKENS};
 pub use memory::{DeviceBlock, Memory};
 pub use pass::{

@@ -49,6 +49,8 @@ pub struct Memory {
     len: usize,
     /// Its share of a budget, where it counts towards one.
     share: Option<Share>,
+    /// Whether it was put aside into the host's memory, where passes go on reading it.
+    far: bool,
 }
 
 enum Store {
@@ -59,18 +61,29 @@ enum Store {
 impl Memory {
     /// A block of `len` zero bytes of the host, aligned to 64.
     pub fn zeroed(len: usize) -> Self {
-        Self { store: Store::Host(vec![Line([0; 64]); len.div_ceil(64)]), len, share: None }
+        let lines = vec![Line([0; 64]); len.div_ceil(64)];
+        Self { store: Store::Host(lines), len, share: None, far: false }
     }
 
     /// A block of a device.
     pub fn of_device(block: Box<dyn DeviceBlock>) -> Self {
         let len = block.len();
-        Self { store: Store::Device(block), len, share: None }
+        Self { store: Store::Device(block), len, share: None, far: false }
     }
 
     /// The same block, which holds a share of a budget from now on.
     pub(crate) fn holding(self, share: Share) -> Self {
         Self { share: Some(share), ..self }
+    }
+
+    /// The same block, put aside: see [`Backend::far_memory`](crate::Backend::far_memory).
+    pub(crate) fn put_aside(self) -> Self {
+        Self { far: true, ..self }
+    }
+
+    /// Whether it was put aside.
+    pub fn is_far(&self) -> bool {
+        self.far
     }
 
     /// Bytes in the block.
@@ -81,6 +94,11 @@ impl Memory {
     /// Whether the block holds nothing.
     pub fn is_empty(&self) -> bool {
         self.len == 0
+    }
+
+    /// Whether it lies in a device's memory.
+    pub fn is_on_device(&self) -> bool {
+        matches!(self.store, Store::Device(_))
     }
 
     /// A block of the host as a slice of plain numbers.
@@ -165,7 +183,7 @@ impl Memory {
             Store::Host(lines) => Store::Host(lines.clone()),
             Store::Device(block) => Store::Device(block.duplicate()?),
         };
-        Ok(Self { store, len: self.len, share })
+        Ok(Self { store, len: self.len, share, far: false })
     }
 
     /// A copy in the host's memory, which counts towards no budget.

@@ -183,9 +183,10 @@ pub enum Op {
     Matmul { products: Vec<Product> },
     /// `out[r] = [cos; sin](position[r] * inverse_frequency) * magnitude`: [rows, 2 * pairs].
     Angles { rotary: Rotary, out: Buf },
-    /// Per-head norm of queries and keys, rotation of both (first dimensions, NeoX pairs), and
-    /// rounding of keys and values to the cache's type: `q`, `k`, `v` change in place, the encoded
-    /// rows go to the cache's pass buffer.
+    /// Per-head norm of queries and keys, rotation of both (first dimensions, NeoX pairs), the
+    /// [`hadamard`](crate::hadamard()) transform of queries, keys and values where the cache's type
+    /// asks for it, and rounding of keys and values to that type: `q`, `k`, `v` change in place,
+    /// the encoded rows go to the cache's pass buffer.
     Rotate {
         q: Buf,
         k: Buf,
@@ -199,7 +200,8 @@ pub enum Op {
         layer: usize,
     },
     /// Attention over committed keys and the pass's own. With `causal` a row sees its path, else
-    /// every row of its sequence; with a window only positions nearer than it.
+    /// every row of its sequence; with a window only positions nearer than it. Where the cache's
+    /// type has heads transformed, what they attend to is transformed back before the gate.
     Attention {
         q: Buf,
         k: Buf,

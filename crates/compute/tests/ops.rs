@@ -210,6 +210,39 @@ fn attention() {
     }
 }
 
+/// What transformed heads attend to is what heads attend to, and where a few columns are large it is
+/// nearer to that than what q4_0 alone leaves of it.
+#[test]
+fn transformed_heads_attend_alike() {
+    let shape = AttentionShape { heads: 4, kv_heads: 2, head_dim: 256, gated: true };
+    let rows = 60;
+    let mut random = Random(12);
+    let [q, mut k, mut v] = [4 * 512, 512, 512].map(|cols| random.numbers(rows * cols));
+    // In keys these columns are alike at every position, so that no score hangs on them alone.
+    k.iter_mut().skip(5).step_by(32).for_each(|x| *x = 8.0 + 0.1 * *x);
+    v.iter_mut().skip(5).step_by(32).for_each(|x| *x *= 20.0);
+    let attended = KvType::ALL.map(|kind| {
+        let mut cpu = Cpu::new(CpuLevel::detect(), 1, Activations::F32);
+        let norm = cpu.vector(&[1.0; 256]).expect("room");
+        let layout = KvLayout { kind, layers: 2, heads: 2, head_dim: 256 };
+        let (norms, causal) = (plans::Norms { q: norm, k: norm }, true);
+        let (plan, bufs, out) = plans::attention(norms, layout, shape, None, causal);
+        let inputs = [q.clone(), k.clone(), v.clone()];
+        let inputs: Vec<_> = bufs.into_iter().zip(inputs).collect();
+        let view = SequenceView { caches: vec![PageTable::default()], ..Default::default() };
+        let arena = run(&mut cpu, &plan.into(), &inputs, &Pass::new(&chain(rows), &[], vec![view]));
+        arena.read(out).expect("a buffer").to_vec()
+    });
+    let size = attended[0].iter().map(|x| x * x).sum::<f32>();
+    let error = |found: &Vec<f32>| {
+        let squares = attended[0].iter().zip(found).map(|(a, b)| (a - b) * (a - b));
+        (squares.sum::<f32>() / size).sqrt()
+    };
+    let [_, eight, four, transformed] = attended.each_ref().map(error);
+    eprintln!("q8_0 {eight:.5}, q4_0 {four:.5}, q4_0h {transformed:.5}");
+    assert!(eight < transformed && 2.0 * transformed < four, "{eight} {transformed} {four}");
+}
+
 fn deltanet_plan(vector: &mut NewVector<'_>, layout: RecurrentLayout) -> (Plan, Vec<Buf>, Buf) {
     let mut random = Random(6);
     let conv = vector(&random.numbers(layout.kernel * layout.channels()));

@@ -2,6 +2,7 @@
 //! a block that lies in a file already is known by its name there and is neither copied nor written
 //! again, so that a turn of a long conversation costs what it added.
 
+use crate::backends::Home;
 use crate::draft::Reads;
 use crate::{Engine, Error, Outline, Sequence};
 use compute::Memory;
@@ -109,12 +110,15 @@ impl Archive {
 
     /// What is known of a block; what nobody keeps is copied to the host's memory, unless it lies
     /// there.
-    fn of(&mut self, block: &Arc<Memory>, on_device: bool) -> Result<Arc<ArchivedBlock>, Error> {
+    fn of(&mut self, block: &Arc<Memory>) -> Result<Arc<ArchivedBlock>, Error> {
         let known = self.known.get(&(Arc::as_ptr(block) as usize));
         if let Some((_, known)) = known.filter(|(_, known)| !known.is_lost()) {
             return Ok(Arc::clone(known));
         }
-        let host = if on_device { Arc::new(block.to_host()?) } else { Arc::clone(block) };
+        let host = match block.is_on_device() {
+            true => Arc::new(block.to_host()?),
+            false => Arc::clone(block),
+        };
         let kept = ArchivedBlock::new(block.len(), Held::Bytes(host));
         self.add(block, Arc::clone(&kept));
         Ok(kept)
@@ -125,22 +129,41 @@ impl Engine {
     /// Takes a sequence apart. What passes read lies in the host's memory or is copied there, but
     /// for blocks that are kept already.
     pub fn archive(&mut self, sequence: &Sequence) -> Result<Archived, Error> {
-        let on_device = self.backend.has_own_memory();
         let (archive, mut blocks) = (&mut self.archive, Vec::new());
         let (_, pages) = sequence.kv.kept();
         let recurrent = sequence.recurrent.kept();
         for block in pages.iter().chain(recurrent.into_iter().flatten()) {
-            blocks.push(archive.of(block, on_device)?);
+            blocks.push(archive.of(block)?);
         }
         for draft in sequence.drafts.iter().flatten() {
             for block in draft.caches.iter().flat_map(|(pages, _)| pages.kept().1) {
-                blocks.push(archive.of(block, on_device)?);
+                blocks.push(archive.of(block)?);
             }
             if let Some(rows) = draft.pending.alone()? {
                 blocks.push(ArchivedBlock::new(rows.len(), Held::Bytes(Arc::new(rows))));
             }
         }
         Ok(Archived { outline: Outline::of(sequence), blocks })
+    }
+
+    /// Whether budgets have room for such a sequence of these tokens, each for what of it would lie
+    /// there. Pages that would be put aside take nothing of any.
+    pub fn has_room(&self, outline: &Outline, tokens: &[u32]) -> Result<bool, Error> {
+        let blank = self.sequence();
+        let blocks = outline.owned_blocks(&blank, tokens, self.model.config().vocab)?;
+        let near = blocks.iter().skip(outline.far_pages(&blank));
+        let (mut at_target, mut own) = (0, 0);
+        for (drafter, bytes) in near {
+            match drafter.map_or(Home::Target, |drafter| self.drafters[drafter].home()) {
+                Home::Target => at_target += bytes,
+                Home::Own => own += bytes,
+            }
+        }
+        let fits = |home: Home, bytes: usize| {
+            let budget = self.backends.of(home).budget();
+            bytes <= budget.limit().saturating_sub(budget.held())
+        };
+        Ok(fits(Home::Target, at_target) && (own == 0 || fits(Home::Own, own)))
     }
 
     /// Puts a sequence of these tokens together again, from blocks as they were kept, with their
@@ -152,14 +175,20 @@ impl Engine {
         blocks: Vec<(BlockName, Memory)>,
     ) -> Result<Sequence, Error> {
         let blank = self.sequence();
-        let expected = outline.blocks(&blank, tokens, self.model.config().vocab)?;
-        if !blocks.iter().map(|(_, block)| block.len()).eq(expected) {
+        let expected = outline.owned_blocks(&blank, tokens, self.model.config().vocab)?;
+        let bytes = expected.iter().map(|(_, bytes)| *bytes);
+        if !blocks.iter().map(|(_, block)| block.len()).eq(bytes) {
             return Err(Error::Misfit("its blocks are of other sizes"));
         }
-        let mut revived = Vec::with_capacity(blocks.len());
-        for (name, block) in blocks {
+        let (mut revived, far) = (Vec::with_capacity(blocks.len()), outline.far_pages(&blank));
+        for (i, ((name, block), (drafter, _))) in blocks.into_iter().zip(expected).enumerate() {
             let kept = ArchivedBlock::new(block.len(), Held::Kept(name));
-            let block = Arc::new(self.backend.adopt(block)?);
+            let home = drafter.map_or(Home::Target, |drafter| self.drafters[drafter].home());
+            let backend = self.backends.of(home);
+            let block = Arc::new(match i < far {
+                true => backend.far_memory(&block)?,
+                false => backend.adopt(block)?,
+            });
             self.archive.add(&block, kept);
             revived.push(block);
         }

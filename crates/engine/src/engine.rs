@@ -1,12 +1,14 @@
-//! A target, its drafters and the backend they run on: how they are loaded, how a prompt is read
+//! A target, its drafters and the backends they run on: how they are loaded, how a prompt is read
 //! and a text begun, and how state is committed.
 
 use crate::archive::Archive;
+use crate::backends::{Backends, Home};
 use crate::choose::Proposer;
+use crate::crossing::Crossing;
 use crate::draft::{Drafter, Reads, dflash::Dflash, lookup::Lookup, mtp::Mtp};
 use crate::generation::Generation;
 use crate::judge::token_of;
-use crate::model::{Accepted, Model, Options, Placement, WeightSource};
+use crate::model::{Accepted, Borrowed, Model, Options, Placement, WeightSource};
 use crate::prices::Prices;
 use crate::propose::{Failure, Learned, Slot, Spec};
 use crate::sampling::{Constraint, History, Likelihood, Sampler, Sampling};
@@ -21,9 +23,9 @@ use std::borrow::Cow;
 /// drafts nothing at all.
 const MAX_WAITING: usize = 8 << 20;
 
-/// A target, its drafters and the backend they run on.
+/// A target, its drafters and the backends they run on.
 pub struct Engine {
-    pub(crate) backend: Box<dyn Backend>,
+    pub(crate) backends: Backends,
     pub(crate) model: Model,
     /// Who can propose, in the order they are preferred where nothing is known of them.
     pub(crate) drafters: Vec<Slot>,
@@ -55,26 +57,28 @@ impl Engine {
         kv: KvType,
         spec: Spec,
     ) -> Result<Self, Error> {
-        Self::load_placed(backend, target, drafter, (kv, Placement::ON_DEVICE), spec)
+        let memory = (kv, Placement::ON_DEVICE);
+        Self::load_placed(backend.into(), target, drafter, memory, spec)
     }
 
-    /// The same with some of the target's weights in the host's memory.
+    /// The same with some of the target's weights in the host's memory, and the drafter on a
+    /// backend of its own where there are two.
     pub fn load_placed(
-        mut backend: Box<dyn Backend>,
+        mut backends: Backends,
         target: (&TargetConfig, &dyn WeightSource),
         drafter: Option<(&DrafterConfig, &dyn WeightSource)>,
         (kv, placement): (KvType, Placement),
         spec: Spec,
     ) -> Result<Self, Error> {
         let taps = drafter.map_or_else(Vec::new, |(config, _)| config.taps.clone());
-        let options = Options { kv, taps, placement, ..Options::new(&*backend) };
-        let model = Model::load(&mut *backend, target.0, target.1, options)?;
+        let options = Options { kv, taps, placement, ..Options::new(&*backends.target) };
+        let model = Model::load(&mut *backends.target, target.0, target.1, options)?;
         let mut drafters = Vec::new();
         if let Some((config, source)) = drafter {
-            drafters.push(Slot::new(Dflash::load(&mut *backend, config, source, &model)?));
+            drafters.push(load_drafter(&mut backends, target, (config, source), &model)?);
         }
         if model.config().mtp.is_some() {
-            drafters.push(Slot::new(Mtp::load(&mut *backend, target.1, &model)?));
+            drafters.push(Slot::new(Mtp::load(&mut *backends.target, target.1, &model)?));
         }
         drafters.push(Slot::new(Lookup::default()));
         let is_asked = |slot: &Slot| slot.drafter.shape(spec).is_some();
@@ -86,7 +90,7 @@ impl Engine {
         }
         let learned = Learned::new(drafters.len());
         let mut engine = Self {
-            backend,
+            backends,
             model,
             drafters,
             spec,
@@ -105,9 +109,43 @@ impl Engine {
         Ok(engine)
     }
 
-    /// What everything runs on.
+    /// What the target runs on, and everything that has no backend of its own.
     pub fn backend(&mut self) -> &mut dyn Backend {
-        &mut *self.backend
+        &mut *self.backends.target
+    }
+
+    /// What a drafter runs on that has a backend of its own.
+    pub fn drafter_backend(&self) -> Option<&dyn Backend> {
+        self.backends.own.as_deref()
+    }
+
+    /// What people call that.
+    pub fn drafter_device(&self) -> Option<&str> {
+        self.backends.own_name.as_deref()
+    }
+
+    /// Bytes that the state of texts takes, wherever it lies.
+    pub fn held(&self) -> usize {
+        let own = self.drafter_backend().map_or(0, |own| own.budget().held());
+        self.backends.target.budget().held() + own
+    }
+
+    /// Bytes that it may take beside the target.
+    pub fn state_limit(&self) -> usize {
+        self.backends.target.budget().limit()
+    }
+
+    /// Lets the state of texts take no more than so many bytes, each backend its part of them.
+    pub fn limit_state(&self, bytes: usize) {
+        const LONG: usize = 1 << 14;
+        let (at_target, own) = (self.state_bytes(LONG), self.own_state_bytes(LONG));
+        let share =
+            |part: usize| (bytes as u128 * part as u128 / (at_target + own) as u128) as usize;
+        let budgets = [(Home::Target, share(at_target)), (Home::Own, share(own))];
+        for (home, bytes) in &budgets[..if own > 0 { 2 } else { 1 }] {
+            let budget = self.backends.of(*home).budget();
+            budget.set_limit(budget.limit().min(*bytes));
+        }
     }
 
     /// The target.
@@ -115,15 +153,25 @@ impl Engine {
         &self.model
     }
 
-    /// Bytes of the state of a sequence of so many tokens, drafters included.
+    /// Bytes of the state of a sequence of so many tokens, drafters included but for those that
+    /// lie elsewhere.
     pub fn state_bytes(&self, tokens: usize) -> usize {
-        let drafts = self.drafters.iter().map(|slot| slot.drafter.state_bytes(tokens));
-        self.model.state_bytes(tokens) + drafts.sum::<usize>()
+        self.model.state_bytes(tokens) + self.drafts_bytes(Home::Target, tokens)
+    }
+
+    /// The same of what lies on a drafter's own backend.
+    pub fn own_state_bytes(&self, tokens: usize) -> usize {
+        self.drafts_bytes(Home::Own, tokens)
+    }
+
+    fn drafts_bytes(&self, home: Home, tokens: usize) -> usize {
+        let there = self.drafters.iter().filter(|slot| slot.home() == home);
+        there.map(|slot| slot.drafter.state_bytes(tokens)).sum()
     }
 
     /// Logits of the `i`th chosen row of the last pass: `[vocab]`.
     pub fn logits(&self, i: usize) -> Result<Cow<'_, [f32]>, Error> {
-        self.model.logits(&*self.backend, i)
+        self.model.logits(&*self.backends.target, i)
     }
 
     /// How tokens are proposed.
@@ -170,12 +218,12 @@ impl Engine {
 
     /// Rows of the largest pass that decodes: what texts and their drafts share.
     pub fn decode_rows(&self) -> usize {
-        self.backend.decode_rows()
+        self.backends.target.decode_rows()
     }
 
     /// Those of them that one text has at most.
     pub fn text_rows(&self) -> usize {
-        self.backend.text_rows()
+        self.backends.target.text_rows()
     }
 
     /// Reads `unread` into `sequence`, draws the first token and is ready to go on. `prompt` is all
@@ -230,7 +278,9 @@ impl Engine {
         ends: Vec<u32>,
     ) -> Result<Generation, Error> {
         let (asked, own) = prompt.split_at(prompt.len().saturating_sub(written));
-        let mut history = History::new(asked);
+        // Counting a long prompt takes milliseconds, and one penalty alone asks what is in it.
+        let is_counted = sampling.repetition_penalty != 1.0;
+        let mut history = History::new(if is_counted { asked } else { &[] });
         own.iter().for_each(|token| history.push(*token));
         if let Some(constraint) = &mut constraint
             && let Some(at) = own.iter().position(|token| !constraint.push(*token))
@@ -259,10 +309,10 @@ impl Engine {
         if let Some(constraint) = &mut constraint {
             constraint.push(tip);
         }
-        self.absorb(&mut sequence)?;
         let mut learned = self.learned.for_new_text();
         let absent = (0..self.drafters.len()).filter(|i| sequence.draft(*i).is_none());
-        absent.for_each(|drafter| learned.choice.leave_out(drafter));
+        absent.for_each(|drafter| learned.leave_out(drafter));
+        self.absorb(&mut sequence)?;
         let mut text =
             Generation::new(sequence, tip, sampling, history, sampler, constraint, ends, learned);
         for (i, slot) in self.drafters.iter().enumerate().filter(|(_, slot)| slot.is_broken) {
@@ -288,24 +338,31 @@ impl Engine {
         if sequence.pending_bytes() >= MAX_WAITING {
             self.absorb(sequence)?;
         }
-        sequence.reserve(&*self.backend, rows)
+        sequence.reserve(&*self.backends.target, rows)?;
+        for (slot, draft) in self.drafters.iter().zip(&mut sequence.drafts) {
+            let Some(state) = draft else { continue };
+            let reserved = state.reserve(self.backends.of(slot.home()), rows);
+            slot.spare(reserved, draft)?;
+        }
+        Ok(())
     }
 
     /// Draws from the first rows of the last pass, where the backend does that.
     pub(crate) fn draw(&mut self, draws: &[Draw]) -> Result<Option<Vec<Drawn>>, Error> {
         match draws.is_empty() {
             true => Ok(None),
-            false => self.model.draw(&mut *self.backend, draws),
+            false => self.model.draw(&mut *self.backends.target, draws),
         }
     }
 
     /// Takes in what waits for the drafters. Happens by itself where a text begins and goes on; a
     /// sequence that several will go on from had better have done it before.
     pub fn absorb(&mut self, sequence: &mut Sequence) -> Result<(), Error> {
-        for (slot, state) in self.drafters.iter_mut().zip(&mut sequence.drafts) {
-            if let Some(state) = state {
-                slot.drafter.absorb(&mut *self.backend, &mut [state])?;
-            }
+        for (slot, draft) in self.drafters.iter_mut().zip(&mut sequence.drafts) {
+            let Some(state) = draft else { continue };
+            let backend = self.backends.of_mut(slot.home());
+            let absorbed = slot.drafter.absorb(backend, &mut [state]);
+            slot.spare(absorbed, draft)?;
         }
         Ok(())
     }
@@ -318,30 +375,53 @@ impl Engine {
         mut texts: Vec<Accepted<'_>>,
     ) -> Vec<Result<(), Error>> {
         let same = texts.iter_mut().map(|text| text.reborrow()).collect();
-        let mut done = self.model.commit_all(&mut *self.backend, same);
-        for (i, slot) in self.drafters.iter().enumerate() {
-            let (mut results, mut states) = (Vec::new(), Vec::new());
-            for (done, text) in done.iter_mut().zip(&mut texts).filter(|(done, _)| done.is_ok()) {
-                if let Some(state) = text.sequence.draft_mut(i) {
-                    results.push(done);
-                    states.push((state, text.path));
-                }
-            }
-            let reads = slot.drafter.reads();
-            let kept = states.iter_mut().map(|(state, path)| (&mut state.pending, *path)).collect();
-            let kept = self.model.keep(&mut *self.backend, reads, kept);
-            for ((done, (state, path)), kept) in results.into_iter().zip(states).zip(kept) {
-                if kept.is_ok() {
-                    let tokens = path.iter().map(|row| rows[*row as usize].token);
-                    match reads {
-                        Reads::Tokens => state.written.extend(tokens),
-                        Reads::Taps | Reads::Hidden => state.follow_all(path.len(), tokens),
-                    }
-                }
-                *done = kept;
-            }
+        let mut done = self.model.commit_all(&mut *self.backends.target, same);
+        for drafter in 0..self.drafters.len() {
+            self.keep_for(drafter, rows, &mut texts, &mut done);
         }
         done
+    }
+
+    /// Keeps what a drafter reads of the rows that were committed.
+    fn keep_for(
+        &mut self,
+        drafter: usize,
+        rows: &[Row],
+        texts: &mut [Accepted<'_>],
+        done: &mut [Result<(), Error>],
+    ) {
+        let slot = &mut self.drafters[drafter];
+        let (mut results, mut states) = (Vec::new(), Vec::new());
+        for (done, text) in done.iter_mut().zip(&mut *texts).filter(|(done, _)| done.is_ok()) {
+            if let Some(state) = text.sequence.draft_mut(drafter) {
+                results.push(done);
+                states.push((state, text.path));
+            }
+        }
+        let reads = slot.drafter.reads();
+        let kept = states.iter_mut().map(|(state, path)| (&mut state.pending, *path)).collect();
+        let kept = match &mut slot.crossing {
+            None => self.model.keep(&mut *self.backends.target, reads, kept),
+            Some(crossing) => {
+                let carried = crossing.carry(&mut self.backends, &self.model, reads, kept);
+                if carried.is_err() {
+                    // Rows may be missing: they go on without it.
+                    texts.iter_mut().for_each(|text| text.sequence.leave_draft(drafter));
+                    return;
+                }
+                states.iter().map(|_| Ok(())).collect()
+            }
+        };
+        for ((done, (state, path)), kept) in results.into_iter().zip(states).zip(kept) {
+            if kept.is_ok() {
+                let tokens = path.iter().map(|row| rows[*row as usize].token);
+                match reads {
+                    Reads::Tokens => state.written.extend(tokens),
+                    Reads::Taps | Reads::Hidden => state.follow_all(path.len(), tokens),
+                }
+            }
+            *done = kept;
+        }
     }
 
     /// The same for one sequence.
@@ -354,4 +434,21 @@ impl Engine {
     ) -> Result<(), Error> {
         self.commit_all(rows, vec![Accepted { index, sequence, path }]).into_iter().collect()
     }
+}
+
+/// A drafter with weights of its own, where it is to lie.
+fn load_drafter(
+    backends: &mut Backends,
+    target: (&TargetConfig, &dyn WeightSource),
+    (config, source): (&DrafterConfig, &dyn WeightSource),
+    model: &Model,
+) -> Result<Slot, Error> {
+    let Some(own) = &mut backends.own else {
+        let borrowed = Borrowed::of(model);
+        return Ok(Slot::new(Dflash::load(&mut *backends.target, config, source, borrowed)?));
+    };
+    let borrowed = Borrowed::copied(&mut **own, target.0, target.1)?;
+    let drafter = Dflash::load(&mut **own, config, source, borrowed)?;
+    let crossing = Crossing::new(backends, config.taps.len() * config.hidden)?;
+    Ok(Slot { crossing: Some(crossing), ..Slot::new(drafter) })
 }

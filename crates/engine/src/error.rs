@@ -29,6 +29,9 @@ pub enum Error {
     /// The model gave no number.
     #[error("logit {index} of the row at position {position} is {value}")]
     NotFinite { index: usize, position: usize, value: f32 },
+    /// What a scorer's rows attend to is no number.
+    #[error("what the tokens from position {position} on attend to is no number")]
+    NoAttention { position: usize },
     /// A constraint that cannot be followed.
     #[error("the constraint fails at position {position}: {reason}")]
     Constraint { position: usize, reason: String },

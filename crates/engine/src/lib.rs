@@ -3,7 +3,7 @@
 //!
 //! # A pair that writes
 //!
-//! An [`Engine`] has a target, its drafters and the backend they run on. [`Engine::begin`] reads a
+//! An [`Engine`] has a target, its drafters and the backends they run on. [`Engine::begin`] reads a
 //! prompt, [`Engine::step`] runs a round: propose, verify in one pass, judge, commit, emit. Several
 //! texts share the passes of [`Engine::step_all`].
 //!
@@ -79,7 +79,9 @@
 #![forbid(unsafe_code)]
 
 mod archive;
+mod backends;
 mod choose;
+mod crossing;
 pub mod draft;
 mod engine;
 mod error;
@@ -96,6 +98,7 @@ mod round;
 pub mod sampling;
 mod score;
 mod sequence;
+mod shorten;
 mod size;
 mod skew;
 mod state;
@@ -104,13 +107,14 @@ mod stow;
 pub mod synthetic;
 
 pub use archive::{Archived, ArchivedBlock, BlockName};
+pub use backends::Backends;
 pub use compute::{PAGE_TOKENS, Row};
 pub use engine::Engine;
 pub use error::Error;
 pub use generation::Generation;
 pub use model::{
     Accepted, Form, Model, NamedWeight, Options, Place, Placement, Random, Requantised, Tensor,
-    WeightSource,
+    WeightSource, state_bytes,
 };
 pub use outline::Outline;
 pub use prices::Prices;
@@ -119,6 +123,7 @@ pub use read::ReadPass;
 pub use rehearse::Rehearsed;
 pub use round::Round;
 pub use sequence::{Sequence, StateBlock};
+pub use shorten::{Long, PrefillReport, Scorer, Shortened, Shortener};
 pub use skew::Skew;
 pub use state::{DraftState, KeptRows};
 pub use stow::Stowed;

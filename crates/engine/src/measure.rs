@@ -21,8 +21,9 @@ impl Engine {
         let tokens = vec![0; self.text_rows()];
         let rows: Vec<Row> = crate::model::chain(&tokens, 0).collect();
         self.measure_verifies(&rows, &sequence)?;
-        self.learned.choice.add(None, 1, self.costs.verify(1, 1));
-        self.model.forward(&mut *self.backend, &rows[..1], &[0], &[&sequence])?;
+        let plain = self.costs.verify(1, 1);
+        self.learned.choices.iter_mut().for_each(|choice| choice.add(None, 1, plain));
+        self.model.forward(&mut *self.backends.target, &rows[..1], &[0], &[&sequence])?;
         self.commit(0, &mut sequence, &rows, &[0])?;
         (0..self.drafters.len()).try_for_each(|drafter| self.measure_drafter(drafter, &sequence))
     }
@@ -65,8 +66,8 @@ impl Engine {
         sequence: &Sequence,
     ) -> Result<f64, Error> {
         let start = Instant::now();
-        self.model.forward(&mut *self.backend, rows, chosen, &[sequence])?;
-        self.backend.finish()?;
+        self.model.forward(&mut *self.backends.target, rows, chosen, &[sequence])?;
+        self.backends.target.finish()?;
         Ok(start.elapsed().as_secs_f64())
     }
 
@@ -78,6 +79,7 @@ impl Engine {
         else {
             return Ok(());
         };
+        let backend = self.backends.of_mut(slot.home());
         let mut quickest = f64::INFINITY;
         for i in 0..3 {
             let mut state = state.clone();
@@ -85,7 +87,7 @@ impl Engine {
             let goes_on = Box::new(|lattice: &Lattice| lattice.len() < 2);
             let (state, room) = (&mut state, shape.depth);
             let ask = Ask { state, tip: 0, shape, room, least: 0.0, goes_on };
-            let found = slot.drafter.propose(&mut *self.backend, &mut [ask])?;
+            let found = slot.drafter.propose(backend, &mut [ask])?;
             let seconds = start.elapsed().as_secs_f64();
             slot.is_broken |= found.contains(&None);
             quickest = quickest.min(seconds);

@@ -75,6 +75,11 @@ impl Outline {
         self.committed
     }
 
+    /// How many of its first blocks are pages that lie far in a sequence of the kind of `blank`.
+    pub(crate) fn far_pages(&self, blank: &Sequence) -> usize {
+        blank.kv.far_of(self.kv.count, self.committed)
+    }
+
     /// Bytes of each of its blocks, in their order, where it is a state of the kind that `blank` is
     /// an empty one of, after `tokens`. Nothing is allocated by a count that was not checked.
     pub fn blocks(
@@ -83,6 +88,17 @@ impl Outline {
         tokens: &[u32],
         vocab: usize,
     ) -> Result<Vec<usize>, Error> {
+        let owned = self.owned_blocks(blank, tokens, vocab)?;
+        Ok(owned.into_iter().map(|(_, bytes)| bytes).collect())
+    }
+
+    /// The same with the drafter that each is of; of none, where it is the target's.
+    pub(crate) fn owned_blocks(
+        &self,
+        blank: &Sequence,
+        tokens: &[u32],
+        vocab: usize,
+    ) -> Result<Vec<(Option<usize>, usize)>, Error> {
         if self.committed != tokens.len() || tokens.is_empty() {
             return Err(Error::Misfit("it is one of other tokens"));
         }
@@ -96,19 +112,22 @@ impl Outline {
         if self.drafts.len() != blank.drafts.len() {
             return Err(Error::Misfit("there are other drafters"));
         }
-        for (draft, blank) in self.drafts.iter().zip(&blank.drafts) {
+        let mut owned: Vec<_> = blocks.into_iter().map(|bytes| (None, bytes)).collect();
+        for (drafter, (draft, blank)) in self.drafts.iter().zip(&blank.drafts).enumerate() {
             match (draft, blank) {
                 (None, None) => {}
                 (Some(draft), Some(blank)) => {
                     if !draft.next_tokens.iter().all(is_token) {
                         return Err(Error::Misfit("a token is not in the vocabulary"));
                     }
+                    let mut blocks = Vec::new();
                     draft.blocks(self.committed, blank, &mut blocks)?;
+                    owned.extend(blocks.into_iter().map(|bytes| (Some(drafter), bytes)));
                 }
                 _ => return Err(Error::Misfit("other drafters are asked")),
             }
         }
-        Ok(blocks)
+        Ok(owned)
     }
 
     /// The sequence that these blocks are; they are as many as [`Self::blocks`] says.

@@ -52,7 +52,8 @@ impl Engine {
             slot.costs = Curve::default();
             slot.costs.add(1, prices.pass(slot.drafter.name()), 1.0);
         }
-        self.learned.choice.add(None, 1, prices.verify(1) + prices.commit);
+        let plain = prices.verify(1) + prices.commit;
+        self.learned.choices.iter_mut().for_each(|choice| choice.add(None, 1, plain));
         self.prices = Some(prices);
     }
 

@@ -2,10 +2,13 @@
 //! and honesty.
 
 use crate::Error;
+use crate::backends::Home;
 use crate::choose::{Choice, Proposer};
+use crate::crossing::Crossing;
 use crate::draft::{Ask, Draft, Drafter, Lattice, Reads, Shape};
 use crate::prices::Prices;
-use crate::size::{Calibration, Costs, Curve, NEW, best_count, best_sizes, is_worth_another};
+use crate::size::{Calibration, Costs, Curve, NEW, best_count, best_sizes};
+use crate::state::DraftState;
 use crate::{Engine, Generation};
 use std::time::Instant;
 
@@ -56,12 +59,42 @@ pub(crate) struct Slot {
     pub(crate) asked: usize,
     /// Whether it gave no numbers when it was measured.
     pub(crate) is_broken: bool,
+    /// The way of what it reads, where it has a backend of its own.
+    pub(crate) crossing: Option<Crossing>,
 }
 
 impl Slot {
     pub(crate) fn new(drafter: impl Drafter + 'static) -> Self {
         let costs = Curve::default();
-        Self { drafter: Box::new(drafter), costs, asked: 0, is_broken: false }
+        let drafter = Box::new(drafter);
+        Self { drafter, costs, asked: 0, is_broken: false, crossing: None }
+    }
+
+    /// Which backend it runs on.
+    pub(crate) fn home(&self) -> Home {
+        if self.crossing.is_some() { Home::Own } else { Home::Target }
+    }
+
+    /// Whether an error of its passes is the texts' too: of a backend of its own only room that is
+    /// missing there, which others can make.
+    fn concerns_texts(&self, error: &Error) -> bool {
+        error.is_out_of_memory() || (error.is_lost() && self.home() == Home::Target)
+    }
+
+    /// What becomes of a text whose state could not be written for this drafter: where that has a
+    /// backend of its own the text goes on without it.
+    pub(crate) fn spare(
+        &self,
+        done: Result<(), Error>,
+        draft: &mut Option<DraftState>,
+    ) -> Result<(), Error> {
+        match done {
+            Err(error) if self.home() == Home::Own && !error.is_out_of_memory() => {
+                *draft = None;
+                Ok(())
+            }
+            done => done,
+        }
     }
 
     /// Passes of a draft of so many positions: a block is filled in by one.
@@ -75,30 +108,51 @@ impl Slot {
     }
 }
 
-/// How honest the drafters are, and which of them pays.
+/// How honest the drafters are, and which of them pays: alone, and for texts in company, where rows
+/// are shared and a round says little of what it would be alone.
 #[derive(Clone)]
 pub(crate) struct Learned {
     calibrations: Vec<Calibration>,
-    pub(crate) choice: Choice,
+    pub(crate) choices: [Choice; 2],
+    /// Drafters that are never asked again.
+    left_out: Vec<usize>,
 }
 
 impl Learned {
     pub(crate) fn new(drafters: usize) -> Self {
         let calibrations = vec![Calibration::default(); drafters];
-        Self { calibrations, choice: Choice::new(drafters) }
+        let choices = [Choice::new(drafters), Choice::new(drafters)];
+        Self { calibrations, choices, left_out: Vec::new() }
     }
 
     /// What a new text starts from.
     pub(crate) fn for_new_text(&self) -> Self {
-        Self { choice: self.choice.for_new_text(), ..self.clone() }
+        let choices = self.choices.each_ref().map(Choice::for_new_text);
+        Self { choices, ..self.clone() }
     }
 
-    /// A round of a proposer, of whose draft `path` was accepted.
-    pub(crate) fn add(&mut self, proposal: &Proposal, path: &[u32], seconds: f64) {
+    /// A drafter is never asked again.
+    pub(crate) fn leave_out(&mut self, drafter: usize) {
+        self.left_out.push(drafter);
+        self.choices.iter_mut().for_each(|choice| choice.leave_out(drafter));
+    }
+
+    /// Whether a drafter may be asked.
+    fn asks(&self, drafter: usize) -> bool {
+        !self.left_out.contains(&drafter)
+    }
+
+    /// The choice of a text among so many.
+    fn choice(&self, company: usize) -> &Choice {
+        &self.choices[usize::from(company > 1)]
+    }
+
+    /// A round of a proposer, of whose draft `path` was accepted, among so many texts.
+    pub(crate) fn add(&mut self, proposal: &Proposal, path: &[u32], seconds: f64, company: usize) {
         if let Some(drafter) = proposal.who {
             self.calibrations[drafter].add(&proposal.draft, path);
         }
-        self.choice.add(proposal.who, path.len(), seconds);
+        self.choices[usize::from(company > 1)].add(proposal.who, path.len(), seconds);
     }
 }
 
@@ -126,8 +180,10 @@ impl Engine {
         let mut proposals = Vec::with_capacity(company);
         let looked_up = self.look_up(texts)?;
         for ((text, room), looked_up) in texts.iter_mut().zip(looked_up) {
+            self.note_missing(text);
             let who = self.pick(text, *room, company, &looked_up);
             let caught_up = who.map_or(Ok(0.0), |drafter| self.catch_up(drafter, text))?;
+            let who = who.filter(|drafter| text.sequence.draft(*drafter).is_some());
             let is_found = who.is_some() && who == self.lookup();
             let draft = if is_found { looked_up } else { Draft::default() };
             proposals.push(Proposal { who, draft, seconds: caught_up, caught_up });
@@ -142,6 +198,15 @@ impl Engine {
         let rest = (all - counted).max(0.0) / company.max(1) as f64;
         proposals.iter_mut().for_each(|proposal| proposal.seconds += rest);
         Ok(proposals)
+    }
+
+    /// Texts whose state a drafter on a backend of its own has lost do not ask it again.
+    fn note_missing(&self, text: &mut Generation) {
+        for (drafter, slot) in self.drafters.iter().enumerate() {
+            if text.sequence.draft(drafter).is_none() && text.learned.asks(drafter) {
+                text.fail(drafter, slot.drafter.title(), Failure::NoPass);
+            }
+        }
     }
 
     fn is_auto(&self) -> bool {
@@ -166,7 +231,7 @@ impl Engine {
             let Some(state) = sequence.draft_mut(lookup) else { continue };
             let goes_on = Box::new(|_: &Lattice| true);
             let ask = Ask { state, tip: *tip, shape, room: fair, least: UNLIKELY, goes_on };
-            let lattice = drafter.propose(&mut *self.backend, &mut [ask])?.pop().flatten();
+            let lattice = drafter.propose(&mut *self.backends.target, &mut [ask])?.pop().flatten();
             *found = lattice.unwrap_or_default().best_first(shape.budget);
             found.cut(*room, ends);
             if let Some(constraint) = constraint {
@@ -181,7 +246,8 @@ impl Engine {
     fn pick(&self, text: &Generation, room: usize, company: usize, looked_up: &Draft) -> Proposer {
         let is_asked = |slot: &Slot| slot.drafter.shape(self.spec).is_some();
         let who = if self.is_auto() {
-            let (who, rate) = text.learned.choice.next(|who| self.bound(who, room, company));
+            let (who, rate) =
+                text.learned.choice(company).next(|who| self.bound(who, room, company));
             let promise = |lookup: &usize| self.promise(*lookup, looked_up, text, company);
             self.lookup().filter(|lookup| promise(lookup) > rate).or(who)
         } else {
@@ -193,7 +259,7 @@ impl Engine {
     /// The most tokens per second that judging some of a draft promises, which cost nothing to
     /// make.
     fn promise(&self, drafter: usize, draft: &Draft, text: &Generation, company: usize) -> f64 {
-        let Learned { calibrations, choice, .. } = &text.learned;
+        let (calibrations, choice) = (&text.learned.calibrations, text.learned.choice(company));
         let verify = |nodes: usize| self.costs.verify_each(nodes + 1, company);
         // Judging and committing.
         let besides = (choice.plain_round() - verify(0)).max(0.0);
@@ -204,14 +270,15 @@ impl Engine {
     /// Takes in what a drafter has missed while another one or nobody drafted; the seconds it took.
     fn catch_up(&mut self, drafter: usize, text: &mut Generation) -> Result<f64, Error> {
         let (spec, is_auto) = (self.spec, self.is_auto());
-        let Slot { drafter: asked, .. } = &mut self.drafters[drafter];
+        let slot = &mut self.drafters[drafter];
         // A round leaves no more than that.
-        let usual = asked.shape(spec).map_or(0, |shape| shape.depth + 1);
-        match text.sequence.draft_mut(drafter) {
+        let usual = slot.drafter.shape(spec).map_or(0, |shape| shape.depth + 1);
+        let Some(draft) = text.sequence.drafts.get_mut(drafter) else { return Ok(0.0) };
+        match draft {
             Some(state) if is_auto && state.pending.len() > usual => {
-                let start = Instant::now();
-                asked.absorb(&mut *self.backend, &mut [state])?;
-                self.backend.finish()?;
+                let (start, backend) = (Instant::now(), self.backends.of_mut(slot.home()));
+                let absorbed = slot.drafter.absorb(backend, &mut [state]);
+                slot.spare(absorbed.and_then(|()| Ok(backend.finish()?)), draft)?;
                 Ok(self.seconds(start.elapsed().as_secs_f64(), |_| 0.0))
             }
             _ => Ok(0.0),
@@ -236,27 +303,26 @@ impl Engine {
         let slot = &mut self.drafters[drafter];
         slot.asked = asked.len();
         let Some(shape) = shape else { return Ok(()) };
-        let (costs, askers) = (&self.costs, asked.len());
-        let one = slot.seconds(askers, 1);
-        let seconds = |count: usize| one * count as f64 + costs.verify_each(count + 1, company);
+        let askers = asked.len();
         let mut asks = Vec::with_capacity(askers);
         for (text, room, _) in &mut asked {
             let Generation { sequence, tip, learned, ends, .. } = &mut **text;
             let room = if is_auto { fair.min(room.saturating_sub(1).max(1)) } else { fair };
-            let (calibration, most) = (&learned.calibrations[drafter], shape.depth.min(room));
-            // Another token is worth asking for while it could be emitted and some longer draft
-            // raises the expected rate.
+            let calibration = &learned.calibrations[drafter];
+            // Another token is worth asking for while it could be emitted and the chain so far is
+            // likelier to stand than not.
             let goes_on = move |lattice: &Lattice| {
                 let ended = lattice.last_token().is_some_and(|token| ends.contains(&token));
                 let paths = calibration.paths(&lattice.best_first(lattice.len()));
-                !is_auto || (!ended && is_worth_another(&paths, most, seconds))
+                !is_auto || (!ended && paths.last().is_some_and(|path| *path > LIKELY))
             };
             let state = sequence.draft_mut(drafter).expect("who asks has a state");
             let (tip, least, goes_on) = (*tip, LIKELY, Box::new(goes_on));
             asks.push(Ask { state, tip, shape, room, least, goes_on });
         }
         let start = Instant::now();
-        let found = slot.drafter.propose(&mut *self.backend, &mut asks)?;
+        let backend = self.backends.of_mut(slot.home());
+        let found = slot.drafter.propose(backend, &mut asks)?;
         drop(asks);
         let all = start.elapsed().as_secs_f64();
         let longest = found.iter().flatten().map(Lattice::len).max().unwrap_or(1);
@@ -288,11 +354,14 @@ impl Engine {
         proposals: &mut [Proposal],
     ) -> Result<(), Error> {
         match drafted {
-            Err(error) if error.is_out_of_memory() || error.is_lost() => Err(error),
+            Err(error) if self.drafters[drafter].concerns_texts(&error) => Err(error),
             Err(_) => {
-                let title = self.drafters[drafter].drafter.title();
+                let slot = &self.drafters[drafter];
                 for (text, _, proposal) in who_asks(drafter, texts, proposals) {
-                    text.fail(drafter, title, Failure::NoPass);
+                    text.fail(drafter, slot.drafter.title(), Failure::NoPass);
+                    if slot.home() == Home::Own {
+                        text.sequence.leave_draft(drafter);
+                    }
                     proposal.who = None;
                     proposal.draft = Draft::default();
                 }
@@ -394,7 +463,7 @@ impl Generation {
     /// This drafter is not asked again.
     pub(crate) fn fail(&mut self, drafter: usize, title: &str, failure: Failure) {
         self.failed.push(drafter);
-        self.learned.choice.leave_out(drafter);
+        self.learned.leave_out(drafter);
         self.fallback.get_or_insert_with(|| match failure {
             Failure::NotNumbers => format!("{title}'s logits are not numbers"),
             Failure::NoPass => format!("a pass of {title} failed"),

@@ -53,7 +53,7 @@ impl Engine {
         let last: Vec<u32> =
             left.iter().filter(|rows| !rows.is_empty()).map(|rows| rows.end - 1).collect();
         let sequences: Vec<&Sequence> = texts.iter().map(|(sequence, _)| *sequence).collect();
-        let (model, backend) = (&mut self.model, &mut *self.backend);
+        let (model, backend) = (&mut self.model, &mut *self.backends.target);
         match role {
             Role::Prompt => model.forward_prompt(backend, &rows, &last, &sequences)?,
             Role::Decode => model.forward(backend, &rows, &last, &sequences)?,

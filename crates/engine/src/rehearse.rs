@@ -45,7 +45,7 @@ impl Engine {
         let mut laps = vec![begin];
         let mut lap = |engine: &mut Self| -> Result<(), Error> {
             if by_stage {
-                engine.backend.finish()?;
+                engine.backends.finish()?;
             }
             laps.push(Instant::now());
             Ok(())
@@ -66,7 +66,7 @@ impl Engine {
         }
         let all: Vec<u32> = (0..rows.len() as u32).collect();
         let sequences: Vec<&Sequence> = company.iter().map(|(text, _)| &text.sequence).collect();
-        self.model.forward(&mut *self.backend, &rows, &all, &sequences)?;
+        self.model.forward(&mut *self.backends.target, &rows, &all, &sequences)?;
         self.draw_rows(&company, &rows)?;
         lap(self)?;
         let path = |(proposal, first): (&Proposal, &u32)| -> Vec<u32> {
@@ -80,7 +80,7 @@ impl Engine {
             .map(|(index, (text, path))| Accepted { index, sequence: &mut text.0.sequence, path });
         self.commit_all(&rows, accepted.collect()).into_iter().collect::<Result<(), _>>()?;
         lap(self)?;
-        self.backend.finish()?;
+        self.backends.finish()?;
         let seconds = |i: usize| (laps[i + 1] - laps[i]).as_secs_f64();
         Ok(Rehearsed {
             draft_s: seconds(0),
@@ -97,23 +97,23 @@ impl Engine {
         let tokens: Vec<u32> = (0..count).map(|i| spread(i, self.model.config().vocab)).collect();
         let rows: Vec<Row> = crate::model::chain(&tokens, 0).collect();
         let all: Vec<u32> = (0..count as u32).collect();
-        self.backend.finish()?;
+        self.backends.target.finish()?;
         let begin = Instant::now();
-        self.model.forward(&mut *self.backend, &rows, &all, &[&text.sequence])?;
+        self.model.forward(&mut *self.backends.target, &rows, &all, &[&text.sequence])?;
         self.draw_rows(&[(&mut *text, 1)], &rows)?;
-        self.backend.finish()?;
+        self.backends.target.finish()?;
         Ok(begin.elapsed().as_secs_f64())
     }
 
     /// Seconds of reading `tokens` into an empty sequence, and the sequence.
     pub fn time_prompt(&mut self, tokens: &[u32]) -> Result<(f64, Sequence), Error> {
         let mut sequence = self.sequence();
-        self.backend.finish()?;
+        self.backends.target.finish()?;
         let begin = Instant::now();
         for chunk in tokens.chunks(self.model.options().max_rows) {
             self.read(&mut sequence, chunk)?;
         }
-        self.backend.finish()?;
+        self.backends.target.finish()?;
         Ok((begin.elapsed().as_secs_f64(), sequence))
     }
 }

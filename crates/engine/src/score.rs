@@ -24,7 +24,7 @@ impl Engine {
         let rows: Vec<Row> = chain(tokens, 0).collect();
         let path: Vec<u32> = (0..tokens.len() as u32).collect();
         self.reserve(sequence, rows.len())?;
-        self.model.forward_prompt(&mut *self.backend, &rows, &path, &[sequence])?;
+        self.model.forward_prompt(&mut *self.backends.target, &rows, &path, &[sequence])?;
         let mut scores = Vec::with_capacity(following.len());
         for (row, token) in following.iter().enumerate().take(tokens.len()) {
             let logits = self.logits(row)?;

@@ -6,6 +6,10 @@ use crate::state::{DraftState, KvPages, MapBlock, Recurrent};
 use compute::{Backend, KvLayout, Memory, RecurrentLayout, SequenceView};
 use std::sync::Arc;
 
+/// Makes another block of one, of the target's or of that drafter's.
+pub(crate) type MapOwned<'a> =
+    dyn FnMut(Option<usize>, &Arc<Memory>) -> Result<Arc<Memory>, Error> + 'a;
+
 /// A sequence. Passes read it, `Model::commit` writes it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sequence {
@@ -26,10 +30,11 @@ pub struct StateBlock {
 }
 
 impl Sequence {
-    pub(crate) fn new(kv: KvLayout, recurrent: RecurrentLayout) -> Self {
+    /// An empty one, of which the keys and values of the newest `near` tokens lie near.
+    pub(crate) fn new(kv: KvLayout, near: usize, recurrent: RecurrentLayout) -> Self {
         Self {
             committed: 0,
-            kv: KvPages::new(kv),
+            kv: KvPages::new(kv).near(near),
             recurrent: Recurrent::new(recurrent),
             drafts: Vec::new(),
         }
@@ -50,6 +55,13 @@ impl Sequence {
         self.drafts.get_mut(drafter)?.as_mut()
     }
 
+    /// Goes on without what a drafter keeps.
+    pub(crate) fn leave_draft(&mut self, drafter: usize) {
+        if let Some(draft) = self.drafts.get_mut(drafter) {
+            *draft = None;
+        }
+    }
+
     /// Bytes of rows that wait for drafters to take them in.
     pub(crate) fn pending_bytes(&self) -> usize {
         self.drafts.iter().flatten().map(|draft| draft.pending.bytes()).sum()
@@ -57,37 +69,34 @@ impl Sequence {
 
     /// A copy that shares no memory with this one.
     pub fn unshared(&self) -> Result<Self, Error> {
-        self.map_blocks(&mut |block| Ok(Arc::new(block.duplicate()?)))
+        self.map_blocks(&mut |_, block| Ok(Arc::new(block.duplicate()?)))
     }
 
-    /// The same in other blocks of memory: what `map` makes of each. Everything a sequence keeps
-    /// passes by here.
-    pub(crate) fn map_blocks(&self, map: &mut MapBlock<'_>) -> Result<Self, Error> {
-        let mut draft = |draft: &Option<DraftState>| {
-            draft.as_ref().map(|draft| draft.map_blocks(map)).transpose()
+    /// The same in other blocks of memory: what `map` makes of each, and of which drafter's it is
+    /// where it is not the target's. Everything a sequence keeps passes by here.
+    pub(crate) fn map_blocks(&self, map: &mut MapOwned<'_>) -> Result<Self, Error> {
+        let mut draft = |(drafter, draft): (usize, &Option<DraftState>)| {
+            let mut map: Box<MapBlock<'_>> = Box::new(|block| map(Some(drafter), block));
+            draft.as_ref().map(|draft| draft.map_blocks(&mut *map)).transpose()
         };
-        let drafts = self.drafts.iter().map(&mut draft).collect::<Result<_, _>>()?;
-        Ok(Self {
-            committed: self.committed,
-            kv: self.kv.map_blocks(map)?,
-            recurrent: self.recurrent.map_blocks(map)?,
-            drafts,
-        })
+        let drafts = self.drafts.iter().enumerate().map(&mut draft).collect::<Result<_, _>>()?;
+        let mut map: Box<MapBlock<'_>> = Box::new(|block| map(None, block));
+        let (kv, recurrent) =
+            (self.kv.map_blocks(&mut *map)?, self.recurrent.map_blocks(&mut *map)?);
+        Ok(Self { committed: self.committed, kv, recurrent, drafts })
     }
 
     /// Sets aside what a commit of `rows` rows needs, so that it allocates nothing; nothing of the
-    /// state changes.
+    /// state changes. What drafters need is set aside where they lie.
     pub(crate) fn reserve(&mut self, backend: &dyn Backend, rows: usize) -> Result<(), Error> {
         self.kv.reserve(backend, self.committed, rows)?;
-        self.recurrent.reserve(backend, self.committed, rows)?;
-        let mut drafts = self.drafts.iter_mut().flatten();
-        drafts.try_for_each(|draft| draft.reserve(backend, rows))
+        self.recurrent.reserve(backend, self.committed, rows)
     }
 
     /// The blocks of memory its state lies in. Snapshots share most of them.
     pub fn blocks(&self) -> Vec<StateBlock> {
         let mut blocks = Vec::new();
-        let mut note = |memory: &Arc<Memory>| {
+        let mut note = |_: Option<usize>, memory: &Arc<Memory>| {
             blocks.push(StateBlock { id: Arc::as_ptr(memory) as usize, bytes: memory.len() });
             Ok(Arc::clone(memory))
         };

@@ -90,16 +90,6 @@ impl Costs {
     pub(crate) fn verify_each(&self, rows: usize, texts: usize) -> f64 {
         self.verify(rows * texts, texts) / texts as f64
     }
-
-    /// What of the seconds of a verify is each text's, by nodes judged: all have a row of their
-    /// own, and whoever drafted pays for what the pass took longer because of it.
-    pub(crate) fn shares(&self, nodes: &[usize], seconds: f64) -> Vec<f64> {
-        let (texts, all) = (nodes.len(), nodes.iter().sum::<usize>());
-        let plain = self.verify(texts, texts) * self.drift;
-        let plain = if all == 0 { seconds } else { plain.min(seconds) };
-        let by_node = (seconds - plain) / all.max(1) as f64;
-        nodes.iter().map(|nodes| plain / texts as f64 + by_node * *nodes as f64).collect()
-    }
 }
 
 /// Rounds' worth of belief in the drafter's own numbers to begin with, and what is left of an old
@@ -178,18 +168,6 @@ pub(crate) fn best_sizes(paths: &[Vec<f64>], costs: &Costs, fixed: f64, most: us
     sizes
 }
 
-/// Whether some longer chain of at most `most` tokens, whose further ones are accepted as its last
-/// is, gives more tokens per second. `seconds` are those of a round by tokens drafted; passes of
-/// some sizes are cheaper than the one before, so it is not enough to look at the next.
-pub(crate) fn is_worth_another(paths: &[f64], most: usize, seconds: impl Fn(usize) -> f64) -> bool {
-    let drafted = paths.len();
-    let last = paths[drafted - 1];
-    let accepted = last / if drafted > 1 { paths[drafted - 2] } else { 1.0 };
-    let further = std::iter::successors(Some(last * accepted), |path| Some(path * accepted));
-    let further = further.take(most.saturating_sub(drafted));
-    best_count(1.0 + paths.iter().sum::<f64>(), further, |count| seconds(drafted + count)).0 > 0
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -220,20 +198,6 @@ mod tests {
         }
         let (one, sixteen, drift) = (costs.verify(1, 1), costs.verify(16, 1), costs.drift);
         assert!((sixteen * drift - 3.75).abs() < 0.2 && drift > 1.2, "{one} {sixteen} {drift}");
-    }
-
-    #[test]
-    fn a_chain_goes_on_where_a_longer_one_pays() {
-        // Three rows cost two passes, four one of their own.
-        let verify = |count: usize| [1.0, 1.4, 2.4, 1.9, 3.0, 3.3, 3.6, 2.5][count];
-        let seconds = |count: usize| 0.1 * count as f64 + verify(count);
-        assert!(is_worth_another(&[0.99], 7, seconds));
-        assert!(!is_worth_another(&[0.99], 2, seconds), "two tokens are worse than one");
-        assert!(!is_worth_another(&[0.5], 7, seconds));
-        assert!(
-            is_worth_another(&[0.99, 0.98, 0.97], 7, seconds)
-                && !is_worth_another(&[0.99, 0.98, 0.97], 6, seconds)
-        );
     }
 
     #[test]
@@ -276,18 +240,6 @@ mod tests {
         assert!(device.is_wide_worth(8, 16, 1) && !processor.is_wide_worth(8, 16, 1));
         // With others in the pass there are rows enough.
         assert!(!device.is_wide_worth(8, 16, 8));
-    }
-
-    #[test]
-    fn who_drafts_pays_for_what_the_pass_takes_longer() {
-        let costs = costs(&[(1, 1.0), (4, 1.2), (16, 2.4)]);
-        let shares = costs.shares(&[0, 3, 9, 0], 2.4);
-        let expected = [0.3, 0.3 + 0.3, 0.3 + 0.9, 0.3];
-        assert!(shares.iter().zip(expected).all(|(s, e)| (s - e).abs() < 1e-9), "{shares:?}");
-        assert_eq!(costs.shares(&[0, 0], 3.0), [1.5, 1.5]);
-        assert_eq!(costs.shares(&[5], 3.0), [3.0]);
-        // A pass that was quicker than one without drafts is still the sum of its shares.
-        assert!((costs.shares(&[1, 0], 0.5).iter().sum::<f64>() - 0.5).abs() < 1e-12);
     }
 
     #[test]

@@ -65,7 +65,7 @@ impl Engine {
         let mut laps = Laps::start();
         let all: Vec<u32> = (0..rows.len() as u32).collect();
         let sequences: Vec<&Sequence> = texts.iter().map(|(text, _)| &text.sequence).collect();
-        self.model.forward(&mut *self.backend, &rows, &all, &sequences)?;
+        self.model.forward(&mut *self.backends.target, &rows, &all, &sequences)?;
         let drawn = self.draw_rows(texts, &rows)?;
         let seconds = self.seconds(laps.lap(), |prices| prices.verify(rows.len()));
         Ok(Verified { rows, firsts, drawn, seconds })
@@ -171,8 +171,8 @@ impl Engine {
         judged: Vec<Result<Judged, Error>>,
         commit_s: f64,
     ) -> Vec<Result<Round, Error>> {
-        let nodes: Vec<usize> = proposals.iter().map(|p| p.draft.nodes.len()).collect();
-        let shares = self.costs.shares(&nodes, pass.seconds);
+        let company = texts.len();
+        let share = pass.seconds / company.max(1) as f64;
         self.costs.add(pass.rows.len(), texts.len(), pass.seconds);
         let drift = self.costs.drift;
         let kept = judged.iter().flatten().map(|judged| judged.kept).sum();
@@ -180,10 +180,10 @@ impl Engine {
         let mut emit = |i: usize, judged: Judged| {
             let Proposal { who, draft, seconds: draft_s, caught_up, .. } = &proposals[i];
             let Judged { verdict, kept, likelihoods, seconds: judge_s, .. } = judged;
-            let seconds = (draft_s - caught_up + shares[i] + judge_s) / drift + commit;
+            let seconds = (draft_s - caught_up + share + judge_s) / drift + commit;
             let text = &mut texts[i].0;
             for learned in [&mut text.learned, &mut self.learned] {
-                learned.add(&proposals[i], &verdict.path, seconds);
+                learned.add(&proposals[i], &verdict.path, seconds, company);
             }
             let emitted = verdict.tokens[..kept].to_vec();
             text.tip = emitted.last().copied().unwrap_or(text.tip);

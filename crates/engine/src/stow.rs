@@ -1,8 +1,9 @@
 //! States that wait in the host's memory while a device's is short. Blocks that snapshots share are
 //! copied once and stay shared there; what is fetched takes the block it was copied from where that
-//! one is still on the device.
+//! one is still on the device. Pages that were put aside lie there already and stay.
 
-use crate::state::MapBlock;
+use crate::backends::Home;
+use crate::propose::Slot;
 use crate::{Engine, Error, Generation, Sequence, StateBlock};
 use compute::Memory;
 use std::collections::HashMap;
@@ -37,6 +38,9 @@ impl Copies {
         block: &Arc<Memory>,
         make: impl FnOnce(&Memory) -> Result<Memory, Error>,
     ) -> Result<Arc<Memory>, Error> {
+        if block.is_far() {
+            return Ok(Arc::clone(block));
+        }
         let known = self.pairs.get(&address(block));
         if let Some(copy) = known.and_then(|(_, copy)| copy.upgrade()) {
             return Ok(copy);
@@ -61,9 +65,10 @@ impl Engine {
     /// A copy of a sequence in the host's memory.
     pub fn stow(&mut self, sequence: &Sequence) -> Result<Stowed, Error> {
         let copies = &mut self.copies;
-        let to_host: &mut MapBlock<'_> =
-            &mut |block| copies.of(block, |block| Ok(block.to_host()?));
-        Ok(Stowed(sequence.map_blocks(to_host)?))
+        let stowed = spared(&self.drafters, sequence, |sequence| {
+            sequence.map_blocks(&mut |_, block| copies.of(block, |block| Ok(block.to_host()?)))
+        });
+        Ok(Stowed(stowed?))
     }
 
     /// Moves the state of a text to the host's memory: it cannot go on until it is brought back.
@@ -81,9 +86,30 @@ impl Engine {
 
     /// The sequence where passes can read it.
     pub fn fetch(&mut self, stowed: &Stowed) -> Result<Sequence, Error> {
-        let (copies, backend) = (&mut self.copies, &*self.backend);
-        let back: &mut MapBlock<'_> =
-            &mut |block| copies.of(block, |block| Ok(backend.memory_with(block)?));
-        stowed.0.map_blocks(back)
+        let (copies, backends, drafters) = (&mut self.copies, &self.backends, &self.drafters);
+        spared(drafters, &stowed.0, |sequence| {
+            sequence.map_blocks(&mut |drafter, block| {
+                let home = drafter.map_or(Home::Target, |drafter| drafters[drafter].home());
+                copies.of(block, |block| Ok(backends.of(home).memory_with(block)?))
+            })
+        })
+    }
+}
+
+/// What `copy` makes of a sequence; without what a drafter on a backend of its own keeps, where
+/// that cannot be copied and not for want of room, which others can make.
+fn spared(
+    drafters: &[Slot],
+    sequence: &Sequence,
+    mut copy: impl FnMut(&Sequence) -> Result<Sequence, Error>,
+) -> Result<Sequence, Error> {
+    let elsewhere = drafters.iter().position(|slot| slot.home() == Home::Own);
+    match (copy(sequence), elsewhere) {
+        (Err(error), Some(drafter)) if !error.is_out_of_memory() => {
+            let mut left = sequence.clone();
+            left.leave_draft(drafter);
+            copy(&left)
+        }
+        (copied, _) => copied,
     }
 }

@@ -3,7 +3,7 @@
 
 use checkpoint::TargetConfig;
 use compute::{Activations, Cpu, CpuLevel, KvType};
-use engine::{Model, Options, Placement, Row, Sequence, synthetic};
+use engine::{Model, Options, Row, Sequence, synthetic};
 use proptest::prelude::*;
 
 /// A small model that has every part: both mixers, both kinds of feed-forward, ragged sizes.
@@ -37,8 +37,7 @@ impl Setup {
         let mut cpu = Cpu::new(level, threads, activations);
         let weights = synthetic::Weights::new(&config, synthetic::Mix::Q4_K_M, 3);
         let taps = vec![0, 3];
-        let options =
-            Options { kv, max_rows: 96, max_chosen: 96, taps, placement: Placement::ON_DEVICE };
+        let options = Options { kv, max_rows: 96, max_chosen: 96, taps, ..Options::new(&cpu) };
         let model = Model::load(&mut cpu, &config, &weights, options).expect("the model loads");
         Self { cpu, model }
     }

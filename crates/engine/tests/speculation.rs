@@ -35,7 +35,8 @@ fn every_mode_writes_the_same_text() {
         Spec::Lookup { budget: 15 },
         Spec::Auto { block: 16, budget: 63 },
     ];
-    for (name, kv) in [("dense", KvType::F16), ("dense", KvType::Q8_0), ("moe", KvType::Q4_0)] {
+    let (f16, q8, q4, q4h) = (KvType::F16, KvType::Q8_0, KvType::Q4_0, KvType::Q4_0H);
+    for (name, kv) in [("dense", f16), ("dense", q8), ("moe", q4), ("dense", q4h)] {
         let pair = pair(name);
         let mut engine = pair.engine(kv, Activations::Int8, Spec::Auto { block: 16, budget: 63 });
         let prompts = [pair.prompts("math", 1), pair.prompts("complete", 1)].concat();

@@ -54,6 +54,8 @@ async fn on_disk(changes: &mut UnboundedReceiver<Change>) -> (Box<[u32]>, bool) 
 #[tokio::test(flavor = "multi_thread")]
 async fn states_on_disk_are_told_by_who_wrote_them_and_by_who_comes_next() {
     let folder = std::env::temp_dir().join(format!("forerun-shelf-{}", std::process::id()));
+    // A process of that number may have failed here before.
+    let _ = std::fs::remove_dir_all(&folder);
     let said = "Sort these numbers, and say why it is done in that order. ".repeat(12);
     let prompt = format!("<|im_start|>user\n{said}<|im_end|>\n<|im_start|>assistant\n");
     let body = json!({"prompt": prompt, "max_tokens": 4, "temperature": 0, "ignore_eos": true});

@@ -346,7 +346,7 @@ async fn a_full_queue_and_an_end_send_requests_elsewhere() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    let second = tokio::time::timeout(Duration::from_secs(20), again).await.unwrap();
+    let second = tokio::time::timeout(Duration::from_secs(120), again).await.unwrap();
 
     let Worker { stop, serving, channel, ends } = worker;
     stop.send(()).unwrap();

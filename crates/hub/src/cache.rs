@@ -82,7 +82,7 @@ impl Cached {
         let known = fs::read_to_string(&path).is_ok_and(|said| said.trim() == commit);
         if !known {
             create_parent(&path)?;
-            let new = beside(&path, "new");
+            let new = beside_alone(&path);
             let written = File::create(&new).and_then(|mut file| file.write_all(commit.as_bytes()));
             written.and_then(|()| fs::rename(&new, &path)).with_context(|| shown(&path))?;
         }
@@ -97,10 +97,7 @@ impl Cached {
         }
         create_parent(&link)?;
         let up = "../".repeat(path.split('/').count() + 1);
-        // Nobody else makes a link of this name, in this process or in another.
-        static MADE: AtomicUsize = AtomicUsize::new(0);
-        let number = MADE.fetch_add(1, Ordering::Relaxed);
-        let new = beside(&link, &format!("{}-{number}", std::process::id()));
+        let new = beside_alone(&link);
         let _ = fs::remove_file(&new);
         let made = make_link(&format!("{up}blobs/{etag}"), &self.blob(etag), &new);
         made.and_then(|()| fs::rename(&new, &link)).with_context(|| shown(&link))
@@ -151,6 +148,14 @@ pub(crate) fn beside(path: &Path, ending: &str) -> PathBuf {
     path.with_file_name(name)
 }
 
+/// The same with an ending that nobody else uses, in this process or in another: two that rename
+/// one file would be in each other's way.
+fn beside_alone(path: &Path) -> PathBuf {
+    static MADE: AtomicUsize = AtomicUsize::new(0);
+    let number = MADE.fetch_add(1, Ordering::Relaxed);
+    beside(path, &format!("{}-{number}", std::process::id()))
+}
+
 /// Makes the folder that a file is to lie in.
 pub(crate) fn create_parent(path: &Path) -> Result<()> {
     let parent = path.parent().unwrap_or(Path::new(""));
@@ -170,4 +175,23 @@ fn make_link(to: &str, _: &Path, at: &Path) -> std::io::Result<()> {
 #[cfg(not(unix))]
 fn make_link(_: &str, blob: &Path, at: &Path) -> std::io::Result<()> {
     fs::hard_link(blob, at).or_else(|_| fs::copy(blob, at).map(|_| ()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn several_may_write_down_a_branch_at_once() {
+        let folder = tempfile::tempdir().unwrap();
+        for number in 0..100 {
+            let (branch, cached) = (format!("b{number}"), Cached::new(folder.path(), "o/m"));
+            std::thread::scope(|scope| {
+                let all = [(); 8].map(|()| scope.spawn(|| cached.remember(&branch, "c0ffee")));
+                all.into_iter().for_each(|one| one.join().unwrap().unwrap());
+            });
+        }
+        let refs = folder.path().join("models--o--m/refs");
+        assert_eq!(fs::read_dir(refs).unwrap().count(), 100, "nothing else is left");
+    }
 }

@@ -25,13 +25,14 @@ pub(crate) fn check(folder: &Path, wanted: u64) -> Result<()> {
 
 /// Bytes that are free where a folder lies; nothing where the system does not say.
 #[cfg(unix)]
-fn free(folder: &Path) -> Option<u64> {
+pub fn free(folder: &Path) -> Option<u64> {
     let stat = rustix::fs::statvfs(folder).ok()?;
     Some(stat.f_bavail.saturating_mul(stat.f_frsize))
 }
 
+/// Nothing here.
 #[cfg(not(unix))]
-fn free(_: &Path) -> Option<u64> {
+pub fn free(_: &Path) -> Option<u64> {
     None
 }
 

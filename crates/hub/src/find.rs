@@ -48,11 +48,12 @@ pub fn find(word: &Path, settings: &Settings) -> Result<Found> {
         Name::Path(path) => {
             let is_word = !path.exists() && path.components().count() == 1;
             let named = path.to_str().filter(|name| is_word && !name.contains(".gguf"));
-            if let Some(near) = named.and_then(catalogue::nearest) {
+            if let Some(name) = named {
+                let near = catalogue::nearest(name);
+                let near = near.map_or(String::new(), |near| format!("the nearest is `{near}`, "));
                 bail!(
-                    "`{}` is no file and no model of the catalogue: the nearest is `{near}`, \
-                     `forerun models` lists all",
-                    path.display()
+                    "`{name}` is no file and no model of the catalogue: {near}`forerun models` \
+                     lists all"
                 );
             }
             Ok(Found { path, name: None, entry: None })

@@ -30,6 +30,7 @@ mod transfer;
 
 pub use catalogue::{CATALOGUE, Entry};
 pub use client::Stopped;
+pub use disk::free;
 pub use find::{Draft, Found, find, find_draft, find_pair};
 pub use name::{HubName, Name};
 pub use pull::{Pulled, Watcher, pull};

@@ -81,6 +81,10 @@ impl Name {
         if let Some((scheme, rest)) = text.split_once("://") {
             return address(scheme, rest).map(Self::Hub);
         }
+        // As llama.cpp's and Ollama's users write it.
+        if text.split_once('/').is_some_and(|(host, _)| is_hub(host)) {
+            return address("https", text).map(Self::Hub);
+        }
         let (base, quant) = match text.split_once(':') {
             Some((base, quant)) => (base, Some(quant)),
             None => (text, None),
@@ -146,12 +150,15 @@ fn hub(text: &str, file_allowed: bool) -> Result<HubName> {
     })
 }
 
+fn is_hub(host: &str) -> bool {
+    matches!(host, "huggingface.co" | "www.huggingface.co" | "hf.co")
+}
+
 /// A page of the Hub as a browser shows its address: `huggingface.co/owner/name[/blob/main/file]`.
 fn address(scheme: &str, rest: &str) -> Result<HubName> {
     let path = rest.split(['?', '#']).next().unwrap_or_default().trim_end_matches('/');
     let (host, path) = path.split_once('/').unwrap_or((path, ""));
-    let is_hub = matches!(host, "huggingface.co" | "www.huggingface.co" | "hf.co");
-    if !is_hub || !matches!(scheme, "https" | "http") {
+    if !is_hub(host) || !matches!(scheme, "https" | "http") {
         bail!(
             "`{scheme}://{rest}` is an address: download it first, or give a repository of the \
              Hub as `owner/name`"
@@ -217,6 +224,8 @@ mod tests {
             (url, "hub a/b"),
             (&format!("{url}/tree/main"), "hub a/b@main"),
             (&format!("{url}/blob/main/MTP/c.gguf?download=true"), "hub hf:a/b/MTP/c.gguf@main"),
+            ("hf.co/a/b:Q4_K_M", "hub a/b:Q4_K_M"),
+            ("huggingface.co/a/b", "hub a/b"),
             ("ollama:qwen3.6", "ollama registry.ollama.ai/library/qwen3.6/latest"),
             ("ollama:me/q:27b", "ollama registry.ollama.ai/me/q/27b"),
             ("ollama:hf.co/a/b:Q4", "ollama hf.co/a/b/Q4"),

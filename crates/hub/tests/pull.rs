@@ -236,11 +236,13 @@ fn pieces_that_went_bad_on_the_disk_are_fetched_anew() {
 #[test]
 fn a_user_who_stops_it_goes_on_later() {
     let scene = Scene::simple();
-    scene.hub.fail_always(At::Store, Fault::Late(200));
+    scene.hub.fail_always(At::Store, Fault::Late(1000));
     let stop = AtomicBool::new(false);
     let said = std::thread::scope(|scope| {
         scope.spawn(|| {
-            std::thread::sleep(Duration::from_millis(60));
+            while gets(&scene, At::Store) == 0 {
+                std::thread::sleep(Duration::from_millis(5));
+            }
             stop.store(true, std::sync::atomic::Ordering::Relaxed);
         });
         scene.pull_until("o/m", &stop).unwrap_err()

@@ -82,12 +82,7 @@ pub fn answer(
 ) -> Result<Answer> {
     let Running { engine, text, context, .. } = running;
     let Question { sequence, prompt, sampling, max_tokens, relaxed, stop } = question;
-    if prompt.len() >= *context {
-        bail!(
-            "the prompt has {} tokens, which leaves no room for an answer in `--ctx {context}`",
-            prompt.len()
-        );
-    }
+    refuse_too_long(prompt.len(), *context)?;
     let room = max_tokens.min(*context - prompt.len());
     if room == 0 {
         bail!("`--max-tokens 0` leaves no room for an answer");
@@ -154,6 +149,17 @@ pub fn answer(
         fallback,
         sequence,
     })
+}
+
+/// Refuses a prompt that the context has no room for.
+pub(crate) fn refuse_too_long(tokens: usize, context: usize) -> Result<()> {
+    if tokens >= context {
+        bail!(
+            "the prompt has {tokens} tokens, which leaves no room for an answer in `--ctx \
+             {context}`"
+        );
+    }
+    Ok(())
 }
 
 fn prompt_bar(tokens: usize) -> ProgressBar {

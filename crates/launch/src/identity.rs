@@ -24,6 +24,10 @@ pub(crate) fn identify(
     add_weights(&mut identifier, &target.weights);
     if let Some(drafter) = drafter {
         identifier.add("drafter", format!("{:?}", drafter.config).as_bytes());
+        // Its keys and values are its own backend's work, where it has one.
+        let own = engine.drafter_backend().map(|own| own.arithmetic());
+        let arithmetic = own.unwrap_or_else(|| engine.backend().arithmetic());
+        identifier.add("drafter's arithmetic", arithmetic.as_bytes());
         add_weights(&mut identifier, &drafter.weights);
     }
     // The type of the cache, and which weights another processor multiplies with.

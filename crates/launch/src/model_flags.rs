@@ -1,8 +1,9 @@
 //! Flags that every verb with a running model shares: which model, and on what.
 
 use crate::choices::{self, Bandwidths, Choice};
-use crate::device::Device;
+use crate::device_flags::DeviceFlags;
 use crate::device_memory::{Need, Plan};
+use crate::draft_device::{Beside, DraftDevice};
 use crate::draft_flags::DraftFlags;
 use crate::loading::{self, Loaded, TextSide, WeightSummary};
 use crate::place::{PlaceFlags, Room};
@@ -13,8 +14,8 @@ use anyhow::{Result, bail};
 use checkpoint::{Drafter, Target, TargetConfig};
 use clap::ValueEnum;
 use compute::cuda::{Cuda, Images};
-use compute::{Activations, Backend, Cpu, CpuLevel, Faults, Faulty, KvType};
-use engine::{Engine, Placement, Requantised, Spec, WeightSource};
+use compute::{Backend, Faults, Faulty, KvType};
+use engine::{Backends, Engine, Placement, Requantised, Spec, WeightSource};
 use formats::BlockType;
 use hub::Draft;
 use indicatif::ProgressBar;
@@ -64,29 +65,6 @@ pub struct ModelFlags {
     pub identified: bool,
 }
 
-/// What runs, whichever model it is.
-#[derive(clap::Args, Clone, Debug)]
-pub struct DeviceFlags {
-    /// auto, cpu, cuda or cuda:N
-    #[arg(long, value_name = "DEVICE", default_value = "auto")]
-    device: String,
-    /// Threads; as many as there are cores unless given
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
-    threads: Option<u16>,
-    /// Type of the key/value cache; f16 unless given
-    #[arg(long, value_enum)]
-    kv: Option<Kv>,
-    /// Instructions to use, to compare; the best there are unless given
-    #[arg(long, value_enum)]
-    cpu_level: Option<Level>,
-    /// What weights are multiplied with, to compare
-    #[arg(long, value_enum, default_value = "int8")]
-    activations: Rounding,
-    /// What lies on it.
-    #[command(flatten)]
-    pub place: PlaceFlags,
-}
-
 /// Modes of `--spec`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Mode {
@@ -118,29 +96,6 @@ impl Mode {
     }
 }
 
-#[derive(Clone, Copy, Debug, ValueEnum)]
-#[value(rename_all = "snake_case")]
-enum Kv {
-    F16,
-    #[value(name = "q8_0")]
-    Q8,
-    #[value(name = "q4_0")]
-    Q4,
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum Level {
-    Scalar,
-    Avx2,
-    Avx512,
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum Rounding {
-    Int8,
-    F32,
-}
-
 /// A model ready to run.
 pub struct Running {
     /// For people: the file's name, or `embedded`.
@@ -164,72 +119,10 @@ impl Running {
     }
 }
 
-impl DeviceFlags {
-    /// A backend as the flags say, and the memory to plan within; none where nothing limits it.
-    pub fn backend(&self) -> Result<(Box<dyn Backend>, Option<Room>)> {
-        let cap = self.place.device_memory;
-        match Device::parse(&self.device)?.open()? {
-            Some(mut cuda) => {
-                cap.iter().for_each(|cap| cuda.cap_memory(*cap));
-                let room = Room::of_card(cuda.memory_info()?.0, cap);
-                Ok((Box::new(cuda), Some(room)))
-            }
-            None => {
-                let room = cap.map(|bytes| Room { bytes, overhead: 0 });
-                Ok((Box::new(self.cpu()?), room))
-            }
-        }
-    }
-
-    /// The number of the GPU that the flags ask for, be it there or not; none where the processor
-    /// is meant.
-    pub fn card(&self) -> Result<Option<usize>> {
-        Ok(match Device::parse(&self.device)? {
-            Device::Cpu => None,
-            Device::Auto => Some(0),
-            Device::Cuda(index) => Some(index),
-        })
-    }
-
-    /// The processor as the flags say.
-    pub fn cpu(&self) -> Result<Cpu> {
-        let level = match self.cpu_level {
-            None => CpuLevel::detect(),
-            Some(Level::Scalar) => CpuLevel::Scalar,
-            Some(Level::Avx2) => CpuLevel::Avx2,
-            Some(Level::Avx512) => CpuLevel::Avx512,
-        };
-        if !level.is_available() {
-            bail!("this processor lacks the instructions of `--cpu-level {level:?}`");
-        }
-        let cores = || std::thread::available_parallelism().map_or(1, |n| n.get());
-        let threads = self.threads.map_or_else(cores, usize::from);
-        let activations = match self.activations {
-            Rounding::Int8 => Activations::Int8,
-            Rounding::F32 => Activations::F32,
-        };
-        Ok(Cpu::new(level, threads, activations))
-    }
-
-    /// The type of the key/value cache.
-    pub fn kv(&self) -> KvType {
-        match self.kv {
-            None | Some(Kv::F16) => KvType::F16,
-            Some(Kv::Q8) => KvType::Q8_0,
-            Some(Kv::Q4) => KvType::Q4_0,
-        }
-    }
-}
-
 impl ModelFlags {
     /// The same model on the processor, with activations as they are.
     pub fn on_processor(&self) -> Self {
-        let device = DeviceFlags {
-            device: "cpu".to_owned(),
-            activations: Rounding::F32,
-            ..self.device.clone()
-        };
-        Self { device, ..self.clone() }
+        Self { device: self.device.on_processor(), ..self.clone() }
     }
 
     /// The way of proposing tokens that was asked for; none where all are.
@@ -279,6 +172,16 @@ impl ModelFlags {
         if let (None, Some(flag)) = (&loaded.drafter, flag) {
             bail!("`{flag}` is about a drafter, and there is none: give `--draft FILE`");
         }
+        if let (None, Some(device)) = (&loaded.drafter, self.device.draft_device()?) {
+            let mtp = match loaded.target.config.mtp {
+                Some(_) => "; the MTP block shares the target's weights and runs where that does",
+                None => "",
+            };
+            bail!(
+                "`--draft-device {device}`: there is no drafter that could run there (give `--draft \
+                 FILE`){mtp}"
+            );
+        }
         if let Some(path) = &self.chat_template {
             loaded.text.template = Ok(loading::template_at(path)?);
         }
@@ -303,18 +206,20 @@ impl ModelFlags {
 
     /// Loads the model on a backend that fails where `faults` say.
     pub fn load_faulty(&self, faults: Faults) -> Result<Running> {
-        self.load_over(self.device.kv(), |backend| Box::new(Faulty::new(backend, faults)))
+        self.load_over(self.device.kv(), |backend| Box::new(Faulty::new(backend, faults.clone())))
     }
 
     /// Loads the model on what `wrap` makes of the backend.
     fn load_over(
         &self,
         kv: KvType,
-        wrap: impl FnOnce(Box<dyn Backend>) -> Box<dyn Backend>,
+        wrap: impl Fn(Box<dyn Backend>) -> Box<dyn Backend>,
     ) -> Result<Running> {
         let (backend, room) = self.device.backend()?;
-        let (prepared, text) = Prepared::new(self, kv, &*backend, room)?;
-        let engine = prepared.start_on(backend, room, wrap)?;
+        let side = self.device.draft_side(&*backend)?;
+        let beside = side.as_ref().map(|side| side.beside);
+        let (prepared, text) = Prepared::new(self, kv, &*backend, room, beside)?;
+        let engine = prepared.start_on(backend, room, side, wrap)?;
         let Prepared { name, mode, context, weights, .. } = prepared;
         Ok(Running { name, engine, mode, text, context, weights })
     }
@@ -323,15 +228,16 @@ impl ModelFlags {
     /// are wanted.
     pub fn prepare(&self) -> Result<(Prepared, TextSide)> {
         let (backend, room) = self.device.backend()?;
-        Prepared::new(self, self.device.kv(), &*backend, room)
+        let beside = self.device.draft_side(&*backend)?.map(|side| side.beside);
+        Prepared::new(self, self.device.kv(), &*backend, room, beside)
     }
 
-    /// Takes the weights of opened files into a backend.
+    /// Takes the weights of opened files into backends.
     pub(crate) fn take_in(
         &self,
         target: &Target,
         drafter: Option<&Drafter>,
-        backend: Box<dyn Backend>,
+        backends: Backends,
         memory: (KvType, Placement),
         spec: Spec,
         bar: &ProgressBar,
@@ -348,7 +254,7 @@ impl ModelFlags {
         };
         let pair = drafter.zip(source).map(|(d, source)| (&d.config, source));
         let target = (&target.config, &target_weights as &dyn WeightSource);
-        Ok(Engine::load_placed(backend, target, pair, memory, spec)?)
+        Ok(Engine::load_placed(backends, target, pair, memory, spec)?)
     }
 
     /// What opened files need of a device that reads prompts in passes of `prompt_rows`.
@@ -357,29 +263,42 @@ impl ModelFlags {
         loaded: &Loaded,
         memory: (KvType, Placement),
         prompt_rows: usize,
+        beside: Option<Beside>,
     ) -> Result<Need> {
         let Loaded { target, drafter, .. } = loaded;
-        Need::count(prompt_rows, |ledger| {
+        Need::count(prompt_rows, beside, |ledgers| {
             let (drafter, bar) = (drafter.as_ref(), ProgressBar::hidden());
-            self.take_in(target, drafter, Box::new(ledger), memory, Spec::Off, &bar)
+            self.take_in(target, drafter, ledgers, memory, Spec::Off, &bar)
         })
     }
 
     /// What the model needs of the GPU asked for, else of the first, at the context asked for or
     /// its own, with what would lie in the host's memory. A GPU that does not open counts as one
     /// that reads prompts 256 tokens at a time.
-    /// Where the model does not fit whole, also the ways it can be placed.
-    pub fn plan_memory(&self) -> Result<(Plan, Vec<Choice>)> {
+    /// Where the model does not fit whole, also the ways it can be placed, on a host that reads its
+    /// memory with so many bytes a second.
+    pub fn plan_memory(&self, host: f64) -> Result<(Plan, Vec<Choice>)> {
         let loaded = self.open()?;
         let config = &loaded.target.config;
         let cap = self.device.place.device_memory;
         let mut card = Cuda::new(self.device.card()?.unwrap_or(0), Images::Best).ok();
+        if card.is_some() {
+            self.device.place.check_for_card()?;
+        }
         card.iter_mut().for_each(|card| cap.iter().for_each(|cap| card.cap_memory(*cap)));
         let prompt_rows = card.as_ref().map_or(256, |card| card.prompt_rows());
         let free = card.as_ref().map(Cuda::memory_info).transpose()?.map(|(free, _)| free);
         let room = Room::of_card(free.unwrap_or(usize::MAX), cap);
-        let count = |placement| self.need(&loaded, (self.device.kv(), placement), prompt_rows);
-        let (placement, need) = self.device.place.plan(config, room, self.ctx, count)?;
+        let count = |placement, beside| {
+            self.need(&loaded, (self.device.kv(), placement), prompt_rows, beside)
+        };
+        // A card that the drafter is given is taken for one of the same kind.
+        let beside = self.device.draft_device()?.map(|device| match device {
+            DraftDevice::Cpu => Beside::processor(256),
+            DraftDevice::Cuda(index) => Beside::card(index, prompt_rows),
+        });
+        let as_asked = |placement| count(placement, beside);
+        let (placement, need) = self.device.place.plan(config, room, self.ctx, as_asked)?;
         let plan = need.at(self.ctx.unwrap_or(config.context_length));
         let mut choices = Vec::new();
         if let (Some(card), true) = (&mut card, placement != Placement::ON_DEVICE)
@@ -388,7 +307,9 @@ impl ModelFlags {
             const BYTES: usize = 256 << 20;
             let device = BYTES as f64 / card.read_seconds(BYTES)?;
             let context = self.ctx.unwrap_or(PlaceFlags::CONTEXT.min(config.context_length));
-            choices = choices::choices(config, room, context, Bandwidths { device, bus }, count)?;
+            let bandwidths = Bandwidths { device, bus, host };
+            let apart = loaded.drafter.is_some();
+            choices = choices::choices(config, room, context, bandwidths, (beside, apart), count)?;
         }
         Ok((plan, choices))
     }

@@ -2,7 +2,9 @@
 //! them in, as often as they are wanted.
 
 use crate::device_memory::Need;
-use crate::host_memory;
+use crate::draft_device::{Beside, DraftDevice, DraftSide};
+use crate::expert_counts::ExpertCounts;
+use crate::host_memory::{self, Held};
 use crate::identity;
 use crate::loading::{Loaded, TextSide, WeightSummary};
 use crate::model_flags::{Mode, ModelFlags};
@@ -11,7 +13,7 @@ use crate::watched;
 use anyhow::{Result, bail};
 use checkpoint::{Drafter, Target, TargetConfig};
 use compute::{Backend, KvType};
-use engine::{Engine, Placement, Spec};
+use engine::{Backends, Engine, Placement, Spec};
 use formats::BlockType;
 
 /// A model that can be started. Its files stay open, so that it stays the same model.
@@ -35,6 +37,8 @@ pub struct Prepared {
     placement: Placement,
     /// What it takes of memory that is limited.
     need: Option<Need>,
+    /// Which experts to have copies of first.
+    counts: Option<ExpertCounts>,
 }
 
 impl Prepared {
@@ -44,14 +48,18 @@ impl Prepared {
         kv: KvType,
         backend: &dyn Backend,
         room: Option<Room>,
+        beside: Option<Beside>,
     ) -> Result<(Self, TextSide)> {
         let loaded = flags.open()?;
         let (config, place) = (&loaded.target.config, &flags.device.place);
-        let limit = config.context_length;
+        let (limit, counts) = (config.context_length, place.expert_counts(config)?);
+        // A limit of the drafter's own device is one of the context too.
+        let whole = beside.and_then(|beside| beside.room);
+        let room = room.or(whole.map(|_| Room { bytes: usize::MAX, overhead: 0 }));
         let (placement, need, context) = match room {
             Some(room) => {
                 let rows = backend.prompt_rows();
-                let count = |placement| flags.need(&loaded, (kv, placement), rows);
+                let count = |placement| flags.need(&loaded, (kv, placement), rows, beside);
                 let (placement, need) = place.plan(config, room, flags.ctx, count)?;
                 let floats = has_floats(loaded.drafter.as_ref());
                 let context = need.fit(flags.ctx, limit, room.bytes, floats)?;
@@ -90,6 +98,7 @@ impl Prepared {
             spec,
             placement,
             need,
+            counts,
         };
         Ok((prepared, text))
     }
@@ -105,9 +114,10 @@ impl Prepared {
     }
 
     /// Takes the weights into what `wrap` makes of a new backend.
-    pub fn start(&self, wrap: impl FnOnce(Box<dyn Backend>) -> Box<dyn Backend>) -> Result<Engine> {
+    pub fn start(&self, wrap: impl Fn(Box<dyn Backend>) -> Box<dyn Backend>) -> Result<Engine> {
         let (backend, room) = self.flags.device.backend()?;
-        self.start_on(backend, room, wrap)
+        let side = self.flags.device.draft_side(&*backend)?;
+        self.start_on(backend, room, side, wrap)
     }
 
     /// The same with a backend that is there, and what of its memory is free.
@@ -115,11 +125,13 @@ impl Prepared {
         &self,
         backend: Box<dyn Backend>,
         room: Option<Room>,
-        wrap: impl FnOnce(Box<dyn Backend>) -> Box<dyn Backend>,
+        side: Option<DraftSide>,
+        wrap: impl Fn(Box<dyn Backend>) -> Box<dyn Backend>,
     ) -> Result<Engine> {
         let Self { flags, target, drafter, placement, .. } = self;
         let drafter = drafter.as_ref();
-        if let (Some(need), Some(room)) = (&self.need, room) {
+        if let Some(need) = &self.need {
+            let room = room.unwrap_or(Room { bytes: usize::MAX, overhead: 0 });
             let (limit, floats) = (self.config().context_length, has_floats(drafter));
             // Others may have come since it was planned.
             let plan = need.at(need.fit(Some(self.context), limit, room.bytes, floats)?);
@@ -128,13 +140,44 @@ impl Prepared {
             if *placement != Placement::ON_DEVICE {
                 eprintln!("the model takes {}", plan.line());
             }
-            if backend.has_own_memory() {
-                host_memory::check(plan.host_weights)?;
+            if let (Some(side), Some(own)) = (&side, plan.drafter) {
+                if let Some(room) = side.beside.room {
+                    let budget = side.backend.budget();
+                    budget.set_limit(room.bytes.saturating_sub(own.besides_state()));
+                }
+                eprintln!("{}", own.line());
             }
+            if backend.has_own_memory() {
+                let own = plan.drafter.filter(|own| own.device == DraftDevice::Cpu);
+                let own = own.map_or(0, |own| own.total());
+                let left = host_memory::check(plan.host_weights + plan.far_state, own)?;
+                // Several texts have no more of it than there is, and states that are stowed have
+                // their quarter beside them.
+                if let (Some(left), Some(budget)) = (left, backend.far_budget()) {
+                    let free = left.saturating_sub(plan.host_weights + own);
+                    budget.set_limit((free / 4 * 3).max(plan.far_state));
+                }
+            }
+        }
+        if !backend.has_own_memory() {
+            let drafter = drafter.filter(|_| side.as_ref().is_none_or(DraftSide::is_processor));
+            let held = Held::of(target, drafter, flags.draft_type, self.kv);
+            // Where it was said how much of it may be taken, that was planned with.
+            let left = if room.is_none() { host_memory::free_with_swap() } else { None };
+            held.check(left, flags.device.place.disk())?;
         }
         let bar = watched::bar(self.bytes);
         let (memory, spec) = ((self.kv, *placement), self.spec);
-        let mut engine = flags.take_in(target, drafter, wrap(backend), memory, spec, &bar)?;
+        let backends = match side {
+            Some(DraftSide { backend: own, beside }) => {
+                Backends::apart(wrap(backend), wrap(own), &beside.device.to_string())
+            }
+            None => wrap(backend).into(),
+        };
+        let mut engine = flags.take_in(target, drafter, backends, memory, spec, &bar)?;
+        if let Some(counts) = &self.counts {
+            counts.tell(engine.backend())?;
+        }
         if flags.identified {
             let settings = format!("{:?}", flags.draft_type);
             let identity = identity::identify(target, drafter, &mut engine, &settings)?;

@@ -6,7 +6,7 @@ use std::hash::{BuildHasher, Hasher};
 
 /// How tokens are drawn; the file's recommendation holds where nothing is given.
 #[derive(clap::Args, Clone, Debug)]
-#[command(next_help_heading = "Sampling")]
+#[command(next_help_heading = "Sampling, as the model's file recommends unless given")]
 pub struct SamplingFlags {
     /// Temperature; 0 is greedy
     #[arg(long, value_name = "T", value_parser = not_negative)]

@@ -26,15 +26,25 @@ pub(crate) struct Begun {
 }
 
 impl Begun {
-    pub(crate) fn of(reading: &Reading, mode: &'static str, load_s: f64) -> Self {
+    pub(crate) fn of(
+        reading: &Reading,
+        mode: &'static str,
+        draft_device: Option<&str>,
+        load_s: f64,
+    ) -> Self {
         let ticket = Arc::clone(&reading.ticket);
         let queue_s = reading.began.duration_since(ticket.arrived).as_secs_f64();
         let report = Report {
             seed: ticket.job.choices[reading.choice].seed,
             cached_tokens: reading.cached,
             cached_from: reading.cached_from.map(Source::name),
-            spec: SpecReport { mode, ..SpecReport::default() },
+            spec: SpecReport {
+                mode,
+                draft_device: draft_device.map(str::to_owned),
+                ..SpecReport::default()
+            },
             timing: Timing { load_s, queue_s, ..Timing::default() },
+            prefill: ticket.job.prefill.clone(),
             ignored: ticket.job.ignored.clone(),
         };
         Self { ticket, choice: reading.choice, report, began: reading.began }
@@ -44,7 +54,7 @@ impl Begun {
     pub(crate) fn unwritten(self) -> Outcome {
         let Self { ticket, mut report, began, .. } = self;
         report.timing.prefill_s = began.elapsed().as_secs_f64();
-        let (prompt_tokens, cached_tokens) = (ticket.job.prompt.len(), report.cached_tokens);
+        let (prompt_tokens, cached_tokens) = (ticket.job.asked_tokens(), report.cached_tokens);
         let (finish, stop, completion_tokens, reasoning_tokens) = (Finish::Length, None, 0, 0);
         Outcome {
             finish,
@@ -273,7 +283,7 @@ impl Answer {
         Outcome {
             finish: self.finish,
             stop: self.stopped(),
-            prompt_tokens: self.ticket.job.prompt.len(),
+            prompt_tokens: self.ticket.job.asked_tokens(),
             completion_tokens: self.written,
             reasoning_tokens: self.thought.as_ref().map_or(0, Thought::tokens),
             cached_tokens: report.cached_tokens,

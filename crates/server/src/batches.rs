@@ -27,11 +27,9 @@ pub(crate) struct Batches<T> {
     rates: [(f64, f64); 2],
     /// Turns until everybody has had one.
     groups: usize,
-    /// Seconds of this turn's rounds, and of prompts that were read meanwhile.
+    /// Seconds of this turn's rounds.
     writing: f64,
-    reading: f64,
-    /// Rounds since a chunk of a prompt was read and their seconds, and what the chunk took.
-    rounds: usize,
+    /// Seconds of rounds since a chunk of a prompt was read, and what the chunk took.
     since_chunk: f64,
     chunk: f64,
     /// Turns since the other size was tried.
@@ -41,9 +39,8 @@ pub(crate) struct Batches<T> {
 impl<T> Batches<T> {
     pub(crate) fn new() -> Self {
         let (batch, waiting, rates) = (Vec::new(), VecDeque::new(), [(0.0, 0.0); 2]);
-        let (groups, writing, reading, rounds, turns) = (1, 0.0, 0.0, 0, 0);
-        let (since_chunk, chunk) = (0.0, 0.0);
-        Self { batch, waiting, rates, groups, writing, reading, rounds, since_chunk, chunk, turns }
+        let (groups, writing, since_chunk, chunk, turns) = (1, 0.0, 0.0, 0.0, 0);
+        Self { batch, waiting, rates, groups, writing, since_chunk, chunk, turns }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -78,19 +75,17 @@ impl<T> Batches<T> {
         self.waiting.push_back(answer);
     }
 
-    /// Whether a chunk of prompts may be read: everybody would have had a round since the last
-    /// one, had they gone on together, and rounds have had more time than the chunk did. So
-    /// whoever writes keeps half of their rate however long a prompt is.
+    /// Whether a chunk of prompts may be read: rounds have had more time since the last one than it
+    /// did. So whoever writes keeps half of their rate however long a prompt is.
     pub(crate) fn may_read(&self) -> bool {
-        let is_even = self.rounds >= self.groups && self.since_chunk >= ROUNDS_A_CHUNK * self.chunk;
-        self.batch.is_empty() || is_even
+        self.batch.is_empty() || self.since_chunk >= ROUNDS_A_CHUNK * self.chunk
     }
 
     /// Whether the next ones should go on. Where all go on together, whoever is new joins them at
-    /// once. Chunks of prompts end a turn too, so that those who wait do not wait for long ones.
+    /// once. A long chunk is followed by as long rounds, so those who wait do not wait for several.
     pub(crate) fn is_turn_over(&self) -> bool {
         let joined = self.groups == 1 && !self.waiting.is_empty();
-        self.batch.is_empty() || joined || self.writing >= TURN || self.reading >= TURN
+        self.batch.is_empty() || joined || self.writing >= TURN
     }
 
     /// Ends a turn and begins the next: of all answers or of few, whichever has given more, or of
@@ -106,12 +101,11 @@ impl<T> Batches<T> {
         self.turns = if is_probe { 0 } else { self.turns + 1 };
         self.batch.extend(self.waiting.drain(..answers));
         self.groups = all.div_ceil(answers.max(1));
-        (self.writing, self.reading) = (0.0, 0.0);
+        self.writing = 0.0;
     }
 
     /// A round of the batch gave so many tokens.
     pub(crate) fn add_round(&mut self, tokens: usize, seconds: f64) {
-        self.rounds += 1;
         self.since_chunk += seconds;
         self.writing += seconds;
         let keep = 1.0 - (seconds / TURN).min(1.0) / MEMORY;
@@ -121,8 +115,7 @@ impl<T> Batches<T> {
 
     /// A chunk of prompts was read.
     pub(crate) fn add_chunk(&mut self, seconds: f64) {
-        (self.rounds, self.since_chunk, self.chunk) = (0, 0.0, seconds);
-        self.reading += seconds;
+        (self.since_chunk, self.chunk) = (0.0, seconds);
     }
 }
 
@@ -235,10 +228,11 @@ mod tests {
         for (chunk, cost) in [(1e-3, cached), (6e-3, cached), (4e-3, &fetched), (3e-2, &fetched)] {
             let (tokens, _) = simulate(&mut texts(8), 20.0, Some(chunk), cost);
             let texts = tokens.iter().sum::<usize>() as f64;
-            // A token costs what it does in the better batch. A chunk comes after eight of them, or
-            // after as many as take longer than it did.
+            // A token costs what it does in the better batch. A chunk comes after a round, or after
+            // as many as take longer than it did.
             let each = cost(1).min(cost(8) / 8.0);
-            let between = (8.0 * each).max(ROUNDS_A_CHUNK * chunk);
+            let round = if cost(1) <= each { cost(1) } else { cost(8) };
+            let between = round * (ROUNDS_A_CHUNK * chunk / round).ceil().max(1.0);
             let expected = 20.0 / each * between / (chunk + between);
             assert!(
                 (0.95..1.1).contains(&(texts / expected)),

@@ -126,6 +126,8 @@ impl Door {
         let mut job =
             read.map_err(|_| ApiError::Internal("a panic while reading".to_owned()))??;
         (job.stream, job.ids, job.tells_ends) = (true, true, true);
+        // Another worker may have to go on with the answer, and could have kept something else.
+        job.wish = None;
         if job.written == 0
             && let Some(opening) = self.shared.tokenizer.special("<|im_start|>")
             && let Some(last) = job.prompt.iter().rposition(|token| *token == opening)
@@ -185,6 +187,8 @@ impl Told {
                 EventKind::Delta(delta) => return Some(Ok(Piece::of(index, delta))),
                 EventKind::Done(outcome) => {
                     self.open -= 1;
+                    // Whoever hears the end and asks again finds a place.
+                    while self.open == 0 && self.events.recv().await.is_some() {}
                     return Some(Ok(self.end(index, &outcome)));
                 }
                 EventKind::Failed(error) => {

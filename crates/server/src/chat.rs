@@ -111,6 +111,7 @@ pub(crate) fn read_known(body: &Map<String, Value>, shared: &Shared) -> Result<C
     if let Some(top) = job.scores {
         logprobs::check_size("prompt_logprobs", job.prompt.len() * settings.choices, top)?;
     }
+    job.check_wish()?;
     job.held = shape::held(&fields, &tools, parser.is_thinking(), &settings, shared)?;
     if job.held.grammar.is_some() && prompt.goes_on == Some(false) {
         let message = "an answer that goes on in the middle cannot be held to a form: leave out \

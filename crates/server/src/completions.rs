@@ -190,7 +190,9 @@ pub(crate) fn read(body: &Map<String, Value>, shared: &Shared) -> Result<Complet
         };
         let first = tokens.first().copied().unwrap_or_default();
         let job = settings.job(tokens, "prompt", i * choices, &shared.limits)?;
-        jobs.push(Job { scores, tells_ends: true, held: held.clone(), ..job });
+        let job = Job { scores, tells_ends: true, held: held.clone(), ..job };
+        job.check_wish()?;
+        jobs.push(job);
         heads.push(Head { text, first });
     }
     let tokenizer = Arc::clone(&shared.tokenizer);

@@ -208,12 +208,7 @@ impl Scheduler {
     /// Puts a state together that was read, and keeps it in memory.
     fn revive(&mut self, revival: Revival) -> Option<Hit<Sequence>> {
         let Revival { tokens, outline, blocks } = revival;
-        let needed: usize = blocks.iter().map(|(_, block)| block.len()).sum();
-        let is_short = |engine: &mut Engine| {
-            let budget = engine.backend().budget();
-            budget.limit().saturating_sub(budget.held()) < needed
-        };
-        while is_short(&mut self.engine) && self.drop_kept() {}
+        while matches!(self.engine.has_room(&outline, &tokens), Ok(false)) && self.drop_kept() {}
         match self.engine.revive(&outline, &tokens, blocks) {
             Ok(state) => {
                 self.cache.insert(&mut self.engine, &tokens, state.clone());

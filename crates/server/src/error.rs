@@ -25,9 +25,11 @@ pub enum ApiError {
     /// The body is not declared as JSON.
     #[error("the content type is `{found}`, `application/json` was expected")]
     ContentType { found: String },
-    /// More tokens than the context holds.
+    /// More tokens than the context holds. Agents know the words by which a context is called too
+    /// short, and shorten their conversations.
     #[error(
-        "the prompt has {tokens} tokens, which leaves no room for an answer in a context of {context}"
+        "the prompt has {tokens} tokens, but the maximum context length is {context} tokens, \
+         the answer included"
     )]
     TooLong { field: &'static str, tokens: usize, context: usize },
     /// No key, or one that is not known.
@@ -37,8 +39,8 @@ pub enum ApiError {
     #[error("the `Host` of the request is not this machine, which is all that is served here")]
     Host,
     /// Nothing is served there.
-    #[error("nothing is served at {0}")]
-    NotFound(String),
+    #[error("nothing is served at {path}{}", meant.map_or(String::new(), |path| format!(", but at {path}")))]
+    NotFound { path: String, meant: Option<&'static str> },
     /// A thing that is asked for by its name is not there.
     #[error("{0}")]
     Absent(String),
@@ -89,7 +91,7 @@ impl ApiError {
             Self::ContentType { .. } => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Self::Key => StatusCode::UNAUTHORIZED,
             Self::Host => StatusCode::FORBIDDEN,
-            Self::NotFound(_) | Self::Absent(_) | Self::UnknownModel { .. } => {
+            Self::NotFound { .. } | Self::Absent(_) | Self::UnknownModel { .. } => {
                 StatusCode::NOT_FOUND
             }
             Self::Method(_) => StatusCode::METHOD_NOT_ALLOWED,
@@ -113,7 +115,7 @@ impl ApiError {
             Self::TooLong { .. } => "too_long",
             Self::Key => "key",
             Self::Host => "host",
-            Self::NotFound(_) | Self::Absent(_) => "not_found",
+            Self::NotFound { .. } | Self::Absent(_) => "not_found",
             Self::Method(_) => "method",
             Self::Busy { .. } | Self::Crowded(_) => "busy",
             Self::Closing => "closing",
@@ -148,7 +150,7 @@ impl ApiError {
         let (kind, code) = match self {
             Self::TooLong { .. } => ("invalid_request_error", Some("context_length_exceeded")),
             Self::Key => ("invalid_request_error", Some("invalid_api_key")),
-            Self::NotFound(_) => ("invalid_request_error", Some("unknown_url")),
+            Self::NotFound { .. } => ("invalid_request_error", Some("unknown_url")),
             Self::Busy { .. } | Self::Crowded(_) => {
                 ("rate_limit_error", Some("rate_limit_exceeded"))
             }

@@ -18,6 +18,14 @@ impl Failure {
         matches!(self, Self::Engine(error) if error.is_out_of_memory())
     }
 
+    /// For people.
+    pub(crate) fn reason(&self) -> String {
+        match self {
+            Self::Panic => "it panicked".to_owned(),
+            Self::Engine(error) => error.to_string(),
+        }
+    }
+
     /// In the words of an API. A failure of what an answer is held to is about its request.
     pub(crate) fn told(&self, ticket: &Ticket) -> ApiError {
         match self {

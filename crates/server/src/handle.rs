@@ -6,6 +6,7 @@ use crate::job::{Event, Job, Ticket};
 use crate::log::{self, Record};
 use crate::metrics::Metrics;
 use crate::residents::{Ask, Asks, Seat};
+use crate::shorten::Shortening;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
@@ -27,6 +28,8 @@ pub(crate) struct Handle {
     /// Answers of one request that are sent at once; the others follow as these are whole.
     share: usize,
     timeout: Option<Duration>,
+    /// Shortens long prompts, where that was asked for.
+    shortening: Option<Arc<Shortening>>,
     closing: AtomicBool,
     /// Whether what was under way when the door closed has ended.
     drained: watch::Sender<bool>,
@@ -56,11 +59,17 @@ impl Handle {
             capacity,
             share,
             timeout,
+            shortening: None,
             closing,
             drained,
             abandon,
             metrics,
         }
+    }
+
+    /// Has long prompts shortened.
+    pub(crate) fn shortened_by(self, shortening: Option<Shortening>) -> Self {
+        Self { shortening: shortening.map(Arc::new), ..self }
     }
 
     /// Sends the jobs of one request, a share of them at a time where there are many: a request has
@@ -79,12 +88,13 @@ impl Handle {
         let (events, receiver) = unbounded_channel();
         let feeder = Feeder {
             jobs: engine,
+            shortening: self.shortening.clone(),
             record: log::current(),
-            events,
             arrived,
             deadline,
             places: Arc::new(Semaphore::new(share)),
             permit: Arc::new(permit),
+            events,
         };
         feeder.feed(jobs)?;
         Ok(receiver)
@@ -170,24 +180,29 @@ impl Handle {
 /// Sends the jobs of one request as there is room in its share.
 struct Feeder {
     jobs: Sender<Arc<Ticket>>,
+    shortening: Option<Arc<Shortening>>,
     record: Option<Arc<Record>>,
-    events: UnboundedSender<Event>,
     arrived: Instant,
     deadline: Option<Instant>,
     /// Answers that may be sent.
     places: Arc<Semaphore>,
     /// The share, held until the last job is done.
     permit: Arc<OwnedSemaphorePermit>,
+    /// Dropped last, as a ticket's.
+    events: UnboundedSender<Event>,
 }
 
 impl Feeder {
     /// Sends what there is room for now, and leaves the rest to a task.
     fn feed(self, jobs: Vec<Job>) -> Result<(), ApiError> {
+        if let Some(record) = &self.record {
+            record.tell_shares(&jobs);
+        }
         let mut jobs = jobs.into_iter();
         while let Some(job) = jobs.next() {
             match Arc::clone(&self.places).try_acquire_many_owned(job.choices.len() as u32) {
-                Ok(place) => self.send(job, place)?,
-                Err(_) => {
+                Ok(place) if job.wish.is_none() => self.send(job, place)?,
+                _ => {
                     let rest = std::iter::once(job).chain(jobs);
                     tokio::spawn(self.feed_rest(rest));
                     return Ok(());
@@ -198,16 +213,33 @@ impl Feeder {
     }
 
     async fn feed_rest(self, jobs: impl Iterator<Item = Job> + Send) {
-        for job in jobs {
+        for mut job in jobs {
             let place = Arc::clone(&self.places).acquire_many_owned(job.choices.len() as u32);
             let place = tokio::select! {
                 place = place => place,
                 () = self.events.closed() => return,
             };
             let Ok(place) = place else { return };
+            tokio::select! {
+                () = self.shorten(&mut job) => {}
+                () = self.events.closed() => return,
+            }
             if self.send(job, place).is_err() {
                 return;
             }
+        }
+    }
+
+    /// Shortens the prompt of a job that wishes it. One that is out of time is sent as it is, and
+    /// refused where it comes to.
+    async fn shorten(&self, job: &mut Job) {
+        let Some(shortening) = &self.shortening else { return };
+        let shortened = shortening.shorten(job);
+        match self.deadline {
+            Some(deadline) => {
+                let _ = tokio::time::timeout_at(deadline.into(), shortened).await;
+            }
+            None => shortened.await,
         }
     }
 
@@ -215,17 +247,17 @@ impl Feeder {
         let (record, events, share) =
             (self.record.clone(), self.events.clone(), Arc::clone(&self.permit));
         if let Some(record) = &record {
-            record.add_prompt(job.prompt.len());
+            record.add_prompt(job.asked_tokens());
         }
         let Self { arrived, deadline, .. } = *self;
         let ticket = Arc::new(Ticket {
             job,
             record,
-            events,
             arrived,
             deadline,
             _place: place,
             _share: share,
+            events,
         });
         self.jobs.send(ticket).map_err(|_| ApiError::Internal("the engine has ended".to_owned()))
     }

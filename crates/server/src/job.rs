@@ -4,8 +4,9 @@ use crate::constraint::Held;
 use crate::error::ApiError;
 use crate::log::Record;
 use crate::output::OutputParser;
-use engine::Round;
+use crate::shorten::Wish;
 use engine::sampling::{Likelihood, Sampling};
+use engine::{PrefillReport, Round};
 use serde::Serialize;
 use std::sync::Arc;
 use std::time::Instant;
@@ -24,6 +25,10 @@ pub(crate) struct Job {
     pub(crate) first_choice: usize,
     /// Tokens at the prompt's end that were written for this answer elsewhere, where that is known.
     pub(crate) written: usize,
+    /// That it is shortened before it is read, until it has been.
+    pub(crate) wish: Option<Wish>,
+    /// What became of that, where it was wished.
+    pub(crate) prefill: Option<PrefillReport>,
     /// From here on the prompt is read with the arithmetic of decoding; where it is no place in it,
     /// nothing is.
     pub(crate) decoded_from: usize,
@@ -75,14 +80,15 @@ pub(crate) struct Ticket {
     pub(crate) job: Job,
     /// What the log is told, where the request has a line there.
     pub(crate) record: Option<Arc<Record>>,
-    /// Closed when the client has gone away.
-    pub(crate) events: UnboundedSender<Event>,
     pub(crate) arrived: Instant,
     pub(crate) deadline: Option<Instant>,
     /// Its places in the request's share, given back when it is done.
     pub(crate) _place: OwnedSemaphorePermit,
     /// The share itself, given back when all jobs of the request are.
     pub(crate) _share: Arc<OwnedSemaphorePermit>,
+    /// Closed when the client has gone away. Dropped last: when the client's side sees that all
+    /// senders are gone, the places are free.
+    pub(crate) events: UnboundedSender<Event>,
 }
 
 /// What happened to one answer.
@@ -186,6 +192,9 @@ pub(crate) struct Report {
     pub(crate) cached_from: Option<&'static str>,
     pub(crate) spec: SpecReport,
     pub(crate) timing: Timing,
+    /// How a long prompt was read, where it might have been shortened.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) prefill: Option<PrefillReport>,
     /// Fields of the request that were ignored.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) ignored: Vec<String>,
@@ -195,6 +204,9 @@ pub(crate) struct Report {
 #[derive(Clone, Debug, Default, Serialize)]
 pub(crate) struct SpecReport {
     pub(crate) mode: &'static str,
+    /// Where the drafter runs, if not with the target.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) draft_device: Option<String>,
     pub(crate) rounds: usize,
     pub(crate) accepted: usize,
     pub(crate) drafted: usize,

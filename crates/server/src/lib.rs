@@ -67,6 +67,7 @@ mod scheduler;
 mod settings;
 mod shape;
 mod shelf;
+mod shorten;
 mod sse;
 mod start;
 mod structured;
@@ -87,6 +88,7 @@ pub use otlp::{Collector, CollectorError};
 pub use reader::Reader;
 pub use rebuild::Load;
 pub use scheduler::MAX_SLOTS;
+pub use shorten::{LoadScorer, Prefill};
 pub use tls::{Tls, TlsError};
 
 use engine::Engine;
@@ -149,6 +151,8 @@ pub struct Options {
     pub host_cache_bytes: usize,
     /// Where states outlive the process, of an engine that is identified; nowhere unless given.
     pub disk_cache: Option<DiskShare>,
+    /// How long prompts are shortened, of the first model; they are read whole unless given.
+    pub prefill: Option<Prefill>,
     /// Bytes of responses kept for requests that go on from them; none unless given.
     pub store_bytes: usize,
     /// The longest a request may take.
@@ -175,6 +179,7 @@ impl Default for Options {
             cache_bytes: 1 << 30,
             host_cache_bytes: 0,
             disk_cache: None,
+            prefill: None,
             store_bytes: 0,
             timeout: None,
             drain: Duration::from_secs(30),

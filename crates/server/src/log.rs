@@ -6,7 +6,7 @@
 //! jobs on the engine's thread. Whoever lets go of it last writes the line.
 
 use crate::error::ApiError;
-use crate::job::{Finish, Outcome};
+use crate::job::{Finish, Job, Outcome};
 use crate::known;
 use crate::metrics::Metrics;
 use crate::otlp::Traces;
@@ -28,6 +28,10 @@ pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id"
 
 /// The same where Anthropic's clients look for it.
 const ANTHROPIC_REQUEST_ID: HeaderName = HeaderName::from_static("request-id");
+
+/// Says that long prompts of the request were to be shortened, and what was kept of that which may
+/// be dropped; the answer's `forerun.prefill` says what became of it.
+const PREFILL_KEEP: HeaderName = HeaderName::from_static("x-forerun-prefill-keep");
 
 /// Characters of a client's name for its request, or of anything else that a client can make up, at
 /// most.
@@ -86,6 +90,8 @@ pub(crate) struct Told {
     /// How long it took until all of the response was sent; nothing where the client did not wait
     /// for that.
     pub(crate) sent: Option<Duration>,
+    /// What is kept of its prompts, where that is not all.
+    pub(crate) prefill_keep: Option<f32>,
     /// Names of the fields that nobody read.
     pub(crate) ignored: Option<String>,
     pub(crate) work: Option<Work>,
@@ -105,6 +111,8 @@ pub(crate) struct Work {
     /// When it was asked to, after the request's beginning.
     pub(crate) submitted: Duration,
     pub(crate) prompt: usize,
+    /// Of the prompts' tokens, those that were left out.
+    dropped: usize,
     pub(crate) cached: usize,
     pub(crate) completion: usize,
     rounds: usize,
@@ -161,12 +169,20 @@ impl Record {
         told.work.get_or_insert(Work { submitted, ..Work::default() }).prompt += tokens;
     }
 
+    /// Some of its prompts are to be shortened.
+    pub(crate) fn tell_shares(&self, jobs: &[Job]) {
+        let shares = jobs.iter().filter_map(|job| Some(job.wish?.share));
+        self.told().prefill_keep = shares.reduce(f32::min);
+    }
+
     /// What an answer took, be it whole or not; `is_first` of its prompt's answers.
     pub(crate) fn add_answer(&self, outcome: &Outcome, is_first: bool) {
         let mut told = self.told();
         let work = told.work.get_or_insert_default();
         let (spec, timing) = (&outcome.report.spec, &outcome.report.timing);
         work.cached += if is_first { outcome.cached_tokens } else { 0 };
+        let prefill = outcome.report.prefill.as_ref().filter(|_| is_first);
+        work.dropped += prefill.map_or(0, |told| told.prompt_tokens - told.kept_tokens);
         work.completion += outcome.completion_tokens;
         work.rounds += spec.rounds;
         work.accepted += spec.accept_lengths.iter().sum::<usize>();
@@ -245,6 +261,7 @@ impl Drop for Record {
                     cause = failure.and_then(|failure| failure.cause.as_deref()),
                     ignored = told.ignored.as_deref(),
                     prompt_tokens = of_work(work.prompt),
+                    dropped_tokens = (work.dropped > 0).then_some(work.dropped as u64),
                     cached_tokens = of_work(work.cached),
                     completion_tokens = of_work(work.completion),
                     accept_length = work.accept_length(),
@@ -285,6 +302,10 @@ fn name_response(headers: &mut HeaderMap, record: &Record) {
         headers.insert(ANTHROPIC_REQUEST_ID, id.clone());
     }
     headers.insert(REQUEST_ID, id);
+    let keep = record.told().prefill_keep.map(|keep| HeaderValue::from_str(&keep.to_string()));
+    if let Some(Ok(keep)) = keep {
+        headers.insert(PREFILL_KEEP, keep);
+    }
 }
 
 /// A body that tells when all of it was taken.

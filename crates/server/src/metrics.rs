@@ -4,6 +4,7 @@
 use crate::job::{Finish, Outcome, Ticket};
 use crate::loads::Throughput;
 use crate::prefix::Source;
+use engine::PrefillReport;
 use engine::Round;
 use prometheus_client::encoding::{EncodeLabelSet, text::encode};
 use prometheus_client::metrics::counter::Counter;
@@ -120,6 +121,11 @@ pub(crate) struct Metrics {
     pub(crate) prompt_tokens: Counter,
     /// Of the prompts' tokens, those that passes have read.
     pub(crate) prefill_tokens: Counter,
+    /// Of prompts that were shortened: their tokens that were dropped, and that the scorer read.
+    dropped_tokens: Counter,
+    scored_tokens: Counter,
+    scoring: Histogram,
+    pub(crate) scoring_failures: Counter,
     pub(crate) generation_tokens: Counter,
     pub(crate) cached_queries: Counter,
     pub(crate) cached_hits: Counter,
@@ -206,6 +212,11 @@ impl Metrics {
             waiting: b.made("vllm:num_requests_waiting", "Answers that wait for a slot"),
             prompt_tokens: b.made("vllm:prompt_tokens", "Tokens of prompts"),
             prefill_tokens: b.made("forerun_prefill_tokens", "Prompt tokens read"),
+            dropped_tokens: b.made("forerun_prefill_dropped_tokens", "Prompt tokens left out"),
+            scored_tokens: b.made("forerun_prefill_scored_tokens", "Tokens that a scorer read"),
+            scoring: b.seconds("forerun_prefill_scoring_seconds", "Shortening a prompt"),
+            scoring_failures: b
+                .made("forerun_prefill_scoring_failures", "Prompts that could not be scored"),
             generation_tokens: b.made("vllm:generation_tokens", "Tokens of answers"),
             cached_queries: b.made("vllm:prefix_cache_queries", "Prompt tokens looked up"),
             cached_hits: b.made("vllm:prefix_cache_hits", "Prompt tokens found"),
@@ -359,6 +370,14 @@ impl Metrics {
     /// A request failed.
     pub(crate) fn add_error(&self, kind: &'static str) {
         self.errors.get_or_create(&Kind { kind }).inc();
+    }
+
+    /// A prompt was shortened.
+    pub(crate) fn add_shortened(&self, report: &PrefillReport) {
+        let PrefillReport { prompt_tokens, kept_tokens, scored_tokens, scoring_s, .. } = report;
+        self.dropped_tokens.inc_by((prompt_tokens - kept_tokens) as u64);
+        self.scored_tokens.inc_by(*scored_tokens as u64);
+        self.scoring.observe(*scoring_s);
     }
 
     /// The engine could not do something.

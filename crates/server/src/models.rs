@@ -94,31 +94,51 @@ pub(crate) struct Abilities {
     chat: bool,
     tools: bool,
     thinking: bool,
+    effort: bool,
 }
 
 impl Abilities {
     /// As its chat template shows when it is tried: whether a tool on offer is mentioned, and
-    /// whether thinking makes a difference.
+    /// whether thinking makes a difference, and how much of it is asked for.
     pub(crate) fn of(template: Option<&ChatTemplate>) -> Self {
         let Some(template) = template else { return Self::default() };
         let messages = [json!({"role": "user", "content": "hi"})];
         let tool = json!({"type": "function", "function": {"name": "offered_tool", "description": "",
             "parameters": {"type": "object", "properties": {}}}});
-        let render = |tools: &[Value], thinking: Option<bool>| {
-            let prompt = Prompt {
-                messages: &messages,
-                tools,
-                enable_thinking: thinking,
-                ..Prompt::default()
-            };
-            template.render(&prompt).ok()
+        let render =
+            |prompt: Prompt<'_>| template.render(&Prompt { messages: &messages, ..prompt }).ok();
+        let with_tool = render(Prompt { tools: &[tool], ..Prompt::default() });
+        let thinking =
+            |thinks| render(Prompt { enable_thinking: Some(thinks), ..Prompt::default() });
+        let effort = |effort: &str| {
+            let extra = Map::from_iter([("reasoning_effort".to_owned(), json!(effort))]);
+            render(Prompt { extra, ..Prompt::default() })
         };
-        let with_tool = render(&[tool], None);
         Self {
             chat: true,
             tools: with_tool.is_some_and(|text| text.contains("offered_tool")),
-            thinking: render(&[], Some(true)) != render(&[], Some(false)),
+            thinking: thinking(true) != thinking(false),
+            effort: effort("low") != effort("high"),
         }
+    }
+
+    /// As Anthropic's packages read them, which expect every name that they know; the first four
+    /// are ours.
+    fn object(self) -> Value {
+        let can = |supported: bool| json!({"supported": supported});
+        let Self { chat, tools, thinking, effort } = self;
+        json!({
+            "chat": can(chat), "completion": can(true), "tools": can(tools), "logprobs": can(true),
+            "structured_outputs": can(true),
+            "thinking": {"supported": thinking, "types": {"adaptive": can(thinking),
+                "enabled": can(thinking), "disabled": can(true), "between_tools": can(thinking)}},
+            "effort": {"supported": effort, "low": can(effort), "medium": can(effort),
+                "high": can(effort), "xhigh": can(effort), "max": can(effort)},
+            "image_input": can(false), "pdf_input": can(false), "citations": can(false),
+            "batch": can(false), "code_execution": can(false), "context_management": can(false),
+            "server_tools": {"supported": false, "web_search": can(false),
+                "code_execution": can(false)},
+        })
     }
 }
 
@@ -133,16 +153,16 @@ impl About {
         let own = self.called(None);
         let seconds = i64::try_from(self.created).unwrap_or(i64::MAX);
         let created_at = jiff::Timestamp::from_second(seconds).unwrap_or_default().to_string();
-        let Abilities { chat, tools, thinking } = self.can;
         json!({
             "id": name, "object": "model", "type": "model", "display_name": name, "owned_by": "forerun",
             "created": self.created, "created_at": created_at, "root": own, "parent": null,
             "status": {"value": if is_loaded { "loaded" } else { "unloaded" }},
+            "lifecycle": "active",
             "max_model_len": self.context, "context_length": self.context,
+            "max_input_tokens": self.context, "max_tokens": self.context,
             "meta": {"n_ctx_train": self.trained_context, "n_params": self.parameters,
                 "n_vocab": self.vocab, "n_embd": self.hidden},
-            "capabilities": {"chat": chat, "completion": true, "tools": tools, "thinking": thinking,
-                "structured_output": true, "logprobs": true, "vision": false},
+            "capabilities": self.can.object(),
         })
     }
 }
@@ -180,11 +200,12 @@ mod tests {
     fn abilities_are_what_the_template_does() {
         let of = |source: &str| Abilities::of(Some(&ChatTemplate::new(source).unwrap()));
         let plain = of("{{ messages[0].content }}");
-        assert_eq!(plain, Abilities { chat: true, tools: false, thinking: false });
+        assert_eq!(plain, Abilities { chat: true, ..Abilities::default() });
         let able = of(
-            "{% for tool in tools %}{{ tool.function.name }}{% endfor %}{% if enable_thinking %}t{% endif %}",
+            "{% for tool in tools %}{{ tool.function.name }}{% endfor %}{% if enable_thinking %}t{% endif %}\
+             {{ reasoning_effort }}",
         );
-        assert_eq!(able, Abilities { chat: true, tools: true, thinking: true });
+        assert_eq!(able, Abilities { chat: true, tools: true, thinking: true, effort: true });
         assert_eq!(Abilities::of(None), Abilities::default());
     }
 }

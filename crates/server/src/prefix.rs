@@ -8,16 +8,23 @@ use engine::{Engine, Sequence, StateBlock, Stowed};
 use std::collections::HashMap;
 use tokio::sync::mpsc::UnboundedSender;
 
-/// Copies states to the host's memory and back; nothing where there is no room.
+/// Copies states to the host's memory, nothing where there is no room, and back.
 pub(crate) trait Keeper {
     /// A state that passes can read.
     type State: Clone;
     /// Its copy in the host's memory.
     type Stowed;
     fn stow(&mut self, state: &Self::State) -> Option<Self::Stowed>;
-    fn fetch(&mut self, stowed: &Self::Stowed) -> Option<Self::State>;
+    fn fetch(&mut self, stowed: &Self::Stowed) -> Fetched<Self::State>;
     fn blocks(state: &Self::State) -> Vec<StateBlock>;
     fn stowed_blocks(stowed: &Self::Stowed) -> Vec<StateBlock>;
+}
+
+/// What came of fetching a state.
+pub(crate) enum Fetched<S> {
+    State(S),
+    NoRoom,
+    Failed,
 }
 
 impl Keeper for Engine {
@@ -28,8 +35,12 @@ impl Keeper for Engine {
         Engine::stow(self, state).ok()
     }
 
-    fn fetch(&mut self, stowed: &Stowed) -> Option<Sequence> {
-        Engine::fetch(self, stowed).ok()
+    fn fetch(&mut self, stowed: &Stowed) -> Fetched<Sequence> {
+        match Engine::fetch(self, stowed) {
+            Ok(state) => Fetched::State(state),
+            Err(error) if error.is_out_of_memory() => Fetched::NoRoom,
+            Err(_) => Fetched::Failed,
+        }
     }
 
     fn blocks(state: &Sequence) -> Vec<StateBlock> {
@@ -184,9 +195,15 @@ impl<K: Keeper> PrefixCache<K> {
     /// The entry of the longest known beginning of `prompt`, less than all of it: the logits of its
     /// last token are wanted, so that one is always read.
     fn longest(&self, prompt: &[u32]) -> Option<usize> {
-        let known = |e: &Entry<K>| e.tokens.len() < prompt.len() && prompt.starts_with(&e.tokens);
-        let matches = (0..self.entries.len()).filter(|i| known(&self.entries[*i]));
-        matches.max_by_key(|i| self.entries[*i].tokens.len())
+        // The newest first: a conversation's last state is its longest, and then no other of its
+        // states is compared token by token.
+        let longer = |best: Option<usize>, i: usize| {
+            let tokens = &self.entries[i].tokens;
+            let is_longer = best.is_none_or(|best| tokens.len() > self.entries[best].tokens.len());
+            let is_match = is_longer && tokens.len() < prompt.len() && prompt.starts_with(tokens);
+            if is_match { Some(i) } else { best }
+        };
+        (0..self.entries.len()).rev().fold(None, longer)
     }
 
     /// How many tokens of `prompt` are known.
@@ -196,16 +213,25 @@ impl<K: Keeper> PrefixCache<K> {
 
     /// The state after the longest known beginning of `prompt`.
     pub(crate) fn find(&mut self, keeper: &mut K, prompt: &[u32]) -> Option<Hit<K::State>> {
-        let best = self.longest(prompt)?;
+        let mut best = self.longest(prompt)?;
         self.clock += 1;
         let entry = &mut self.entries[best];
         entry.used = self.clock;
         let len = entry.tokens.len();
         let from = if entry.is_near() { Source::Memory } else { Source::Host };
-        let state = match &entry.state {
-            Place::Near(state) => state.clone(),
-            Place::Far(stowed) => keeper.fetch(stowed)?,
+        let state = loop {
+            let fetched = match &self.entries[best].state {
+                Place::Near(state) => Fetched::State(state.clone()),
+                Place::Far(stowed) => keeper.fetch(stowed),
+            };
+            match fetched {
+                Fetched::State(state) => break state,
+                // What is kept of others makes room for what is wanted; entries move by that.
+                Fetched::NoRoom if self.make_way(keeper) => best = self.longest(prompt)?,
+                Fetched::NoRoom | Fetched::Failed => return None,
+            }
         };
+        let entry = &mut self.entries[best];
         let blocks = K::blocks(&state);
         if !entry.is_near() && self.near.could_hold(&blocks) {
             self.far.remove(&entry.blocks());
@@ -297,176 +323,5 @@ impl<K: Keeper> PrefixCache<K> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A state is a list of blocks of 10 bytes; stowed, their ids are 1000 more. Counts the blocks
-    /// it copied.
-    #[derive(Default)]
-    struct Lists {
-        stowed: usize,
-        fetched: usize,
-    }
-
-    struct Away(Vec<usize>);
-
-    fn tens(ids: &[usize]) -> Vec<StateBlock> {
-        ids.iter().map(|id| StateBlock { id: *id, bytes: 10 }).collect()
-    }
-
-    impl Keeper for Lists {
-        type State = Vec<usize>;
-        type Stowed = Away;
-        fn stow(&mut self, state: &Vec<usize>) -> Option<Away> {
-            self.stowed += state.len();
-            Some(Away(state.iter().map(|id| id + 1000).collect()))
-        }
-        fn fetch(&mut self, stowed: &Away) -> Option<Vec<usize>> {
-            self.fetched += stowed.0.len();
-            Some(stowed.0.iter().map(|id| id - 1000).collect())
-        }
-        fn blocks(state: &Vec<usize>) -> Vec<StateBlock> {
-            tens(state)
-        }
-        fn stowed_blocks(stowed: &Away) -> Vec<StateBlock> {
-            tens(&stowed.0)
-        }
-    }
-
-    /// A cache with its keeper, with room for so many blocks near and far.
-    struct Case(PrefixCache<Lists>, Lists, Option<Source>);
-
-    impl Case {
-        fn new(near: usize, far: usize) -> Self {
-            Self(PrefixCache::new(10 * near, 10 * far), Lists::default(), None)
-        }
-        fn insert(&mut self, tokens: &[u32], state: &[usize]) {
-            self.0.insert(&mut self.1, tokens, state.to_vec());
-        }
-        fn find(&mut self, prompt: &[u32]) -> Option<(usize, Vec<usize>)> {
-            let known = self.0.known(prompt);
-            let hit = self.0.find(&mut self.1, prompt)?;
-            assert_eq!(hit.len, known);
-            self.2 = Some(hit.from);
-            Some((hit.len, hit.state))
-        }
-    }
-
-    #[test]
-    fn the_longest_beginning_is_found_but_never_all() {
-        let mut case = Case::new(9, 0);
-        case.insert(&[1], &[1]);
-        case.insert(&[1, 2, 3], &[2]);
-        case.insert(&[1, 9], &[3]);
-        assert_eq!(case.find(&[1, 2, 3, 4]), Some((3, vec![2])));
-        assert_eq!(case.find(&[1, 2, 3]), Some((1, vec![1])));
-        assert_eq!(case.find(&[1, 2]), Some((1, vec![1])));
-        assert_eq!(case.find(&[2, 1]), None);
-        assert_eq!(case.find(&[1]), None);
-    }
-
-    #[test]
-    fn the_least_recently_used_goes_first() {
-        let mut case = Case::new(2, 0);
-        case.insert(&[1], &[1]);
-        case.insert(&[2], &[2]);
-        assert!(case.find(&[1, 0]).is_some());
-        case.insert(&[3], &[3]);
-        assert_eq!(case.find(&[2, 0]), None);
-        assert_eq!(case.find(&[1, 0]), Some((1, vec![1])));
-        assert_eq!(case.find(&[3, 0]), Some((1, vec![3])));
-        assert_eq!((case.0.len(), case.0.bytes()), (2, (20, 0)));
-    }
-
-    #[test]
-    fn what_cannot_fit_is_not_kept_and_nothing_is_lost_for_it() {
-        let mut case = Case::new(2, 0);
-        case.insert(&[1], &[1]);
-        case.insert(&[2], &[2, 3, 4]);
-        assert_eq!(case.find(&[1, 0]), Some((1, vec![1])));
-        assert_eq!(case.0.len(), 1);
-        let mut none = Case::new(0, 0);
-        none.insert(&[1], &[1]);
-        assert_eq!(none.0.len(), 0);
-    }
-
-    #[test]
-    fn the_same_tokens_are_kept_once() {
-        let mut case = Case::new(9, 0);
-        case.insert(&[1, 2], &[1]);
-        case.insert(&[1, 2], &[2]);
-        assert_eq!((case.0.len(), case.0.bytes()), (1, (10, 0)));
-        assert_eq!(case.find(&[1, 2, 3]), Some((2, vec![1])));
-    }
-
-    #[test]
-    fn a_block_that_states_share_counts_once() {
-        let mut case = Case::new(4, 0);
-        case.insert(&[1], &[1, 2]);
-        case.insert(&[1, 2], &[1, 2, 3]);
-        assert_eq!((case.0.len(), case.0.bytes()), (2, (30, 0)));
-        // The older one goes, and leaves what the other needs.
-        case.insert(&[9], &[7, 8]);
-        assert_eq!(case.0.bytes(), (20, 0));
-        assert_eq!((case.0.len(), case.find(&[9, 0])), (1, Some((1, vec![7, 8]))));
-    }
-
-    #[test]
-    fn states_are_stowed_fetched_and_let_go_of_in_turn() {
-        let mut case = Case::new(2, 2);
-        for id in 1..=4 {
-            case.insert(&[id], &[id as usize]);
-        }
-        // 1 and 2 are far, 3 and 4 near.
-        assert_eq!((case.0.len(), case.0.bytes()), (4, (20, 20)));
-        assert_eq!((case.1.stowed, case.1.fetched), (2, 0));
-        // 1 comes back, 3 makes room for it.
-        assert_eq!(case.find(&[1, 0]), Some((1, vec![1])));
-        assert_eq!(case.2, Some(Source::Host));
-        assert_eq!((case.1.stowed, case.1.fetched, case.0.bytes()), (3, 1, (20, 20)));
-        // Now 1 is near: finding it again copies nothing.
-        assert_eq!(case.find(&[1, 0]), Some((1, vec![1])));
-        assert_eq!((case.1.stowed, case.1.fetched, case.2), (3, 1, Some(Source::Memory)));
-        // 5 pushes 4 out of the near memory and 2, the oldest, out of the far one.
-        case.insert(&[5], &[5]);
-        assert_eq!((case.0.len(), case.0.bytes()), (4, (20, 20)));
-        assert_eq!(case.find(&[2, 0]), None);
-        assert!(
-            [1, 3, 4, 5].into_iter().all(|id| case.find(&[id, 0]) == Some((1, vec![id as usize])))
-        );
-    }
-
-    #[test]
-    fn who_listens_can_tell_what_is_kept_where() {
-        let (listener, mut heard) = tokio::sync::mpsc::unbounded_channel();
-        let mut case = Case::new(2, 2);
-        case.0 = case.0.heard_by(Some(listener));
-        for id in [1, 2, 3, 1, 4, 5, 2, 6, 5] {
-            if case.find(&[id, 0]).is_none() {
-                case.insert(&[id], &[id as usize]);
-            }
-        }
-        assert_eq!(heard.try_recv(), Ok(Change::Cleared));
-        let mut kept: HashMap<Box<[u32]>, Tier> = HashMap::new();
-        let mut stowed = 0;
-        while let Ok(Change::Moved { tokens, from, to }) = heard.try_recv() {
-            assert_eq!(kept.remove(&tokens), from);
-            stowed += usize::from(to == Some(Tier::Host));
-            kept.extend(to.map(|to| (tokens, to)));
-        }
-        let entries = case.0.entries.iter().map(|e| (e.tokens.clone(), e.tier()));
-        assert_eq!(kept, entries.collect());
-        assert!(stowed > 2 && case.0.len() == 4);
-    }
-
-    #[test]
-    fn a_state_too_large_for_the_near_memory_is_far_and_stays_there() {
-        let mut case = Case::new(2, 4);
-        case.insert(&[1], &[1]);
-        case.insert(&[2], &[2, 3, 4]);
-        assert_eq!(case.0.bytes(), (10, 30));
-        assert_eq!(case.find(&[2, 0]), Some((1, vec![2, 3, 4])));
-        assert_eq!(case.0.bytes(), (10, 30));
-        assert_eq!(case.find(&[1, 0]), Some((1, vec![1])));
-    }
-}
+#[path = "prefix_tests.rs"]
+mod tests;

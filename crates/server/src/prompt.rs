@@ -5,7 +5,11 @@ use crate::fields::Fields;
 use crate::router::Shared;
 use crate::{fold, guard, messages};
 use serde_json::{Map, Value, json};
-use text::{Prompt, Specials, TemplateError};
+use text::{Prompt, TemplateError};
+
+/// Bytes that conversations and their tokens may take, so that a turn is encoded from where it is
+/// new: some 70 of 30,000 tokens.
+pub(crate) const BEGINNINGS: usize = 16 << 20;
 
 /// The text that the model goes on from.
 pub(crate) struct Rendered {
@@ -18,10 +22,7 @@ pub(crate) struct Rendered {
 
 impl Rendered {
     pub(crate) fn tokens(&self, shared: &Shared) -> Vec<u32> {
-        match self.mark {
-            Some(mark) => shared.tokenizer.encode_marked(&self.text, mark),
-            None => shared.tokenizer.encode(&self.text, Specials::Parse),
-        }
+        shared.beginnings.encode(&shared.tokenizer, &self.text, self.mark)
     }
 }
 
@@ -38,7 +39,9 @@ pub(crate) fn render(
     let messages = fold::fold(messages::read(fields)?, template.manners());
     let Variables { thinking, extra } = Variables::read(fields)?;
     let (goes_on, add_generation_prompt) = read_opening(fields, &messages)?;
-    let mut said = json!([messages, tools, extra]);
+    // A message tells of the others.
+    let tools: Vec<&Value> = tools.iter().filter(|tool| tool["defer_loading"] != true).collect();
+    let mut said = Value::Array(vec![messages.into(), json!(tools), extra.into()]);
     let break_off = match goes_on {
         Some(thinking) => {
             let last = said[0].as_array().map_or(0, |messages| messages.len().saturating_sub(1));

@@ -5,13 +5,14 @@ use crate::error::ApiError;
 use crate::handle::Handle;
 use crate::metrics::Metrics;
 use crate::models::{Abilities, About};
+use crate::prompt::BEGINNINGS;
 use crate::router::Shared;
 use crate::settings::Limits;
 use crate::{anthropic, chat, ollama, responses};
 use engine::sampling::Sampling;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
-use text::{ChatTemplate, Tokenizer};
+use text::{Beginnings, ChatTemplate, Tokenizer};
 use tokio::sync::mpsc::unbounded_channel;
 
 /// Reads bodies as a server with this tokenizer and template would.
@@ -36,12 +37,19 @@ impl Reader {
             can: Abilities::of(Some(&template)),
         };
         let (vocab, ends) = (tokenizer.len(), tokenizer.ends().to_vec());
-        let limits =
-            Limits { sampling: Sampling::default(), vocab, context: 4096, capacity: 8, ends };
+        let limits = Limits {
+            sampling: Sampling::default(),
+            vocab,
+            context: 4096,
+            capacity: 8,
+            ends,
+            shares: None,
+        };
         Self(Shared {
             handle,
             about,
             tokenizer: Arc::new(tokenizer),
+            beginnings: Beginnings::new(BEGINNINGS),
             template: Ok(template),
             grammars: OnceLock::new(),
             limits,

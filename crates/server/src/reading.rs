@@ -305,7 +305,7 @@ impl Scheduler {
     fn begin_answer(&mut self, work: &mut Work, i: usize, index: usize) {
         let reading = work.reading.remove(i).expect("it was read");
         let (ticket, choice) = (Arc::clone(&reading.ticket), reading.choice);
-        let begun = Begun::of(&reading, self.mode, self.load_s);
+        let begun = Begun::of(&reading, self.mode, self.engine.drafter_device(), self.load_s);
         let begin = || {
             let mut generation = self.begin(reading, index)?;
             let likelihood = ticket.job.likelihoods.map(|top| {
@@ -343,8 +343,9 @@ impl Scheduler {
         self.not_begun(work, ticket, choice, failure);
     }
 
-    /// A prompt that could not be read. For want of room it is read again when others have ended;
-    /// where there are none it does not fit at all.
+    /// A prompt that could not be read. For want of room it is read again, at once where something
+    /// that was kept could go, else when others have ended; where there are none it does not fit at
+    /// all.
     fn not_begun(
         &mut self,
         work: &mut Work,
@@ -354,9 +355,11 @@ impl Scheduler {
     ) {
         let error = self.told(&ticket, failure);
         let others = work.busy_slots();
+        // What is kept goes before anybody waits.
+        let made_room = failure.is_out_of_memory() && self.drop_kept();
         match failure.is_out_of_memory() {
-            true if self.drop_kept() || others > 0 || !work.away.is_empty() => {
-                work.full = Some(others);
+            true if made_room || others > 0 || !work.away.is_empty() => {
+                work.full = (!made_room).then_some(others);
                 work.waiting.push_front(Waiting { ticket, choice, start: None });
             }
             true => fail(&ticket, choice, room::too_large(ticket.job.prompt.len())),
@@ -368,7 +371,8 @@ impl Scheduler {
     fn end_unwritten(&mut self, reading: &Reading) {
         let Ticket { job, events, record, .. } = &*reading.ticket;
         for choice in job.first_choice..job.first_choice + job.choices.len() {
-            let outcome = Begun::of(reading, self.mode, self.load_s).unwritten();
+            let outcome = Begun::of(reading, self.mode, self.engine.drafter_device(), self.load_s)
+                .unwritten();
             self.metrics.add_answer(&outcome, &reading.ticket);
             if let Some(record) = record {
                 record.add_answer(&outcome, choice == job.first_choice);

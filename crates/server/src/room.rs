@@ -87,6 +87,10 @@ impl Scheduler {
                 work.away.push_front(away);
                 return;
             }
+            if failed.is_out_of_memory() && self.drop_kept() {
+                work.away.push_front(away);
+                continue;
+            }
             if busy == 0 && !self.drop_kept() {
                 let tokens = away.answer.held_tokens();
                 away.answer.fail(too_large(tokens));

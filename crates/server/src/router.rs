@@ -5,7 +5,7 @@ use crate::handle::Handle;
 use crate::log::{self, Log};
 use crate::metrics::{self, Metrics};
 use crate::models::{About, Models};
-use crate::routes::{ROUTES, Route};
+use crate::routes::{self, ROUTES, Route};
 use crate::settings::Limits;
 use crate::{anthropic, hosts, known, ollama, page, responses};
 use axum::body::Bytes;
@@ -18,7 +18,7 @@ use axum::{Json, Router};
 use serde_json::{Map, Value, json};
 use std::sync::{Arc, LazyLock, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use text::{ChatTemplate, GrammarError, Grammars, Tokenizer};
+use text::{Beginnings, ChatTemplate, GrammarError, Grammars, Tokenizer};
 use tokio::sync::Semaphore;
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::cors::{AllowHeaders, Any, CorsLayer};
@@ -42,6 +42,8 @@ pub(crate) struct Shared {
     /// What is told of the model.
     pub(crate) about: About,
     pub(crate) tokenizer: Arc<Tokenizer>,
+    /// Conversations that were encoded before.
+    pub(crate) beginnings: Beginnings,
     /// Or why there is none.
     pub(crate) template: Result<ChatTemplate, String>,
     /// Made when the first is asked for.
@@ -157,7 +159,7 @@ pub(crate) async fn metrics(State(models): State<Arc<Models>>, headers: HeaderMa
 }
 
 async fn no_such_path(uri: Uri) -> ApiError {
-    ApiError::NotFound(uri.path().to_owned())
+    routes::unknown(uri.path())
 }
 
 async fn no_such_method(request: Request) -> ApiError {

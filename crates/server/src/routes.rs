@@ -1,10 +1,11 @@
 //! What is served, in one table: the router is made from it, and `/openapi.json` tells it.
 
+use crate::error::ApiError;
 use crate::known;
 use crate::models::Models;
 use crate::openapi::{self, Asked};
 use crate::router;
-use crate::{anthropic, chat, completions, loads, models, responses, tokens};
+use crate::{anthropic, chat, completions, loads, models, ollama, responses, tokens};
 use axum::routing::{MethodRouter, delete, get, post};
 use serde_json::json;
 use std::sync::Arc;
@@ -146,9 +147,40 @@ pub(crate) const ROUTES: &[Route] = &[
     open(tells("/openapi.json", "This document", || get(openapi::document))),
 ];
 
+/// What is said to a request for a path that is not there. Mostly the address that a client was
+/// given lacks `/v1` or has it where the client adds it too: then the path that was meant is known.
+pub(crate) fn unknown(path: &str) -> ApiError {
+    let asked = path.trim_end_matches('/');
+    let known = ROUTES.iter().map(|route| route.path).chain(ollama::PATHS);
+    let tail = |path: &'static str| path.strip_prefix("/v1").unwrap_or(path);
+    let is_meant = |path: &&'static str| asked.ends_with(tail(path));
+    let meant = known.filter(is_meant).max_by_key(|path| tail(path).len());
+    ApiError::NotFound { path: path.to_owned(), meant }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_path_that_was_likely_meant_is_named() {
+        for (asked, meant) in [
+            ("/chat/completions", Some("/v1/chat/completions")),
+            ("/v1/v1/messages", Some("/v1/messages")),
+            ("/v1/messages/count_tokens/", Some("/v1/messages/count_tokens")),
+            ("/api/v1/models", Some("/v1/models")),
+            ("/completions", Some("/v1/completions")),
+            ("/v1/api/tags", Some("/api/tags")),
+            ("/v1/tokenize", Some("/tokenize")),
+            ("/v1/embeddings", None),
+            ("/", None),
+        ] {
+            let path = asked.to_owned();
+            assert_eq!(unknown(asked), ApiError::NotFound { path, meant });
+        }
+        let told = unknown("/models").to_string();
+        assert_eq!(told, "nothing is served at /models, but at /v1/models");
+    }
 
     #[test]
     fn tables_say_each_path_once() {

@@ -132,7 +132,7 @@ impl Scheduler {
             self.save_one(&work);
             self.metrics.running.set(work.busy_slots() as i64);
             self.metrics.waiting.set(work.waiting_len() as i64);
-            self.metrics.state_bytes.set(self.engine.backend().budget().held() as i64);
+            self.metrics.state_bytes.set(self.engine.held() as i64);
             self.metrics
                 .kv_usage
                 .set(work.held_tokens() as f64 / (self.slots * self.context) as f64);

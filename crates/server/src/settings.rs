@@ -6,6 +6,7 @@ use crate::constraint::Held;
 use crate::error::ApiError;
 use crate::fields::{Fields, whole, wrong};
 use crate::job::Job;
+use crate::shorten::Shares;
 use engine::sampling::Sampling;
 use serde_json::Value;
 use std::hash::{BuildHasher, Hasher};
@@ -23,6 +24,8 @@ pub(crate) const MAX_LIKELIEST: i64 = 20;
 const MAX_STOP_TOKENS: usize = 128;
 /// OpenAI ends at 2; clients of other servers go on.
 const MAX_TEMPERATURE: f64 = 100.0;
+/// What is kept of a long prompt at least.
+const LEAST_SHARE: f64 = 0.001;
 /// Tokens with a bias at most.
 const MAX_BIASES: usize = 1024;
 
@@ -68,6 +71,8 @@ pub(crate) struct Settings {
     pub(crate) progress: bool,
     /// Tokens at the prompt's end that are the answer's own, written elsewhere.
     pub(crate) written: usize,
+    /// What is kept of a long prompt, where the request says so.
+    pub(crate) prefill_keep: Option<f32>,
     /// Whether control tokens are part of an answer's text.
     pub(crate) controls: Controls,
     /// How much of a prompt is kept where it is too long; all of it has to fit otherwise.
@@ -93,6 +98,8 @@ pub(crate) struct Limits {
     pub(crate) capacity: usize,
     /// Tokens that the model ends answers with.
     pub(crate) ends: Vec<u32>,
+    /// What is kept of long prompts, where they are shortened.
+    pub(crate) shares: Option<Shares>,
 }
 
 impl Settings {
@@ -166,6 +173,10 @@ impl Settings {
             Some(own) => own.integer("written", 0..=i64::MAX)?.unwrap_or(0) as usize,
             None => 0,
         };
+        let prefill_keep = match &own {
+            Some(own) => own.number("prefill_keep", LEAST_SHARE..=1.0)?,
+            None => None,
+        };
         let controls = match fields.bool("skip_special_tokens")? {
             Some(false) => Controls::Show,
             _ => Controls::Hide,
@@ -188,6 +199,7 @@ impl Settings {
             origins,
             progress,
             written,
+            prefill_keep,
             controls,
             keep: read_keep(fields)?,
         })
@@ -238,6 +250,7 @@ impl Settings {
         }
         let decoded_from = if self.written > 0 { prompt.len() - self.written } else { usize::MAX };
         let room = self.max_tokens.unwrap_or(usize::MAX).min(context - prompt.len());
+        let (wish, prefill) = self.wish(prompt.len(), limits.shares)?;
         let choices =
             (0..self.choices as u32).map(|choice| Sampling { choice, ..self.sampling.clone() });
         let (choices, stops, likelihoods) =
@@ -247,6 +260,8 @@ impl Settings {
             choices,
             first_choice,
             written: self.written,
+            wish,
+            prefill,
             decoded_from,
             room,
             stops,

@@ -5,7 +5,7 @@ use serde_json::json;
 
 fn limits() -> Limits {
     let sampling = Sampling { temperature: 0.7, ..Sampling::default() };
-    Limits { sampling, vocab: 100, context: 10, capacity: 8, ends: vec![7] }
+    Limits { sampling, vocab: 100, context: 10, capacity: 8, ends: vec![7], shares: None }
 }
 
 fn read(body: Value) -> Result<Settings, String> {

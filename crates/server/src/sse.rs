@@ -82,6 +82,8 @@ struct Events<C, W> {
     /// Answers that are not whole yet.
     open: usize,
     ended: bool,
+    /// Whether the request's places are free again.
+    is_free: bool,
 }
 
 /// Answers with the chunks of `answers` answers.
@@ -112,7 +114,7 @@ fn as_lines(body: Body) -> Response {
 impl<C: Chunks, W: Wire> Events<C, W> {
     fn new(events: UnboundedReceiver<Event>, mut chunks: C, answers: usize) -> Self {
         let ready = chunks.open().iter().map(W::of::<C>).collect();
-        Self { events, chunks, ready, open: answers, ended: false }
+        Self { events, chunks, ready, open: answers, ended: false, is_free: false }
     }
 
     fn take(&mut self, event: Event) {
@@ -137,12 +139,14 @@ impl<C: Chunks, W: Wire> Events<C, W> {
     fn fail(&mut self, error: &ApiError) {
         self.ready.push_back(W::of::<C>(&self.chunks.failed(error)));
         self.end();
+        // Other answers of the request may be under way: they are cancelled, not waited for.
+        self.events.close();
+        self.is_free = true;
     }
 
     fn end(&mut self) {
         self.ready.extend(W::end::<C>());
         self.ended = true;
-        self.events.close();
     }
 }
 
@@ -152,6 +156,11 @@ impl<C: Chunks, W: Wire + Unpin> Stream for Events<C, W> {
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = self.get_mut();
         loop {
+            // Whoever hears the end and asks again finds a place.
+            if this.ended && !this.is_free {
+                while ready!(this.events.poll_recv(cx)).is_some() {}
+                this.is_free = true;
+            }
             if let Some(event) = this.ready.pop_front() {
                 return Poll::Ready(Some(Ok(event)));
             }
@@ -197,6 +206,8 @@ pub(crate) async fn collect(
             EventKind::Failed(error) => return Err(error),
         }
     }
+    // Whoever hears the end and asks again finds a place.
+    while events.recv().await.is_some() {}
     let parts = parts.into_iter().zip(outcomes.into_iter().flatten());
     Ok(parts.map(|(delta, outcome)| Whole { delta, outcome }).collect())
 }

@@ -8,11 +8,13 @@ use crate::metrics::{CacheConfig, Metrics};
 use crate::models::{Abilities, About, Models};
 use crate::prefill::PrefillBudget;
 use crate::prefix::PrefixCache;
+use crate::prompt::BEGINNINGS;
 use crate::rebuild::{Health, Load};
 use crate::residents::{Asks, Loadable, Resident, Residents, Seat};
 use crate::router::{Shared, unix_time};
 use crate::scheduler::{MAX_SLOTS, Scheduler};
 use crate::settings::Limits;
+use crate::shorten::{Prefill, Shortening};
 use crate::{Options, Served, ollama, responses};
 use engine::{Engine, PAGE_TOKENS};
 use std::io;
@@ -20,7 +22,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock, mpsc};
 use std::thread::JoinHandle;
 use std::time::Instant;
-use text::{ChatTemplate, Tokenizer};
+use text::{Beginnings, ChatTemplate, Tokenizer};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task;
 
@@ -118,7 +120,8 @@ pub(crate) fn start(
     for (number, one) in served.into_iter().enumerate() {
         let way = (number, asks.clone());
         let heard = (tell.clone(), listener.take());
-        let (shared, model) = prepare(one, options, way, heard, store.clone())?;
+        let prefill = options.prefill.take();
+        let (shared, model) = prepare(one, options, way, heard, prefill, store.clone())?;
         all.push(Arc::new(shared));
         loadable.push(model);
     }
@@ -135,6 +138,7 @@ fn prepare(
     options: &Options,
     (number, asks): (usize, Asks),
     (lost, listener): (UnboundedSender<String>, Option<UnboundedSender<Change>>),
+    prefill: Option<Prefill>,
     store: Option<Arc<responses::Store>>,
 ) -> io::Result<(Shared, Loadable)> {
     let Options { slots, cache_bytes, host_cache_bytes, timeout, .. } = *options;
@@ -144,13 +148,16 @@ fn prepare(
     metrics.tell_cache(cache_config(&served, options));
     let metrics = Arc::new(metrics);
     let Served { engine, load, mode, tokenizer, template, sampling, context, load_s, .. } = served;
-    let limits =
-        Limits { sampling, vocab: about.vocab, context, capacity, ends: tokenizer.ends().to_vec() };
-    let tokenizer = Arc::new(tokenizer);
+    let (ends, tokenizer) = (tokenizer.ends().to_vec(), Arc::new(tokenizer));
+    let start = |prefill| Shortening::start(prefill, Arc::clone(&tokenizer), Arc::clone(&metrics));
+    let shortening = prefill.map(start).transpose()?;
+    let shares = shortening.as_ref().map(|shortening| shortening.shares);
+    let limits = Limits { sampling, vocab: about.vocab, context, capacity, ends, shares };
     let (seat, abandon) = (Arc::new(Seat::default()), Arc::new(AtomicBool::new(false)));
     let way = (number, Arc::clone(&seat), asks);
     let handle =
-        Handle::new(way, capacity, 2 * slots, timeout, Arc::clone(&abandon), Arc::clone(&metrics));
+        Handle::new(way, capacity, 2 * slots, timeout, Arc::clone(&abandon), Arc::clone(&metrics))
+            .shortened_by(shortening);
     let starter = Starter {
         load: Arc::clone(&load),
         tokenizer: Arc::clone(&tokenizer),
@@ -178,11 +185,15 @@ fn prepare(
         loadable.seat(engine, load_s)?;
     }
     let source = template.as_ref().ok().and_then(ChatTemplate::source).unwrap_or_default();
+    // Who has nothing kept of prompts has none of their tokens kept either.
+    let keeps = cache_bytes > 0 || host_cache_bytes > 0 || options.disk_cache.is_some();
+    let beginnings = Beginnings::new(if keeps { BEGINNINGS } else { 0 });
     let shared = Shared {
         handle,
         about,
         weights: ollama::About::new(served.facts, source),
         tokenizer,
+        beginnings,
         template,
         grammars: OnceLock::new(),
         limits,

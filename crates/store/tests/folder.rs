@@ -349,7 +349,9 @@ fn killed_processes_leave_nothing_wrong() {
         for round in 0u32.. {
             let all = tokens(round % 7, 130);
             let sequence = state(&mut engine, &all);
-            let _ = write(&mut engine, &folder, &all, &sequence);
+            if write(&mut engine, &folder, &all, &sequence).is_ok() {
+                println!("written");
+            }
         }
     }
     let root = tempfile::tempdir().unwrap();
@@ -364,7 +366,8 @@ fn killed_processes_leave_nothing_wrong() {
             .expect("it starts");
         let mut lines = std::io::BufReader::new(child.stdout.take().expect("a pipe"));
         let mut line = String::new();
-        while !line.contains("writing") {
+        // However slow the machine is, the last one has something to leave.
+        while !line.contains(if round < 11 { "writing" } else { "written" }) {
             line.clear();
             assert!(std::io::BufRead::read_line(&mut lines, &mut line).expect("a line") > 0);
         }

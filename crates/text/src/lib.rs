@@ -26,6 +26,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod droppable;
 mod grammar;
 mod reasoning;
 mod stops;
@@ -34,10 +35,11 @@ mod template;
 mod tokenizer;
 mod tool_calls;
 
+pub use droppable::Droppable;
 pub use grammar::{Form, Grammar, GrammarError, Grammars, Shape};
 pub use reasoning::{Parts, Reasoning};
 pub use stops::Stops;
 pub use stream::Stream;
 pub use template::{ChatTemplate, Manners, Prompt, TemplateError};
-pub use tokenizer::{Controls, Kind, Specials, Tokenizer, TokenizerError, Vocabulary};
+pub use tokenizer::{Beginnings, Controls, Kind, Specials, Tokenizer, TokenizerError, Vocabulary};
 pub use tool_calls::{CallEvent, ToolCalls};

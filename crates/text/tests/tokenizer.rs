@@ -8,7 +8,7 @@ use std::sync::LazyLock;
 use common::{TOKENIZER_JSON, byte_vocabulary, from_gguf, from_json};
 use proptest::prelude::*;
 use serde_json::Value;
-use text::{Controls, Kind, Specials, Tokenizer, TokenizerError, Vocabulary};
+use text::{Beginnings, Controls, Kind, Specials, Tokenizer, TokenizerError, Vocabulary};
 use tokenizers::normalizers::NFC;
 use tokenizers::{NormalizedString, Normalizer};
 use unicode_normalization::UnicodeNormalization;
@@ -149,6 +149,61 @@ proptest! {
         if let Ok(tokenizer) = Tokenizer::from_json_bytes(&bytes) {
             let ids = tokenizer.encode("a damaged <think> file\n", Specials::Parse);
             prop_assert_eq!(tokenizer.decode(&ids, Controls::Show), "a damaged <think> file\n");
+        }
+    }
+}
+
+/// Bytes, and control tokens of which some are the beginnings of others.
+static NESTED: LazyLock<Tokenizer> = LazyLock::new(|| {
+    let mut vocabulary = byte_vocabulary(&[]);
+    for name in ["<a>", "<a>bcd", "cd<a", "bc"] {
+        vocabulary.tokens.push(name.to_owned());
+        vocabulary.token_types.push(3);
+    }
+    Tokenizer::from_vocabulary(vocabulary).expect("loads")
+});
+
+/// Texts, each of which goes on where one before it is cut.
+fn conversation() -> impl Strategy<Value = Vec<String>> {
+    let piece = prop_oneof![
+        3 => hard_text(),
+        3 => prop::sample::select(vec![
+            "<|im_end|>", "<|im_start|>", "<think>", "<|im_\u{fdd0}end|>", "<a>", "<a>b", "bc",
+            "cd", "d", "<", "e\u{301}", "\u{301}",
+        ])
+        .prop_map(String::from),
+    ];
+    let tail = prop::collection::vec(piece, 0..8).prop_map(|pieces| pieces.concat());
+    prop::collection::vec((any::<prop::sample::Index>(), any::<prop::sample::Index>(), tail), 1..8)
+        .prop_map(|turns| {
+            let mut texts = vec![String::new()];
+            for (which, end, tail) in turns {
+                let mut text: Vec<char> = which.get(&texts).chars().collect();
+                text.truncate(end.index(text.len() + 1));
+                texts.push(text.into_iter().chain(tail.chars()).collect());
+            }
+            texts
+        })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    #[test]
+    fn a_text_that_begins_as_an_earlier_one_has_the_same_tokens(
+        texts in conversation(),
+        most in prop::sample::select(vec![0, 200, 1 << 20]),
+    ) {
+        for tokenizer in [&*JSON, &*NESTED] {
+            let beginnings = Beginnings::new(most);
+            for (text, mark) in texts.iter().flat_map(|text| [(text, None), (text, Some('\u{fdd0}'))]) {
+                let expected = match mark {
+                    Some(mark) => tokenizer.encode_marked(text, mark),
+                    None => tokenizer.encode(text, Specials::Parse),
+                };
+                prop_assert_eq!(beginnings.encode(tokenizer, text, mark), expected, "{}", text);
+                prop_assert!(beginnings.bytes() <= most);
+            }
         }
     }
 }

@@ -20,14 +20,14 @@ pub(super) fn compare(args: &Args) -> Result<()> {
     let trace = args.made(count);
     let policies = args.router.iter().filter(|policy| **policy != Policy::Kv);
     let mut found: Vec<(Policy, Vec<[Figures; 2]>)> = policies.map(|p| (*p, Vec::new())).collect();
-    let mut before = workers.measure(args.slots)?;
+    let mut before = workers.measure(args.slots, &trace)?;
     for _ in 0..args.repeats.max(1) {
         for (policy, pairs) in &mut found {
-            println!("measured: {}", before.line());
             let measured = workers.replay(&trace, *policy)?;
-            let after = workers.measure(args.slots)?;
+            let after = workers.measure(args.slots, &trace)?;
             let curves = before.mean(&after);
             before = after;
+            println!("measured: {}", curves.line());
             let simulated = replay(&trace, &curves, &args.fleet(count), *policy);
             println!("         {}", head(args.price));
             for (kind, figures) in [("real", &measured), ("simulated", &simulated)] {

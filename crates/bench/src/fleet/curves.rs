@@ -1,21 +1,26 @@
 //! What a worker takes: seconds of prompts by their length, tokens per second by how many answers
-//! are written at once, how much longer both take in long texts, tokens of a round, and the way to
-//! the worker and back.
+//! are written at once, how much longer both take in long texts, tokens of a round, the way to the
+//! worker and back. Passes over prompts differ as those did that were measured.
 
+use super::Random;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 use std::path::Path;
 
+/// Tokens of prompts, and the seconds that each of several of that length took, ascending.
+type Prompts = (f64, Vec<f64>);
+
 /// Points, ascending; between them and beyond them the line through the nearest two.
 #[derive(Clone, Debug)]
 pub(super) struct Curves {
-    /// Tokens and seconds.
-    prompts: Vec<(f64, f64)>,
+    prompts: Vec<Prompts>,
     /// Answers and tokens per second of all of them together.
     rates: Vec<(f64, f64)>,
     /// Tokens that an answer gets in a round.
     round: f64,
     depth: Depth,
+    /// Tokens that were kept before those prompts.
+    before: f64,
     /// Seconds of a request that the engine does not see.
     way: f64,
 }
@@ -31,38 +36,49 @@ pub(super) struct Depth {
 
 impl Curves {
     pub(super) fn new(
-        mut prompts: Vec<(f64, f64)>,
+        mut prompts: Vec<Prompts>,
         mut rates: Vec<(f64, f64)>,
         round: f64,
         depth: Depth,
         way: f64,
     ) -> Result<Self> {
-        for points in [&mut prompts, &mut rates] {
-            points.sort_by(|a, b| a.0.total_cmp(&b.0));
-            points.dedup_by(|a, b| a.0 == b.0);
-        }
+        prompts.sort_by(|a, b| a.0.total_cmp(&b.0));
+        prompts.dedup_by(|a, b| a.0 == b.0);
+        prompts.iter_mut().for_each(|(_, seconds)| seconds.sort_by(f64::total_cmp));
+        prompts.retain(|(_, seconds)| !seconds.is_empty());
+        rates.sort_by(|a, b| a.0.total_cmp(&b.0));
+        rates.dedup_by(|a, b| a.0 == b.0);
         if prompts.len() < 2 || rates.is_empty() {
             bail!("curves have prompts of at least two lengths, and at least one number of texts");
         }
         let depth = Depth { read: depth.read.max(0.0), write: depth.write.max(0.0) };
         let round = round.max(1.0);
-        Ok(Self { prompts, rates, round, depth, way })
+        Ok(Self { prompts, rates, round, depth, before: 0.0, way })
     }
 
-    /// What lies between two measurements.
+    /// With prompts that were read behind so many kept tokens.
+    pub(super) fn behind(self, before: usize) -> Self {
+        Self { before: before as f64, ..self }
+    }
+
+    /// Both of two measurements: what prompts took either time, and what lies between the rest.
     pub(super) fn mean(&self, other: &Self) -> Self {
         let mean = |a: f64, b: f64| (a + b) / 2.0;
-        let points = |a: &[(f64, f64)], b: &[(f64, f64)]| {
-            a.iter().zip(b).map(|(a, b)| (a.0, mean(a.1, b.1))).collect()
+        let both = |(a, b): (&Prompts, &Prompts)| {
+            let mut seconds = [&a.1[..], &b.1[..]].concat();
+            seconds.sort_by(f64::total_cmp);
+            (a.0, seconds)
         };
+        let rates = self.rates.iter().zip(&other.rates).map(|(a, b)| (a.0, mean(a.1, b.1)));
         Self {
-            prompts: points(&self.prompts, &other.prompts),
-            rates: points(&self.rates, &other.rates),
+            prompts: self.prompts.iter().zip(&other.prompts).map(both).collect(),
+            rates: rates.collect(),
             round: mean(self.round, other.round),
             depth: Depth {
                 read: mean(self.depth.read, other.depth.read),
                 write: mean(self.depth.write, other.depth.write),
             },
+            before: self.before,
             way: mean(self.way, other.way),
         }
     }
@@ -114,12 +130,22 @@ impl Curves {
             _ => 0.0,
         };
         let depth = Depth { read: 2.0 * square, write: 0.0 };
+        let prompts =
+            prompts.into_iter().map(|(tokens, seconds)| (tokens, vec![seconds])).collect();
         Self::new(prompts, rates, round, depth, 0.0).with_context(shown)
     }
 
-    /// Seconds to read so many tokens behind `before` others.
-    pub(super) fn prompt_s(&self, before: f64, tokens: f64) -> f64 {
-        on_line(&self.prompts, tokens).max(0.0) + self.depth.read * before * tokens
+    /// Seconds of a pass over so many tokens of prompts; `before` counts for each of them those
+    /// before the pass.
+    pub(super) fn prompt_s(&self, before: f64, tokens: f64, random: &mut Random) -> f64 {
+        let deeper = before - self.before * tokens;
+        (on_line(&self.prompts_at(random.unit()), tokens) + self.depth.read * deeper).max(0.0)
+    }
+
+    /// What prompts of each length take where that share of them takes less.
+    fn prompts_at(&self, share: f64) -> Vec<(f64, f64)> {
+        let at = |seconds: &[f64]| seconds[(share * seconds.len() as f64) as usize];
+        self.prompts.iter().map(|(tokens, seconds)| (*tokens, at(seconds))).collect()
     }
 
     /// Seconds of a round of so many answers, with so many tokens before them in all.
@@ -129,7 +155,7 @@ impl Curves {
 
     /// Tokens of a prompt that are read in so many seconds.
     pub(super) fn prompt_tokens(&self, seconds: f64) -> f64 {
-        let swapped: Vec<(f64, f64)> = self.prompts.iter().map(|(t, s)| (*s, *t)).collect();
+        let swapped: Vec<(f64, f64)> = self.prompts_at(0.5).iter().map(|(t, s)| (*s, *t)).collect();
         on_line(&swapped, seconds).max(1.0)
     }
 
@@ -152,7 +178,11 @@ impl Curves {
     }
 
     pub(super) fn line(&self) -> String {
-        let prompts = self.prompts.iter().map(|(t, s)| format!("{t:.0} tokens {:.1} ms", s * 1e3));
+        let prompts = self.prompts.iter().map(|(tokens, all)| {
+            let mean = all.iter().sum::<f64>() / all.len() as f64;
+            let median = all[all.len() / 2];
+            format!("{tokens:.0} tokens {:.1} ms (mean {:.1})", median * 1e3, mean * 1e3)
+        });
         let rates = self.rates.iter().map(|(n, r)| format!("{n:.0} at {r:.0} tok/s"));
         let (prompts, rates): (Vec<_>, Vec<_>) = (prompts.collect(), rates.collect());
         format!(

@@ -17,15 +17,17 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Ids of plain tokens in every vocabulary that is served.
 const TOKENS: std::ops::Range<u32> = 256..4000;
-/// Lengths of prompts that are timed, and how often.
-const PROMPTS: [usize; 5] = [2, 16, 64, 512, 1536];
-/// Which of them is about what is read at a time.
-const AT_A_TIME: usize = 2;
-const TIMES: usize = 5;
-/// Tokens of the answers that are timed, and of prompts before them.
+/// Lengths of prompts timed beside those of the trace; two messages have at least 4 tokens.
+const PROMPTS: [usize; 4] = [4, BEHIND, 256, 1024];
+/// How often everything is, on every worker.
+const TIMES: usize = 4;
+/// Tokens of answers that are timed together, of those behind prompts, and of a short prompt.
 const ANSWER: usize = 96;
+const BRIEF: usize = 32;
 const SHORT: usize = 2;
+/// A message that is kept, and what is read behind it.
 const DEEP: usize = 1024;
+const BEHIND: usize = 64;
 
 pub(super) struct Workers {
     clients: Vec<Client>,
@@ -33,6 +35,14 @@ pub(super) struct Workers {
     opening: u32,
     /// Counts what was asked, so that no prompt begins as one before it, of an earlier run either.
     salt: AtomicU64,
+}
+
+/// What a worker took in one turn: seconds of the way there and back, to the first token of a
+/// prompt of each length and for each token after it, and both behind a long message.
+struct Timed {
+    way: f64,
+    prompts: Vec<(f64, f64)>,
+    behind: (f64, f64),
 }
 
 /// What is shared by the threads of all conversations.
@@ -58,21 +68,76 @@ impl Workers {
         self.salt.fetch_add(1, Ordering::Relaxed).wrapping_mul(0x9e37_79b9_7f4a_7c15)
     }
 
-    /// All workers are timed at the same time, as they will be at work at the same time.
-    pub(super) fn measure(&self, slots: usize) -> Result<Curves> {
-        // What is tokenised goes the same way and needs no engine.
-        let way = self.timed(|worker| {
+    /// What workers take, asked about as often as the trace will: one that was idle for a while is
+    /// slower than one that was not, and one is slower while its neighbour is at work.
+    pub(super) fn measure(&self, slots: usize, trace: &Trace) -> Result<Curves> {
+        let (before, pace) = (trace.before().max(1), trace.pace(self.clients.len()));
+        let mut lengths = [&PROMPTS[..], &trace.lengths()].concat();
+        lengths.retain(|tokens| (PROMPTS[0]..=DEEP).contains(tokens));
+        lengths.sort_unstable();
+        lengths.dedup();
+        let (rates, round) = self.rates(slots)?;
+        let all = self.at_once(1, |worker, _| self.timed(worker, &lengths, before, pace))?;
+        let of =
+            |what: &dyn Fn(&Timed) -> f64| -> Vec<f64> { all.iter().flatten().map(what).collect() };
+        let way = median(of(&|timed| timed.way));
+        let prompts = lengths
+            .iter()
+            .enumerate()
+            .map(|(i, tokens)| (*tokens as f64, of(&|timed| (timed.prompts[i].0 - way).max(0.0))));
+        let prompts = prompts.collect();
+        let plain = lengths.iter().position(|tokens| *tokens == BEHIND).unwrap_or(0);
+        // One by one, a moment apart: a machine's pace changes by more than that.
+        let read = median(of(&|timed| timed.behind.0 - timed.prompts[plain].0));
+        let write = median(of(&|timed| timed.behind.1 - timed.prompts[plain].1));
+        let depth = Depth { read: read / (BEHIND * DEEP) as f64, write: write / DEEP as f64 };
+        Ok(Curves::new(prompts, rates, round, depth, way)?.behind(before))
+    }
+
+    /// Everything that is timed of one worker, in turns, after a turn that warms it up.
+    fn timed(
+        &self,
+        worker: usize,
+        lengths: &[usize],
+        before: usize,
+        pace: f64,
+    ) -> Result<Vec<Timed>> {
+        let client = &self.clients[worker];
+        let mut random = Random(self.salt());
+        let mut pause = || std::thread::sleep(Duration::from_secs_f64(random.exponential(pace)));
+        // Both are kept with the first turn.
+        let short = self.message(self.salt(), before);
+        let long = self.message(self.salt(), before + DEEP);
+        let mut all = Vec::new();
+        for _ in 0..=TIMES {
+            pause();
+            // What is tokenised goes the same way and needs no engine.
             let start = Instant::now();
-            self.clients[worker].tokens("x").map(|_| start.elapsed().as_secs_f64())
-        })?;
-        let mut prompts = Vec::new();
-        for tokens in PROMPTS {
-            let seconds = self.timed(|worker| {
-                let answer = ask(&self.clients[worker], &made(self.salt(), tokens), 1);
-                answer.map(|answer| answer.first_s)
-            })?;
-            prompts.push((tokens as f64, (seconds - way).max(0.0)));
+            client.tokens("x")?;
+            let way = start.elapsed().as_secs_f64();
+            let mut answer = |before: &[u32], tokens: usize| -> Result<(f64, f64)> {
+                pause();
+                let prompt = [before, &self.two_messages(tokens)].concat();
+                let answer = ask(client, &prompt, BRIEF)?;
+                Ok((answer.first_s, (answer.last_s - answer.first_s) / (BRIEF - 1) as f64))
+            };
+            let prompts = lengths.iter().map(|tokens| answer(&short, *tokens));
+            let prompts = prompts.collect::<Result<Vec<_>>>()?;
+            all.push(Timed { way, prompts, behind: answer(&long, BEHIND)? });
         }
+        all.remove(0);
+        Ok(all)
+    }
+
+    /// Two messages of so many tokens together: what is behind a kept state has an answer and a
+    /// question, and the state between them is kept too.
+    fn two_messages(&self, tokens: usize) -> Vec<u32> {
+        let first = tokens / 2;
+        [self.message(self.salt(), first), self.message(self.salt(), tokens - first)].concat()
+    }
+
+    /// Tokens per second by the number of answers, all workers at work, and tokens of a round.
+    fn rates(&self, slots: usize) -> Result<(Vec<(f64, f64)>, f64)> {
         let (mut rates, mut rounds) = (Vec::new(), Vec::new());
         for texts in [1, 2, 4, 8].into_iter().filter(|texts| *texts <= slots) {
             let mut found = Vec::new();
@@ -89,47 +154,11 @@ impl Workers {
             rates.push((texts as f64, median(found)));
         }
         let round = if rounds.is_empty() { 1.0 } else { median(rounds) };
-        let (read, write) = self.behind_a_long_one()?;
-        let depth = Depth {
-            read: (read - way - prompts[AT_A_TIME].1) / (PROMPTS[AT_A_TIME] * DEEP) as f64,
-            write: (write - 1.0 / rates[0].1) / DEEP as f64,
-        };
-        Curves::new(prompts, rates, round, depth, way)
-    }
-
-    /// Seconds to the first token of a message that follows a long one, which is kept, and of each
-    /// token behind them.
-    fn behind_a_long_one(&self) -> Result<(f64, f64)> {
-        let (mut reads, mut writes) = (Vec::new(), Vec::new());
-        let long = self.message(self.salt(), DEEP);
-        for i in 0..=TIMES {
-            let all = self.at_once(1, |worker, _| {
-                let next = self.message(self.salt(), PROMPTS[AT_A_TIME]);
-                let answer = ask(&self.clients[worker], &[&long[..], &next[..]].concat(), ANSWER)?;
-                let token_s = (answer.last_s - answer.first_s) / (ANSWER - 1) as f64;
-                Ok((answer.first_s, token_s))
-            })?;
-            // With the first one the long message is kept.
-            for (read, write) in all.into_iter().filter(|_| i > 0) {
-                reads.push(read);
-                writes.push(write);
-            }
-        }
-        Ok((median(reads), median(writes)))
+        Ok((rates, round))
     }
 
     fn count(&self) -> usize {
         self.clients.len()
-    }
-
-    /// The median of seconds on every worker at once, after one that warms up.
-    fn timed(&self, seconds: impl Fn(usize) -> Result<f64> + Sync) -> Result<f64> {
-        let mut all = Vec::new();
-        for i in 0..=TIMES {
-            let found = self.at_once(1, |worker, _| seconds(worker))?;
-            all.extend(found.into_iter().filter(|_| i > 0));
-        }
-        Ok(median(all))
     }
 
     /// Does something on every worker so many times at once.

@@ -221,7 +221,8 @@ impl Simulation<'_> {
 
     fn begin_turn(&mut self, now: f64, worker: usize) {
         let Fleet { slots, chunk, .. } = *self.fleet;
-        let seconds = self.workers[worker].begin_turn(self.curves, slots, chunk);
+        let random = &mut self.random;
+        let seconds = self.workers[worker].begin_turn(self.curves, slots, chunk, random);
         self.workers[worker].is_turning = seconds.is_some();
         if let Some(seconds) = seconds {
             let life = self.workers[worker].life;

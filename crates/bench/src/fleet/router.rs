@@ -53,9 +53,8 @@ pub(super) struct Asked {
     pub(super) system: usize,
     pub(super) system_tokens: usize,
     pub(super) prompt: usize,
-    /// Tokens of its last message, and of the one before it.
+    /// Tokens of its last message.
     pub(super) question: usize,
-    pub(super) before: usize,
     /// Whether the next prompt has the answer's own tokens.
     pub(super) has_answers: bool,
 }

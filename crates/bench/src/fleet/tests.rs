@@ -1,5 +1,6 @@
 //! Laws that any fleet follows.
 
+use super::Random;
 use super::curves::{Curves, Depth};
 use super::replay::{Figures, Fleet, replay};
 use super::router::Policy;
@@ -8,7 +9,8 @@ use super::trace::{Mix, Trace};
 /// A worker that reads 10,000 tokens a second and writes 100 for each of up to four answers.
 fn curves() -> Curves {
     let rates = vec![(1.0, 100.0), (2.0, 200.0), (4.0, 400.0)];
-    Curves::new(vec![(1.0, 0.0001), (1000.0, 0.1)], rates, 4.0, Depth::default(), 0.0).unwrap()
+    let prompts = vec![(1.0, vec![0.0001]), (1000.0, vec![0.1])];
+    Curves::new(prompts, rates, 4.0, Depth::default(), 0.0).unwrap()
 }
 
 fn fleet(workers: usize) -> Fleet {
@@ -103,10 +105,12 @@ fn curves_are_read_from_a_named_run() {
     std::fs::write(&path, run).unwrap();
     let curves = Curves::read(&path).unwrap();
     std::fs::remove_file(&path).unwrap();
-    assert!((curves.prompt_s(0.0, 512.0) - 0.0715).abs() < 1e-9);
-    assert!((curves.prompt_s(0.0, 960.0) - 0.1387).abs() < 1e-9);
+    let prompt_s =
+        |before: f64, tokens: f64| curves.prompt_s(before * tokens, tokens, &mut Random(1));
+    assert!((prompt_s(0.0, 512.0) - 0.0715).abs() < 1e-9);
+    assert!((prompt_s(0.0, 960.0) - 0.1387).abs() < 1e-9);
     // 64 + 448 tokens take 26.5 + 45 ms, 1024 more 153.6: 0.05 ms more for each, 1472 further on.
-    let longer = curves.prompt_s(1472.0, 64.0) - curves.prompt_s(0.0, 64.0);
+    let longer = prompt_s(1472.0, 64.0) - prompt_s(0.0, 64.0);
     assert!((longer - 2.0 * 64.0 * (0.15e-3 - 0.045 / 448.0)).abs() < 1e-9, "{longer}");
     assert_eq!((curves.rate(1), curves.rate(8), curves.rate(9)), (576.0, 2100.0, 2100.0));
     assert!((curves.round_tokens() - 576.0 * 0.0089).abs() < 1e-9);

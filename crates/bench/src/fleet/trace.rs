@@ -99,6 +99,39 @@ impl Trace {
     }
 }
 
+impl Trace {
+    /// Lengths of what is new in its prompts: the shortest, the longest and seven between them.
+    pub(super) fn lengths(&self) -> Vec<usize> {
+        let new = |talk: &Talk| -> Vec<usize> {
+            let later = talk.turns.windows(2).map(|two| two[0].answer + two[1].question);
+            [talk.prompt(0)].into_iter().chain(later).collect()
+        };
+        let mut all: Vec<usize> = self.talks.iter().flat_map(new).collect();
+        all.sort_unstable();
+        (0..=8).map(|i| all[i * (all.len() - 1) / 8]).collect()
+    }
+
+    /// Tokens before what is new in a prompt, the median of them.
+    pub(super) fn before(&self) -> usize {
+        let before = |talk: &Talk| -> Vec<usize> {
+            let later = 1..talk.turns.len();
+            later.map(|turn| talk.prompt(turn - 1) - talk.turns[turn - 1].question).collect()
+        };
+        let mut all: Vec<usize> = self.talks.iter().flat_map(before).collect();
+        all.sort_unstable();
+        all.get(all.len() / 2).copied().unwrap_or(0)
+    }
+
+    /// Seconds between two questions to one of so many workers, about.
+    pub(super) fn pace(&self, workers: usize) -> f64 {
+        let answers: usize = self.talks.iter().map(|talk| talk.turns.len()).sum();
+        let lasts =
+            |talk: &Talk| talk.begins + talk.turns.iter().map(|turn| turn.pause).sum::<f64>();
+        let seconds = self.talks.iter().map(lasts).fold(0.0, f64::max);
+        workers as f64 * seconds / answers.max(1) as f64
+    }
+}
+
 impl Talk {
     /// What is asked in a turn.
     pub(super) fn asked(&self, talk: usize, turn: usize, has_answers: bool) -> Asked {
@@ -108,7 +141,6 @@ impl Talk {
             system_tokens: self.system_tokens,
             prompt: self.prompt(turn),
             question: self.turns[turn].question,
-            before: turn.checked_sub(1).map_or(self.system_tokens, |turn| self.turns[turn].answer),
             has_answers,
         }
     }

@@ -1,15 +1,19 @@
-//! A simulated worker: slots, a queue, a prefix cache, and the server's wheel: a chunk of one prompt,
-//! then a round of every answer.
+//! A simulated worker: slots, a queue, a prefix cache, and the server's wheel: passes over prompts,
+//! several at once, and rounds of every answer between them.
 
+use super::Random;
 use super::curves::Curves;
 use super::router::{Asked, View};
 use std::collections::{HashMap, VecDeque};
 
-/// Beside running answers a prompt is read this long at a time, and at least so many tokens.
+/// Beside running answers prompts are read this long at a time, and at least so many tokens.
 const CHUNK_S: f64 = 0.04;
 const CHUNK_TOKENS: f64 = 64.0;
-/// Alone it is read in chunks of so many.
+/// Alone they are read in passes of so many, on a processor of fewer.
 const ALONE_TOKENS: f64 = 2048.0;
+const ALONE_ON_PROCESSOR: f64 = 256.0;
+/// Seconds of rounds for each second of a pass over prompts, before the next one.
+const ROUNDS_A_CHUNK: f64 = 1.25;
 
 /// An answer in the works.
 #[derive(Clone, Debug)]
@@ -37,16 +41,6 @@ impl Job {
     /// Tokens of the prompt that have been read.
     fn read(&self) -> f64 {
         self.asked.prompt as f64 + self.written - self.unread
-    }
-
-    /// Tokens that can be read at once: states are kept where the first message ends and where the
-    /// last two begin, so chunks end there.
-    fn until_mark(&self) -> f64 {
-        let Asked { prompt, system_tokens, question, before, .. } = self.asked;
-        let read = self.read();
-        let marks = [system_tokens, prompt - question - before, prompt - question];
-        let next = marks.into_iter().map(|mark| mark as f64 - read).filter(|tokens| *tokens > 0.0);
-        next.fold(self.unread, f64::min)
     }
 }
 
@@ -84,6 +78,16 @@ impl Cache {
     }
 }
 
+/// A turn of the wheel.
+#[derive(Debug, Default)]
+enum Turn {
+    /// A round of every answer.
+    #[default]
+    Write,
+    /// A pass over so many tokens of each prompt that is read.
+    Read(Vec<f64>),
+}
+
 #[derive(Debug, Default)]
 pub(super) struct Worker {
     pub(super) is_up: bool,
@@ -93,10 +97,10 @@ pub(super) struct Worker {
     reading: VecDeque<Job>,
     writing: Vec<Job>,
     cache: Cache,
-    /// What the turn of the wheel that is under way will have read of the first prompt.
-    chunk: f64,
-    /// Seconds of it behind that, which are the answers'.
-    round: f64,
+    /// What is under way.
+    turn: Turn,
+    /// Seconds of rounds that have to go by before prompts are read again.
+    owed: f64,
     /// Counts lives and idle times, so that a turn planned in another one is not taken.
     pub(super) life: u64,
     pub(super) is_turning: bool,
@@ -135,6 +139,7 @@ impl Worker {
         curves: &Curves,
         slots: usize,
         chunk: Option<usize>,
+        random: &mut Random,
     ) -> Option<f64> {
         while self.reading.len() + self.writing.len() < slots
             && let Some(mut job) = self.waiting.pop_front()
@@ -144,49 +149,82 @@ impl Worker {
             self.reading.push_back(job);
         }
         let writing = self.writing.len();
-        let mut seconds = 0.0;
-        (self.chunk, self.round) = (0.0, 0.0);
-        if let Some(first) = self.reading.front() {
+        if !self.reading.is_empty() && (writing == 0 || self.owed <= 0.0) {
             let most = match (writing, chunk) {
-                (0, _) => ALONE_TOKENS,
+                (0, None) => ALONE_TOKENS,
+                (0, Some(_)) => ALONE_ON_PROCESSOR,
                 (_, Some(tokens)) => tokens as f64,
                 (_, None) => curves.prompt_tokens(CHUNK_S).max(CHUNK_TOKENS),
             };
-            self.chunk = first.until_mark().min(most);
-            seconds += curves.prompt_s(first.read(), self.chunk);
+            let shares = self.shares(most);
+            let before = self.reading.iter().zip(&shares).map(|(job, share)| job.read() * share);
+            let seconds = curves.prompt_s(before.sum(), shares.iter().sum(), random);
+            self.owed = ROUNDS_A_CHUNK * seconds;
+            self.turn = Turn::Read(shares);
+            return Some(seconds);
         }
-        if writing > 0 {
-            let before = self.writing.iter().map(|job| job.read() + job.answer - job.left);
-            self.round = curves.round_s(writing, before.sum());
-            seconds += self.round;
+        self.turn = Turn::Write;
+        if writing == 0 {
+            return None;
         }
-        (seconds > 0.0 || !self.reading.is_empty()).then_some(seconds)
+        let before = self.writing.iter().map(|job| job.read() + job.answer - job.left);
+        let seconds = curves.round_s(writing, before.sum());
+        self.owed -= seconds;
+        Some(seconds)
     }
 
-    /// Ends it at `now`, with so many tokens more of every answer; those that are whole.
+    /// How many of a pass's tokens each prompt has: half of them are those of who has waited
+    /// longest, the others go to who has least left.
+    fn shares(&self, most: f64) -> Vec<f64> {
+        let mut shares = vec![0.0; self.reading.len()];
+        let mut room = most;
+        let mut order: Vec<usize> = (1..shares.len()).collect();
+        order.sort_by(|a, b| self.reading[*a].unread.total_cmp(&self.reading[*b].unread));
+        let half = (0, (most / 2.0).ceil());
+        let others = order.into_iter().chain([0]).map(|i| (i, most));
+        for (i, limit) in [half].into_iter().chain(others) {
+            let more = (self.reading[i].unread - shares[i]).min(limit).min(room);
+            shares[i] += more;
+            room -= more;
+        }
+        shares
+    }
+
+    /// Ends it at `now`, where a round has so many tokens of every answer; those that are whole.
     pub(super) fn end_turn(&mut self, now: f64, round: f64, kept: usize) -> Vec<Job> {
-        self.writing.iter_mut().for_each(|job| job.left -= round);
+        match std::mem::take(&mut self.turn) {
+            Turn::Write => self.writing.iter_mut().for_each(|job| job.left -= round),
+            Turn::Read(shares) => self.end_read(now, &shares, kept),
+        }
         let whole = self.writing.extract_if(.., |job| job.left <= 0.0).collect::<Vec<Job>>();
         for job in whole.iter().filter(|job| job.asked.has_answers) {
             let tokens = job.asked.prompt + job.answer as usize;
             self.cache.keep(Key::Talk(job.asked.talk), tokens, kept);
         }
-        let Some(mut job) = self.reading.pop_front() else { return whole };
-        job.unread -= self.chunk;
-        let asked = job.asked;
-        if job.read() >= asked.system_tokens as f64 {
-            self.cache.keep(Key::System(asked.system), asked.system_tokens, kept);
-        }
-        if job.unread > 0.0 {
-            // Prompts take turns.
-            self.reading.push_back(job);
-            return whole;
-        }
-        job.first.get_or_insert(now - self.round);
-        job.left -= 1.0;
-        self.cache.keep(Key::Talk(asked.talk), asked.prompt - asked.question, kept);
-        self.writing.push(job);
         whole
+    }
+
+    /// Prompts that have been read to their end have a first token.
+    fn end_read(&mut self, now: f64, shares: &[f64], kept: usize) {
+        // Nobody joins a pass that is under way; who was first is behind the others now.
+        let mut jobs: Vec<Job> = self.reading.drain(..).collect();
+        jobs.rotate_left(1);
+        let shares = shares[1..].iter().chain(&shares[..1]);
+        for (mut job, share) in jobs.into_iter().zip(shares) {
+            job.unread -= share;
+            let asked = job.asked;
+            if job.read() >= asked.system_tokens as f64 {
+                self.cache.keep(Key::System(asked.system), asked.system_tokens, kept);
+            }
+            if job.unread > 0.0 {
+                self.reading.push_back(job);
+                continue;
+            }
+            job.first.get_or_insert(now);
+            job.left -= 1.0;
+            self.cache.keep(Key::Talk(asked.talk), asked.prompt - asked.question, kept);
+            self.writing.push(job);
+        }
     }
 
     /// It is gone, and with it its cache; who was on it.

@@ -7,8 +7,8 @@ use checkpoint::drafter::Kind;
 use checkpoint::target::Ffn;
 use checkpoint::{DrafterConfig, TargetConfig};
 use compute::Backend;
-use engine::{Engine, Placement, Skew, Spec, WeightSource, synthetic};
-use launch::{Need, Plan, Room};
+use engine::{Backends, Engine, Placement, Skew, Spec, WeightSource, synthetic};
+use launch::{DraftSide, Need, Plan, Room};
 
 /// The shape that is asked for, with the next-token block where its rounds are.
 pub(super) fn shape(args: &Args) -> Result<TargetConfig> {
@@ -50,18 +50,27 @@ pub(super) fn load(
     drafter: Option<(&DrafterConfig, &dyn WeightSource)>,
 ) -> Result<(Engine, Option<Plan>)> {
     let (flags, kv) = (&args.device.place, args.device.kv());
+    let side = args.device.draft_side(&*backend)?;
+    if let (Some(side), None) = (&side, drafter) {
+        bail!(
+            "`--draft-device {}`: no drafter is published for `{}`",
+            side.beside.device,
+            args.synthetic
+        );
+    }
     let (placement, plan) = match room {
         Some(room) => {
             let rows = backend.prompt_rows();
             let longest = args.context.iter().chain(&args.prompt).max().copied();
+            let beside = side.as_ref().map(|side| side.beside);
             let count = |placement| {
-                Need::count(rows, |ledger| {
+                Need::count(rows, beside, |ledgers| {
                     let memory = (kv, placement);
-                    let ledger = Box::new(ledger);
-                    Ok(Engine::load_placed(ledger, target, drafter, memory, Spec::Off)?)
+                    Ok(Engine::load_placed(ledgers, target, drafter, memory, Spec::Off)?)
                 })
             };
             let (placement, need) = flags.plan(target.0, room, longest, count)?;
+            need.fit(longest, target.0.context_length, room.bytes, false)?;
             let plan = need.at(longest.unwrap_or(0));
             eprintln!("the model takes {}", plan.line());
             // Texts stay within what is left.
@@ -70,7 +79,17 @@ pub(super) fn load(
         }
         None => (flags.asked(target.0)?.unwrap_or(Placement::ON_DEVICE), None),
     };
-    let engine = Engine::load_placed(backend, target, drafter, (kv, placement), Spec::Off)?;
+    let backends = match side {
+        Some(DraftSide { backend: own, beside }) => {
+            Backends::apart(backend, own, &beside.device.to_string())
+        }
+        None => backend.into(),
+    };
+    let counts = flags.expert_counts(target.0)?;
+    let mut engine = Engine::load_placed(backends, target, drafter, (kv, placement), Spec::Off)?;
+    if let Some(counts) = counts {
+        counts.tell(engine.backend())?;
+    }
     Ok((engine, plan))
 }
 

@@ -29,6 +29,7 @@ pub(super) fn check(
         }
         if overrides.taps.is_none() {
             warn_convention(&config.taps, layers, report);
+            warn_shallow(&config.taps, layers, report);
         }
     }
     let Some(target) = target else { return Ok(()) };
@@ -98,4 +99,17 @@ fn warn_convention(taps: &[usize], layers: usize, report: &mut Report) {
          {shifted} seems to have been meant; if acceptance is low, compare `--draft-taps {}`",
         likely.iter().map(usize::to_string).collect::<Vec<_>>().join(",")
     ));
+}
+
+/// Drafters read nearly to the last layer; one that stops long before it was likely trained for a
+/// model of fewer layers, which a GGUF does not say and a hidden size need not tell.
+fn warn_shallow(taps: &[usize], layers: usize, report: &mut Report) {
+    let Some(&last) = taps.last().filter(|_| taps.len() > 1) else { return };
+    if 4 * (last + 1) < 3 * layers {
+        report.warn(format!(
+            "taps {taps:?} end at {last} in a target of {layers} layers, where drafters read \
+             nearly to the last: it seems to have been trained for another target, of which few \
+             drafts would be accepted"
+        ));
+    }
 }

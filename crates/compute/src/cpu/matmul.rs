@@ -219,7 +219,7 @@ unsafe fn store<L: Lanes>(sums: L, out: *mut f32, lanes: usize) {
 #[inline(always)]
 unsafe fn run_q8<L: Lanes, F: Format, const R: usize>(job: &TileJob) {
     unsafe {
-        let x: [*const Q8Block; R] = std::array::from_fn(|r| (*job.x.add(r)).cast());
+        let x = job.x.cast::<[*const Q8Block; R]>().read();
         let blocks = job.cols / (GROUP * F::Scales::GROUPS);
         for t in 0..job.tiles {
             let mut sums = [L::zero(); R];
@@ -368,7 +368,7 @@ unsafe fn group_weights<L: Lanes, F: Format>(block: *const u8, g: usize) -> [[L;
 #[inline(always)]
 unsafe fn run_f32<L: Lanes, F: Format, const R: usize>(job: &TileJob) {
     unsafe {
-        let x: [*const f32; R] = std::array::from_fn(|r| (*job.x.add(r)).cast());
+        let x = job.x.cast::<[*const f32; R]>().read();
         for t in 0..job.tiles {
             let tile = job.tile.add(t * job.tile_bytes);
             let mut sums = [[L::zero(); 4]; R];
@@ -433,7 +433,7 @@ impl Float for Brain {
 #[inline(always)]
 unsafe fn run_floats<L: Lanes, T: Float, const R: usize>(job: &TileJob) {
     unsafe {
-        let x: [*const f32; R] = std::array::from_fn(|r| (*job.x.add(r)).cast());
+        let x = job.x.cast::<[*const f32; R]>().read();
         for t in 0..job.tiles {
             let tile = job.tile.add(t * job.tile_bytes);
             let mut sums = [[L::zero(); 4]; R];

@@ -4,6 +4,7 @@
 
 mod blocks;
 mod commit;
+mod disk;
 mod lanes;
 mod matmul;
 mod ops;
@@ -24,10 +25,12 @@ use crate::{
     rank::Ranked,
 };
 use pack::Packed;
+pub use pack::packed_bytes;
 pub use pool::{Pool, Worker};
 use q8::Q8Block;
 use std::{
-    sync::{Arc, Mutex},
+    path::PathBuf,
+    sync::{Arc, Mutex, atomic::Ordering},
     time::{Duration, Instant},
 };
 use view::{Shared, View, raw_buffers};
@@ -92,6 +95,10 @@ pub struct Cpu {
     pool: Pool,
     matrices: Vec<Packed>,
     vectors: Vec<Memory>,
+    /// The first matrix of each layer's experts, which counts how often they are chosen.
+    experts: Vec<MatrixId>,
+    /// Where matrices lie that are to lie on a disk.
+    folder: Option<PathBuf>,
     /// [threads].
     scratch: Vec<Memory>,
     budget: Budget,
@@ -107,9 +114,16 @@ impl Cpu {
             pool: Pool::new(threads),
             matrices: Vec::new(),
             vectors: Vec::new(),
+            experts: Vec::new(),
+            folder: None,
             scratch: (0..threads).map(|_| Memory::zeroed(0)).collect(),
             budget: Budget::default(),
         }
+    }
+
+    /// With a folder for matrices that are to lie on a disk.
+    pub fn with_disk(self, folder: Option<PathBuf>) -> Self {
+        Self { folder, ..self }
     }
 
     /// The level in use.
@@ -208,8 +222,30 @@ impl Backend for Cpu {
     }
 
     fn matrix(&mut self, m: Matrix<'_>) -> Result<MatrixId, Error> {
-        self.matrices.push(Packed::new(m, self.pool.threads()));
+        self.matrices.push(Packed::new(m, self.pool.threads(), None)?);
         Ok(MatrixId(self.matrices.len() as u32 - 1))
+    }
+
+    fn disk_matrix(&mut self, m: Matrix<'_>) -> Result<MatrixId, Error> {
+        let folder = self.folder.as_deref().ok_or(Error::NoDisk)?;
+        self.matrices.push(Packed::new(m, self.pool.threads(), Some(folder))?);
+        Ok(MatrixId(self.matrices.len() as u32 - 1))
+    }
+
+    fn cache_experts(&mut self, layers: &[[MatrixId; 3]], _bytes: usize) -> Result<(), Error> {
+        self.experts = layers.iter().map(|layer| layer[0]).collect();
+        for layer in layers {
+            let first = &mut self.matrices[layer[0].0 as usize];
+            first.count_choices();
+            first.layer = if first.is_on_disk() { layer.to_vec() } else { Vec::new() };
+        }
+        Ok(())
+    }
+
+    fn expert_choices(&self) -> Result<Option<Vec<u32>>, Error> {
+        let of = |id: &MatrixId| &self.matrices[id.0 as usize].choices;
+        let counts = self.experts.iter().flat_map(of).map(|n| n.load(Ordering::Relaxed));
+        Ok((!self.experts.is_empty()).then(|| counts.collect()))
     }
 
     fn vector(&mut self, numbers: &[f32]) -> Result<VectorId, Error> {

@@ -2,11 +2,13 @@
 //! stream through.
 
 use super::blocks::{Codes, Exploded, Format, GROUP, Scales, TILE, with_format};
-use crate::{backend::Matrix, memory::Memory};
+use super::disk::OnDisk;
+use crate::{Error, backend::Matrix, memory::Memory, plan::MatrixId};
 use formats::BlockType;
 use formats::blocks::{
     self, IQ3_S, fp4, fp8, iq2::IQ2_MAGNITUDES, iq3::IQ3_XXS_MAGNITUDES, legacy,
 };
+use std::{path::Path, sync::atomic::AtomicU32};
 
 /// A matrix as the kernels read it: [experts, tiles, tile bytes].
 pub(crate) struct Packed {
@@ -16,12 +18,21 @@ pub(crate) struct Packed {
     pub(crate) rows: usize,
     pub(crate) cols: usize,
     pub(crate) tile_bytes: usize,
-    data: Memory,
+    /// How often each expert was chosen; of none where nobody asked for that.
+    pub(crate) choices: Vec<AtomicU32>,
+    /// All matrices of a layer's experts, for the first of them, where they lie on a disk.
+    pub(crate) layer: Vec<MatrixId>,
+    data: Data,
+}
+
+enum Data {
+    InMemory(Memory),
+    OnDisk(OnDisk),
 }
 
 impl Packed {
-    /// Packs a matrix from the file's order.
-    pub(crate) fn new(m: Matrix<'_>, threads: usize) -> Self {
+    /// Packs a matrix from the file's order: into memory, or to a disk where a folder is given.
+    pub(crate) fn new(m: Matrix<'_>, threads: usize, folder: Option<&Path>) -> Result<Self, Error> {
         let Matrix { ty, experts, rows, cols, bytes } = m;
         assert_eq!(cols % ty.block_len(), 0, "a row of {cols} is not whole `{ty}` blocks");
         let row_bytes = cols / ty.block_len() * ty.block_bytes();
@@ -32,10 +43,6 @@ impl Packed {
         );
         let tiles = rows.div_ceil(TILE);
         let tile_bytes = tile_bytes(ty, cols);
-        let mut data = Memory::zeroed(experts * tiles * tile_bytes);
-        // Tiles in parallel: a large model is packed as fast as it is read.
-        let all: Vec<(usize, &mut [u8])> =
-            data.slice_mut::<u8>().chunks_exact_mut(tile_bytes).enumerate().collect();
         let pack = |(index, tile): (usize, &mut [u8])| {
             let (expert, first) = (index / tiles, index % tiles * TILE);
             let from =
@@ -45,8 +52,39 @@ impl Packed {
                 _ => with_format!(ty, pack_tile => (ty, from, row_bytes, tile)),
             }
         };
-        spread(all, threads, pack);
-        Self { ty, experts, rows, cols, tile_bytes, data }
+        // Tiles in parallel: a large model is packed as fast as it is read.
+        let pack_all = |data: &mut [u8]| {
+            spread(data.chunks_exact_mut(tile_bytes).enumerate().collect(), threads, pack);
+        };
+        let len = experts * tiles * tile_bytes;
+        let data = match folder {
+            Some(folder) => Data::OnDisk(OnDisk::write(folder, len, pack_all)?),
+            None => {
+                let mut memory = Memory::zeroed(len);
+                pack_all(memory.slice_mut());
+                Data::InMemory(memory)
+            }
+        };
+        let (choices, layer) = (Vec::new(), Vec::new());
+        Ok(Self { ty, experts, rows, cols, tile_bytes, choices, layer, data })
+    }
+
+    /// From now on counts how often its experts are chosen.
+    pub(crate) fn count_choices(&mut self) {
+        self.choices = (0..self.experts).map(|_| AtomicU32::new(0)).collect();
+    }
+
+    /// Whether it lies on a disk.
+    pub(crate) fn is_on_disk(&self) -> bool {
+        matches!(self.data, Data::OnDisk(_))
+    }
+
+    /// Has the system read an expert's tiles from the disk, where they lie there.
+    pub(crate) fn read_ahead(&self, expert: usize) {
+        if let Data::OnDisk(disk) = &self.data {
+            let bytes = self.tiles() * self.tile_bytes;
+            disk.read_ahead(expert * bytes..(expert + 1) * bytes);
+        }
     }
 
     /// Tiles of one expert's matrix.
@@ -56,8 +94,17 @@ impl Packed {
 
     /// The bytes of tile `tile` of `expert` and all that follow.
     pub(crate) fn tiles_from(&self, expert: usize, tile: usize) -> &[u8] {
-        &self.data.slice::<u8>()[(expert * self.tiles() + tile) * self.tile_bytes..]
+        let all = match &self.data {
+            Data::InMemory(memory) => memory.slice::<u8>(),
+            Data::OnDisk(disk) => disk.bytes(),
+        };
+        &all[(expert * self.tiles() + tile) * self.tile_bytes..]
     }
+}
+
+/// Bytes of a matrix as it is held.
+pub fn packed_bytes(ty: BlockType, rows: usize, cols: usize) -> usize {
+    rows.div_ceil(TILE) * tile_bytes(ty, cols)
 }
 
 fn tile_bytes(ty: BlockType, cols: usize) -> usize {

@@ -19,21 +19,25 @@ pub(crate) struct RawBuffer {
 
 impl RawBuffer {
     /// Row `row` of a buffer of numbers.
+    #[inline(always)]
     pub(crate) fn row(&self, row: usize) -> *mut f32 {
         self.data.cast::<f32>().wrapping_add(row * self.cols)
     }
 
     /// Row `row` of a buffer of words.
+    #[inline(always)]
     pub(crate) fn words(&self, row: usize) -> *mut u32 {
         self.data.cast::<u32>().wrapping_add(row * self.cols)
     }
 
     /// Row `row` of a buffer of bytes.
+    #[inline(always)]
     pub(crate) fn bytes(&self, row: usize) -> *mut u8 {
         self.data.wrapping_add(row * self.cols)
     }
 
     /// Row `row` of an activation, rounded.
+    #[inline(always)]
     pub(crate) fn blocks(&self, row: usize) -> *mut Q8Block {
         self.blocks.wrapping_add(row * self.cols / 32)
     }

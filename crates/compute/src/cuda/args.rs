@@ -3,6 +3,7 @@
 //! makes them (`build/declarations.rs`). Addresses are of the device.
 
 use super::driver::TensorMap;
+use crate::KvType;
 use std::marker::PhantomData;
 
 include!(concat!(env!("OUT_DIR"), "/args.rs"));
@@ -31,8 +32,13 @@ const _: () = assert!(TAPE_TOKENS == crate::recurrent::TAPE_TOKENS);
 
 impl From<&crate::KvLayout> for KvLayout {
     fn from(layout: &crate::KvLayout) -> Self {
+        // Rows lie alike whatever was done to heads before.
+        let kind = match layout.kind {
+            KvType::Q4_0H => KvType::Q4_0,
+            kind => kind,
+        };
         Self {
-            kind: layout.kind as i32,
+            kind: kind as i32,
             layers: layout.layers as i32,
             heads: layout.heads as i32,
             head_dim: layout.head_dim as i32,

@@ -1,7 +1,8 @@
 //! Blocks of a device's memory: taken from the driver's pool, given back in the order of the
-//! stream.
+//! stream. Those that were put aside lie in the host's memory, and are none of the pool.
 
 use super::driver::{Driver, call, check};
+use super::far::Shelved;
 use crate::{
     Error,
     memory::{DeviceBlock, Memory},
@@ -46,7 +47,7 @@ impl Driver {
             }
             check(result, "cuMemAllocAsync")?;
         }
-        Ok(DeviceMemory { driver: self.clone(), address, len })
+        Ok(DeviceMemory { driver: self.clone(), address, len, far: None })
     }
 }
 
@@ -55,9 +56,17 @@ pub(crate) struct DeviceMemory {
     driver: Arc<Driver>,
     address: u64,
     len: usize,
+    /// What it is where it lies in the host's memory.
+    far: Option<Shelved>,
 }
 
 impl DeviceMemory {
+    /// A block of the host's memory that the device reads.
+    pub(super) fn mapped(driver: &Arc<Driver>, far: Shelved) -> Self {
+        let (address, len) = (far.block().address(), far.block().len());
+        Self { driver: driver.clone(), address, len, far: Some(far) }
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.len
     }
@@ -85,20 +94,33 @@ impl DeviceBlock for DeviceMemory {
 
     fn read(&self, at: usize, bytes: &mut [u8]) -> Result<(), Error> {
         assert!(at + bytes.len() <= self.len, "{} bytes at {at} of {}", bytes.len(), self.len);
-        if bytes.is_empty() {
-            Ok(())
-        } else {
-            self.driver.download(self.address + at as u64, bytes)
+        match &self.far {
+            _ if bytes.is_empty() => Ok(()),
+            Some(far) => far.block().read(at, bytes),
+            None => self.driver.download(self.address + at as u64, bytes),
         }
     }
 
     fn write(&mut self, at: usize, bytes: &[u8]) -> Result<(), Error> {
         assert!(at + bytes.len() <= self.len, "{} bytes at {at} of {}", bytes.len(), self.len);
-        if bytes.is_empty() { Ok(()) } else { self.driver.upload(self.address + at as u64, bytes) }
+        match &mut self.far {
+            _ if bytes.is_empty() => Ok(()),
+            Some(far) => {
+                self.driver.finish()?;
+                far.block_mut().bytes()[at..at + bytes.len()].copy_from_slice(bytes);
+                Ok(())
+            }
+            None => self.driver.upload(self.address + at as u64, bytes),
+        }
     }
 
     fn fill(&mut self, byte: u8) -> Result<(), Error> {
         if self.len == 0 {
+            return Ok(());
+        }
+        if let Some(far) = &mut self.far {
+            self.driver.finish()?;
+            far.block_mut().bytes().fill(byte);
             return Ok(());
         }
         self.driver.enter()?;
@@ -137,7 +159,7 @@ impl DeviceBlock for DeviceMemory {
 
 impl Drop for DeviceMemory {
     fn drop(&mut self) {
-        if self.len > 0 && self.driver.enter().is_ok() {
+        if self.len > 0 && self.far.is_none() && self.driver.enter().is_ok() {
             // SAFETY: allocated once, freed once, after everything the stream still does with it.
             unsafe {
                 let _ = sys::cuMemFreeAsync(self.address, self.driver.stream);

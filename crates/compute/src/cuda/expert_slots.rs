@@ -82,6 +82,34 @@ impl ExpertSlots {
         self.cache.hits()
     }
 
+    /// How often each expert has been chosen so far.
+    pub(crate) fn choices(&self, driver: &Driver) -> Result<Vec<u32>, Error> {
+        let mut counts = vec![0u32; self.counts.len() / 4];
+        driver.download(self.counts.address(), bytemuck::cast_slice_mut(&mut counts))?;
+        Ok(counts)
+    }
+
+    /// Begins the copies of what was chosen most elsewhere, once those that are on their way have
+    /// come. For the beginning: it waits.
+    pub(crate) fn expect(
+        &mut self,
+        driver: &Arc<Driver>,
+        weights: &Weights,
+        chosen: &[u32],
+    ) -> Result<(), Error> {
+        if self.copying.take().is_some() {
+            self.side.finish()?;
+            self.cache.arrived();
+        }
+        // Copies that are decided on and not begun are of a run under way, which knows better.
+        if self.cache.coming().is_empty() {
+            self.cache.expect(chosen);
+            self.freed = Some(Mark::new(driver, driver.stream)?);
+            self.copy(weights)?;
+        }
+        Ok(())
+    }
+
     /// Before a pass that visits experts: tells kernels of copies that have come, and to keep away
     /// from those that are to go.
     pub(crate) fn before_pass(&mut self, driver: &Arc<Driver>) -> Result<(), Error> {
@@ -161,6 +189,13 @@ impl SideStream {
         self.driver.enter()?;
         // SAFETY: the event was recorded.
         unsafe { call!(cuStreamWaitEvent(self.stream, mark.event, 0)) }
+    }
+
+    /// Waits for all that was begun.
+    fn finish(&self) -> Result<(), Error> {
+        self.driver.enter()?;
+        // SAFETY: the stream lives as long as `self`.
+        unsafe { call!(cuStreamSynchronize(self.stream)) }
     }
 
     fn copy(&self, from: u64, to: u64, len: usize) -> Result<(), Error> {

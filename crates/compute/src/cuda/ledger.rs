@@ -107,6 +107,10 @@ impl Backend for Ledger {
         &self.budget
     }
 
+    fn has_own_memory(&self) -> bool {
+        true
+    }
+
     fn arithmetic(&self) -> String {
         "none".to_owned()
     }
@@ -117,6 +121,11 @@ impl Backend for Ledger {
 
     fn host_matrix(&mut self, m: Matrix<'_>) -> Result<MatrixId, Error> {
         Ok(self.add_host(m.ty, [m.experts, m.rows, m.cols]))
+    }
+
+    /// On a disk it takes no memory that is counted.
+    fn disk_matrix(&mut self, _: Matrix<'_>) -> Result<MatrixId, Error> {
+        Ok(self.next_matrix(0))
     }
 
     fn cache_experts(&mut self, layers: &[[MatrixId; 3]], bytes: usize) -> Result<(), Error> {

@@ -1,5 +1,5 @@
 //! Memory of the host that the device reads over the bus as if it were its own. Kernels take its
-//! address like any other, so a weight's bits do not depend on which memory it lies in.
+//! address like any other, so bits do not depend on which memory a weight or a page lies in.
 
 use super::driver::{Driver, call, check};
 use crate::Error;
@@ -14,8 +14,10 @@ pub(crate) struct MappedMemory {
     len: usize,
 }
 
-// SAFETY: the block is this value's alone, and is reached from no other thread than its owner's.
+// SAFETY: the block is this value's alone.
 unsafe impl Send for MappedMemory {}
+// SAFETY: what is shared of it is only read.
+unsafe impl Sync for MappedMemory {}
 
 impl MappedMemory {
     /// One with anything in it.
@@ -27,7 +29,7 @@ impl MappedMemory {
             let flags = sys::CU_MEMHOSTALLOC_DEVICEMAP | sys::CU_MEMHOSTALLOC_PORTABLE;
             let result = sys::cuMemHostAlloc(&mut host, len.max(1), flags);
             if result == CUresult::CUDA_ERROR_OUT_OF_MEMORY {
-                let what = "weights in the host's memory, which has to be locked for them";
+                let what = "what lies in the host's memory, which has to be locked for a device";
                 return Err(Error::OutOfMemory { needed: len, what });
             }
             check(result, "cuMemHostAlloc")?;
@@ -43,6 +45,17 @@ impl MappedMemory {
     /// Where the device finds it.
     pub(crate) fn address(&self) -> u64 {
         self.address
+    }
+
+    /// Copies bytes from `at` on, after all that the device was asked to write there.
+    pub(crate) fn read(&self, at: usize, bytes: &mut [u8]) -> Result<(), Error> {
+        assert!(at + bytes.len() <= self.len, "{} bytes at {at} of {}", bytes.len(), self.len);
+        self.driver.finish()?;
+        // SAFETY: they are within the block, and nothing that was asked for still writes them.
+        let from =
+            unsafe { std::slice::from_raw_parts(self.host.cast::<u8>().add(at), bytes.len()) };
+        bytes.copy_from_slice(from);
+        Ok(())
     }
 
     /// Its bytes, while the device neither reads nor writes them.

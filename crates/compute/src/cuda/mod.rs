@@ -8,6 +8,7 @@ mod block;
 mod captured;
 mod driver;
 mod expert_slots;
+mod far;
 mod graph;
 mod kernels;
 mod ledger;
@@ -29,7 +30,7 @@ use crate::{
     budget::Budget,
     expert_cache::Hits,
     memory::Memory,
-    pass::{Pass, Role},
+    pass::Pass,
     plan::{Buf, MatrixId, Plan, VectorId},
     rank::Ranked,
 };
@@ -39,6 +40,7 @@ use captured::{Captured, Lent};
 use driver::Driver;
 pub use driver::{DeviceInfo, devices, driver_version};
 use expert_slots::ExpertSlots;
+use far::{Brought, Shelf};
 use kernels::Kernels;
 pub use kernels::{Images, architectures};
 pub use ledger::{Bill, Ledger};
@@ -70,6 +72,8 @@ pub struct Cuda {
     /// For what a call reads back.
     outbox: DeviceMemory,
     budget: Budget,
+    /// For blocks that are put aside.
+    shelf: Arc<Shelf>,
 }
 
 /// Pages a pass has room for at first: 32K tokens of one cache.
@@ -78,9 +82,6 @@ const FIRST_PAGES: usize = 512;
 const STATE: &str = "the state of a sequence";
 /// Bytes of the inbox and the outbox.
 const BOX: usize = 4 << 20;
-/// Graphs and shapes that came once an arena keeps; when there are more, the latter go, and all
-/// where most were graphs.
-const MAX_GRAPHS: usize = 256;
 
 /// Rows of a prompt that a device with so much memory reads at once. They are kept in every layer
 /// until they are committed: 3.5 MB each at 27B.
@@ -112,7 +113,20 @@ impl Cuda {
         let outbox = driver.allocate(BOX, "messages")?;
         let cuts = ops::matmul::Cuts::default();
         let (slots, weights, budget) = (None, Weights::default(), Budget::default());
-        Ok(Self { limits, kernels, scratch, cuts, slots, weights, inbox, outbox, budget, driver })
+        let shelf = Arc::default();
+        Ok(Self {
+            limits,
+            kernels,
+            scratch,
+            cuts,
+            slots,
+            weights,
+            inbox,
+            outbox,
+            budget,
+            shelf,
+            driver,
+        })
     }
 
     /// The device.
@@ -163,7 +177,13 @@ impl Cuda {
         Ok(best)
     }
 
-    fn run_on<'a>(&'a self, arena: &'a Arena, args: args::Pass, pass: &Pass<'_>) -> Run<'a> {
+    fn run_on<'a>(
+        &'a self,
+        arena: &'a Arena,
+        args: args::Pass,
+        brought: Brought,
+        pass: &Pass<'_>,
+    ) -> Run<'a> {
         Run {
             driver: &self.driver,
             kernels: &self.kernels,
@@ -177,6 +197,7 @@ impl Cuda {
             most_rows: most_rows(pass),
             outbox: self.outbox.address(),
             staged: Cell::new(0),
+            brought,
             counts: Cell::new(0),
         }
     }
@@ -207,6 +228,17 @@ impl Backend for Cuda {
 
     fn expert_hits(&self) -> Option<Hits> {
         self.slots.as_ref().map(ExpertSlots::hits)
+    }
+
+    fn expert_choices(&self) -> Result<Option<Vec<u32>>, Error> {
+        self.slots.as_ref().map(|slots| slots.choices(&self.driver)).transpose()
+    }
+
+    fn expect_experts(&mut self, chosen: &[u32]) -> Result<(), Error> {
+        match &mut self.slots {
+            Some(slots) => slots.expect(&self.driver, &self.weights, chosen),
+            None => Ok(()),
+        }
     }
 
     fn table(&mut self, matrix: Matrix<'_>) -> Result<MatrixId, Error> {
@@ -269,6 +301,14 @@ impl Backend for Cuda {
         Ok(Memory::from(memory).holding(share))
     }
 
+    fn far_memory(&self, block: &Memory) -> Result<Memory, Error> {
+        self.shelf.copy_of(&self.driver, block)
+    }
+
+    fn far_budget(&self) -> Option<&Budget> {
+        Some(self.shelf.budget())
+    }
+
     /// How products are cut follows from the device; kernels that are no cubins of this program are
     /// made by the driver, or by a compiler of this machine's.
     fn arithmetic(&self) -> String {
@@ -311,15 +351,16 @@ impl Backend for Cuda {
         if pass.rows() == 0 {
             return Ok(());
         }
-        let plan = arena.plan.clone();
+        let layout = arena.plan.caches.first().map(|cache| cache.layout);
         let mut lent = Lent::of(arena);
         let (arena, captured) = lent.parts();
         captured.needs.reserve(&mut self.scratch, pass)?;
+        let brought = Brought::of(pass, layout.as_ref(), &mut self.scratch);
         let has_experts = captured.needs.experts;
         if let Some(slots) = self.slots.as_mut().filter(|_| has_experts) {
             slots.before_pass(&self.driver)?;
         }
-        self.run_captured(arena, captured, &plan, pass)?;
+        self.run_captured(arena, captured, brought, pass)?;
         if let Some(slots) = self.slots.as_mut().filter(|_| has_experts) {
             slots.after_pass(&self.driver, &self.weights)?;
         }
@@ -418,71 +459,6 @@ impl Backend for Cuda {
 }
 
 impl Cuda {
-    fn run_captured(
-        &self,
-        arena: &Arena,
-        captured: &mut Captured,
-        plan: &Plan,
-        pass: &Pass<'_>,
-    ) -> Result<(), Error> {
-        let is_small = pass.rows() <= self.decode_rows() && pass.role == Role::Decode;
-        let more = if is_small { &mut captured.wide } else { &mut captured.large };
-        let buffer = match more {
-            Some(more) if !is_small || pass.rows() > TEXT_ROWS => more,
-            _ => &mut captured.small,
-        };
-        if !buffer.fits(pass) {
-            let pages = upload::pages_of(pass).next_power_of_two();
-            *buffer = PassBuffer::new(&self.driver, buffer.rows(), pages)?;
-            captured.graphs.clear();
-        }
-        buffer.upload(&self.driver, pass)?;
-        let run = self.run_on(arena, buffer.args(pass), pass);
-        let launch = || plan.ops.iter().try_for_each(|op| run.execute(op));
-        if self.driver.is_timed()? || !is_small {
-            return launch();
-        }
-        if captured.generation != self.scratch.generation {
-            captured.graphs.clear();
-            captured.generation = self.scratch.generation;
-        }
-        if captured.graphs.len() > MAX_GRAPHS {
-            // What came only once goes first.
-            captured.graphs.retain(|_, graph| graph.is_some());
-            if captured.graphs.len() > MAX_GRAPHS / 2 {
-                captured.graphs.clear();
-            }
-        }
-        // A pass that folds states of its own is rare and needs another amount of scratch.
-        if pass.slots > 0 {
-            return launch();
-        }
-        let key = [pass.rows(), pass.chosen.len(), pass.sequences.len(), run.most_rows];
-        match captured.graphs.get(&key) {
-            Some(Some(graph)) => self.driver.launch_graph(graph),
-            // A shape that came once may never come again, and a capture takes longer than
-            // launching all of it. Besides, kernels are loaded when they are first used, which a
-            // capture does not allow.
-            None => {
-                launch()?;
-                captured.graphs.insert(key, None);
-                Ok(())
-            }
-            Some(None) => {
-                let graph = match self.driver.capture(launch) {
-                    Ok(graph) => graph,
-                    // A graph takes memory of the driver's own; where it is short the pass runs
-                    // without one.
-                    Err(Error::OutOfMemory { .. }) => return launch(),
-                    Err(error) => return Err(error),
-                };
-                let launched = self.driver.launch_graph(&graph);
-                captured.graphs.insert(key, Some(graph));
-                launched
-            }
-        }
-    }
-
     /// Sends words to the inbox and gives their address.
     fn send(&self, bytes: &[u8]) -> Result<u64, Error> {
         assert!(bytes.len() <= BOX, "{} bytes for an inbox of {BOX}", bytes.len());

@@ -5,6 +5,7 @@ use super::{
     args,
     block::DeviceMemory,
     driver::{DeviceInfo, Driver, Shape},
+    far::Brought,
     kernels::Kernels,
     ops,
     scratch::Scratch,
@@ -35,6 +36,8 @@ pub(crate) struct Run<'a> {
     pub(crate) outbox: args::Address,
     /// How far the room for weights from the host's memory is in use.
     pub(crate) staged: Cell<usize>,
+    /// Pages that a prompt's attention brings from there.
+    pub(crate) brought: Brought,
     /// Where choices of the experts of the layer at hand are counted; 0 where they are not.
     pub(crate) counts: Cell<args::Address>,
 }
@@ -117,6 +120,15 @@ impl Run<'_> {
         Ok(address)
     }
 
+    /// Launches everything ops are, those together that can be.
+    pub(crate) fn execute_all(&self, ops: &[Op]) -> Result<(), Error> {
+        let together = |before: &Op, op: &Op| ops::rotate::go_together(self, before, op);
+        ops.chunk_by(together).try_for_each(|ops| match ops {
+            [op] => self.execute(op),
+            all => ops::rotate::launch(self, all),
+        })
+    }
+
     /// Launches everything an op is.
     pub(crate) fn execute(&self, op: &Op) -> Result<(), Error> {
         match op {
@@ -125,7 +137,7 @@ impl Run<'_> {
             Op::Load { x, out } => ops::load::launch(self, *x, *out),
             Op::Matmul { products } => ops::products(self, products),
             Op::Angles { rotary, out } => ops::angles::launch(self, rotary, *out),
-            Op::Rotate { .. } => ops::rotate::launch(self, op),
+            Op::Rotate { .. } => ops::rotate::launch(self, std::slice::from_ref(op)),
             Op::Attention { .. } => ops::attention::launch(self, op),
             Op::Convolve { layer, weight, q, v } => {
                 ops::convolve::launch(self, *layer, *weight, *q, *v)

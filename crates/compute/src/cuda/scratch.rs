@@ -16,6 +16,8 @@ pub(crate) struct Scratch {
     pub(crate) products: DeviceMemory,
     /// Weights of a prompt's products that lie in the host's memory.
     pub(crate) staged: DeviceMemory,
+    /// A layer's part of a prompt's pages that lie in the host's memory.
+    pub(crate) pages: DeviceMemory,
     /// A pass's visits by expert, from one launch of a block's experts to the next.
     pub(crate) visits: DeviceMemory,
     /// How often an address changed.
@@ -30,6 +32,7 @@ impl Scratch {
             states: none()?,
             products: none()?,
             staged: none()?,
+            pages: none()?,
             visits: driver.allocate(VISIT_LIST, "scratch")?,
             generation: 0,
             driver: driver.clone(),
@@ -67,8 +70,16 @@ impl Scratch {
         Ok(())
     }
 
+    pub(crate) fn reserve_pages(&mut self, bytes: usize) -> Result<(), Error> {
+        if bytes > self.pages.len() {
+            self.pages = grown(&self.driver, &self.pages, bytes)?;
+        }
+        Ok(())
+    }
+
     pub(crate) fn bytes(&self) -> usize {
-        self.attention.len() + self.states.len() + self.products.len() + self.staged.len()
+        let far = self.staged.len() + self.pages.len();
+        self.attention.len() + self.states.len() + self.products.len() + far
     }
 }
 

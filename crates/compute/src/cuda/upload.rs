@@ -6,6 +6,7 @@ use super::{
     args::{self, Address, DECODE_ROWS, MAX_CACHES, TEXT_ROWS},
     block::DeviceMemory,
     driver::Driver,
+    far::Brought,
 };
 use crate::{
     Error,
@@ -90,8 +91,14 @@ impl PassBuffer {
         pages_of(pass) <= self.pages && pass.rows() <= self.rows
     }
 
-    /// Copies a pass to the device.
-    pub(crate) fn upload(&mut self, driver: &Driver, pass: &Pass<'_>) -> Result<(), Error> {
+    /// Copies a pass to the device. Far pages of the target that are brought there are found where
+    /// they will be.
+    pub(crate) fn upload(
+        &mut self,
+        driver: &Driver,
+        pass: &Pass<'_>,
+        brought: &Brought,
+    ) -> Result<(), Error> {
         let at = self.places(pass);
         assert!(pass.steps.len() <= 2 * pass.rows(), "{} steps", pass.steps.len());
         let ints = |values: &mut dyn Iterator<Item = i32>, place: usize, host: &mut Vec<u8>| {
@@ -143,7 +150,7 @@ impl PassBuffer {
             first += step.rows.len();
         }
         let base = self.memory.address();
-        let mut page_at = at.pages;
+        let (mut page_at, mut far) = (at.pages, 0..);
         let address = |m: Option<&crate::Memory>| m.map_or(0, |m| DeviceMemory::of(m).address());
         for (s, view) in pass.sequences.iter().enumerate() {
             let mut sequence = args::Sequence {
@@ -163,7 +170,10 @@ impl PassBuffer {
                 sequence.first_page[c] = table.first_page as i32;
                 sequence.pages[c] = base + page_at as u64;
                 for page in &table.pages {
-                    host[page_at..][..8].copy_from_slice(&address(Some(page)).to_ne_bytes());
+                    let is_brought = c == 0 && page.is_far();
+                    let there = is_brought.then(|| far.next().and_then(|i| brought.address(i)));
+                    let page = there.flatten().unwrap_or_else(|| address(Some(page)));
+                    host[page_at..][..8].copy_from_slice(&page.to_ne_bytes());
                     page_at += 8;
                 }
             }

@@ -1,7 +1,10 @@
 //! Rotary embedding and attention, one head of one row at a time.
 
 use super::{Run, dot, rms_norm, sigmoid};
-use crate::plan::{Op, Rotary};
+use crate::{
+    hadamard::hadamard,
+    plan::{Op, Rotary},
+};
 
 /// `[cos..., sin...]` at a position.
 pub(super) fn angles(rotary: &Rotary, position: u32) -> Vec<f32> {
@@ -49,8 +52,11 @@ impl Run<'_> {
             let angles = self.row(angles, row).to_vec();
             for head in 0..shape.heads {
                 let at = head * shape.query_stride();
-                let y =
+                let mut y =
                     rotate_head(&self.row(q, row)[at..][..dim], self.vector(q_norm), eps, &angles);
+                if kind.is_hadamard() {
+                    hadamard(&mut y);
+                }
                 self.row_mut(q, row)[at..][..dim].copy_from_slice(&y);
             }
             for head in 0..shape.kv_heads {
@@ -61,6 +67,9 @@ impl Run<'_> {
                 for (part, buf, mut numbers) in [(0, k, key), (1, v, value)] {
                     let kept = (part * shape.kv_heads + head) * bytes;
                     let kept = &mut self.bytes_mut(cache.rows[layer], row)[kept..][..bytes];
+                    if kind.is_hadamard() {
+                        hadamard(&mut numbers);
+                    }
                     kind.encode(&numbers, kept);
                     kind.decode(kept, &mut numbers);
                     self.row_mut(buf, row)[at..][..dim].copy_from_slice(&numbers);
@@ -107,6 +116,9 @@ impl Run<'_> {
                 let query =
                     &self.row(q, row)[head * shape.query_stride()..][..shape.query_stride()];
                 let mut y = attend(&query[..dim], keys, values, scale);
+                if layout.kind.is_hadamard() {
+                    hadamard(&mut y);
+                }
                 if shape.gated {
                     y.iter_mut().zip(&query[dim..]).for_each(|(y, g)| *y *= sigmoid(*g));
                 }

@@ -3,7 +3,7 @@
 //! emitted.
 
 use super::{Drafter, dflash::Dflash};
-use crate::model::{Model, Options, WeightSource, chain};
+use crate::model::{Borrowed, Model, Options, WeightSource, chain};
 use crate::sampling::greedy;
 use crate::state::DraftState;
 use crate::{Error, Row};
@@ -60,12 +60,12 @@ impl Probe {
         config: &DrafterConfig,
         source: &dyn WeightSource,
     ) -> Result<Dflash, Error> {
-        Dflash::load(&mut *self.backend, config, source, &self.model)
+        Dflash::load(&mut *self.backend, config, source, Borrowed::of(&self.model))
     }
 
     /// The same drafter under another configuration of the same dimensions.
     pub fn variant(&self, drafter: &Dflash, config: &DrafterConfig) -> Result<Dflash, Error> {
-        drafter.variant(&*self.backend, config, &self.model)
+        drafter.variant(&*self.backend, config)
     }
 
     /// Reads prompts, and after each goes on greedily for `count` tokens or up to one of `ends`.
@@ -128,7 +128,7 @@ impl Probe {
                 .flat_map(|row| columns.iter().flat_map(|c| &row[c * hidden..][..hidden]))
                 .copied()
                 .collect();
-            context.pending.push_numbers(&*self.backend, &tapped)?;
+            context.pending.push_numbers(&mut *self.backend, &tapped)?;
             read = tip;
             drafter.absorb(&mut *self.backend, &mut [&mut context])?;
             contexts.push((tip, context.clone()));

@@ -5,7 +5,7 @@ use super::Model;
 use crate::draft::Reads;
 use crate::state::{KeptRows, commit_pages, commit_states, keep_rows};
 use crate::{Error, Row, Sequence};
-use compute::{Backend, CommitPath};
+use compute::{Backend, Buf, CommitPath, Memory, RowsKept};
 
 /// What of the last pass becomes part of a sequence.
 pub struct Accepted<'a> {
@@ -129,12 +129,34 @@ impl Model {
         what: Reads,
         texts: Vec<(&mut KeptRows, &[u32])>,
     ) -> Vec<Result<(), Error>> {
-        let buf = match what {
-            Reads::Taps => self.taps,
-            Reads::Hidden => self.hidden,
-            Reads::Tokens => return texts.iter().map(|_| Ok(())).collect(),
-        };
-        keep_rows(backend, &self.arena, buf, texts)
+        match self.read_by(what) {
+            Some(buf) => keep_rows(backend, &self.arena, buf, texts),
+            None => texts.iter().map(|_| Ok(())).collect(),
+        }
+    }
+
+    /// Copies what a drafter reads of rows of the last pass to the beginning of a block.
+    pub(crate) fn gather(
+        &self,
+        backend: &mut dyn Backend,
+        what: Reads,
+        rows: &[u32],
+        to: &mut Memory,
+    ) -> Result<(), Error> {
+        match self.read_by(what) {
+            Some(buf) => {
+                Ok(backend.keep_rows(&self.arena, buf, &mut [RowsKept { rows, to, at: 0 }])?)
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn read_by(&self, what: Reads) -> Option<Buf> {
+        match what {
+            Reads::Taps => Some(self.taps),
+            Reads::Hidden => Some(self.hidden),
+            Reads::Tokens => None,
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! The target: weights on a backend, one plan for every pass, and the two verbs `forward` and
 //! `commit`.
 
+mod borrowed;
 mod commit;
 mod placement;
 mod record;
@@ -8,6 +9,8 @@ mod requantise;
 mod source;
 
 use crate::{Error, Sequence};
+pub(crate) use borrowed::Borrowed;
+use borrowed::{name_embedding, name_head};
 use checkpoint::{
     TargetConfig,
     target::{Ffn, Mixer},
@@ -37,6 +40,8 @@ pub struct Options {
     pub max_chosen: usize,
     /// Layers whose residual stream is kept, in this order.
     pub taps: Vec<usize>,
+    /// Whether the queries of every attention layer can be read after a pass.
+    pub queries: bool,
     /// Where the target's weights lie.
     pub placement: Placement,
 }
@@ -46,8 +51,8 @@ impl Options {
     /// its device.
     pub fn new(backend: &dyn Backend) -> Self {
         let (max_rows, max_chosen) = (backend.prompt_rows(), backend.decode_rows());
-        let placement = Placement::ON_DEVICE;
-        Self { kv: KvType::F16, max_rows, max_chosen, taps: Vec::new(), placement }
+        let (placement, queries) = (Placement::ON_DEVICE, false);
+        Self { kv: KvType::F16, max_rows, max_chosen, taps: Vec::new(), queries, placement }
     }
 }
 
@@ -66,6 +71,8 @@ pub struct Model {
     logits: Buf,
     /// [rows, taps, hidden].
     taps: Buf,
+    /// By attention layer, where they are kept: [rows, heads, (query, gate)].
+    queries: Vec<Buf>,
     last: LastPass,
 }
 
@@ -78,23 +85,11 @@ impl Model {
         options: Options,
     ) -> Result<Self, Error> {
         check(config)?;
-        let (attention, gdn) = (&config.attention, &config.gdn);
-        let kv = KvLayout {
-            kind: options.kv,
-            layers: config.attention_layers(),
-            heads: attention.kv_heads,
-            head_dim: attention.head_dim,
-        };
-        let recurrent = RecurrentLayout {
-            layers: config.layers.len() - kv.layers,
-            key_heads: gdn.key_heads,
-            value_heads: gdn.value_heads,
-            dim: gdn.head_dim,
-            kernel: gdn.conv_kernel,
-        };
+        let (kv, recurrent) = layouts(config, options.kv);
         let mut record = Recorder::new("target", config, Weights::default(), kv);
         record.plan.recurrent(recurrent);
-        let embedding = record.weights.table("token_embd.weight", config.vocab, config.hidden);
+        record.keeps_queries = options.queries;
+        let embedding = name_embedding(&mut record.weights, config);
         record.plan.record(Op::Embed { table: embedding, out: record.x });
         let taps = record.plan.numbers("taps", options.taps.len() * config.hidden);
         let (mut attention_layers, mut gdn_layers) = (0, 0);
@@ -112,18 +107,14 @@ impl Model {
         let hidden = record.plan.activation("hidden", config.hidden);
         let output_norm = record.weights.vector("output_norm.weight", config.hidden);
         record.norm(output_norm, hidden, 0);
-        let head = match config.tied_head {
-            true => {
-                record.weights.tied(embedding, "token_embd.weight", config.vocab, config.hidden)
-            }
-            false => record.weights.matrix("output.weight", config.vocab, config.hidden),
-        };
+        let head = name_head(&mut record.weights, config, embedding);
         let logits = record_head(&mut record, hidden, head, config.vocab);
-        let (plan, mut weights) = (record.plan, record.weights);
+        let (queries, plan, mut weights) = (record.queries, record.plan, record.weights);
         weights.place(options.placement, source, backend)?;
         let plan = plan.linked(weights.links());
-        if options.placement.copies > 0 {
-            backend.cache_experts(&experts_of(&plan), options.placement.copies)?;
+        let experts = experts_of(&plan);
+        if !experts.is_empty() {
+            backend.cache_experts(&experts, options.placement.copies)?;
         }
         let shared = Shared { embedding, head, output_norm };
         let arena = backend.arena(plan.into(), options.max_rows, options.max_chosen)?;
@@ -140,6 +131,7 @@ impl Model {
             hidden,
             logits,
             taps,
+            queries,
             last,
         })
     }
@@ -169,17 +161,33 @@ impl Model {
         &self.weights
     }
 
-    /// Bytes of the state of a sequence of so many tokens: keys and values, three anchors while one
-    /// is folded, the tape.
+    /// Bytes of the state of a sequence of so many tokens, but for keys and values that lie far.
     pub(crate) fn state_bytes(&self, tokens: usize) -> usize {
-        let pages = tokens.div_ceil(PAGE_TOKENS);
-        let recurrent = 4 * (3 * self.recurrent.anchor_len() + self.recurrent.tape_len());
-        pages * self.kv.page_bytes() + recurrent
+        state_bytes(&self.config, self.kv.kind, tokens) - self.far_bytes(tokens)
+    }
+
+    /// Bytes of keys and values of such a sequence that lie in the host's memory.
+    pub fn far_bytes(&self, tokens: usize) -> usize {
+        self.far_pages(tokens) * self.kv.page_bytes()
+    }
+
+    /// What a device brings of them at a time to read a prompt: those of a layer.
+    pub fn brought_bytes(&self, tokens: usize) -> usize {
+        match self.far_pages(tokens) {
+            0 => 0,
+            pages => (pages + self.kv.layers) * (self.kv.page_bytes() / self.kv.layers),
+        }
+    }
+
+    /// Pages that are put aside. The rows of a pass always lie near.
+    fn far_pages(&self, tokens: usize) -> usize {
+        let near = self.options.placement.near_tokens.max(self.options.max_rows + PAGE_TOKENS);
+        tokens.div_ceil(PAGE_TOKENS).saturating_sub(near.div_ceil(PAGE_TOKENS))
     }
 
     /// An empty sequence.
     pub fn sequence(&self) -> Sequence {
-        Sequence::new(self.kv, self.recurrent)
+        Sequence::new(self.kv, self.options.placement.near_tokens, self.recurrent)
     }
 
     /// One pass over rows of any sequences; `chosen` rows get logits. Only reads the sequences.
@@ -281,6 +289,12 @@ impl Model {
         Ok(self.arena.row(self.taps, row)?)
     }
 
+    /// The queries of the first `rows` rows of the last pass, of each attention layer, after norm
+    /// and rotation: [rows, heads, (query, gate)]. None unless they are kept.
+    pub(crate) fn queries(&self, rows: usize) -> Result<Vec<Cow<'_, [f32]>>, Error> {
+        self.queries.iter().map(|layer| Ok(self.arena.first_rows(*layer, rows)?)).collect()
+    }
+
     /// The experts of the last layer that each of the first rows of a pass went to, row by row;
     /// none without experts.
     pub fn experts_chosen(&self, rows: usize) -> Result<Option<Vec<u32>>, Error> {
@@ -303,6 +317,29 @@ impl Model {
     ) -> Result<Option<Vec<Drawn>>, Error> {
         Ok(backend.draw(&self.arena, self.logits, draws)?)
     }
+}
+
+/// The shapes of what a sequence keeps: keys and values, and what layers without them have instead.
+fn layouts(config: &TargetConfig, kind: KvType) -> (KvLayout, RecurrentLayout) {
+    let (attention, gdn) = (&config.attention, &config.gdn);
+    let layers = config.attention_layers();
+    let kv = KvLayout { kind, layers, heads: attention.kv_heads, head_dim: attention.head_dim };
+    let recurrent = RecurrentLayout {
+        layers: config.layers.len() - layers,
+        key_heads: gdn.key_heads,
+        value_heads: gdn.value_heads,
+        dim: gdn.head_dim,
+        kernel: gdn.conv_kernel,
+    };
+    (kv, recurrent)
+}
+
+/// Bytes of the state of a sequence of so many tokens: keys and values, three anchors while one is
+/// folded, the tape.
+pub fn state_bytes(config: &TargetConfig, kind: KvType, tokens: usize) -> usize {
+    let (kv, recurrent) = layouts(config, kind);
+    let recurrent = 4 * (3 * recurrent.anchor_len() + recurrent.tape_len());
+    tokens.div_ceil(PAGE_TOKENS) * kv.page_bytes() + recurrent
 }
 
 /// Gate, up and down of the experts of each layer.

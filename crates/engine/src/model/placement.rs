@@ -1,6 +1,6 @@
-//! Where weights lie. Model code names weights while it records plans, and nothing is read by that;
-//! then this file decides which memory each of them goes to and hands it over. What a device needs
-//! is counted by handing the same weights to a backend that only counts (`compute::cuda::Ledger`).
+//! Where weights and older keys lie. Model code names weights while it records plans, and nothing is
+//! read by that; then this file decides which memory each of them goes to and hands it over. What a
+//! device needs is counted by handing the same weights to a backend that only counts (`compute::cuda::Ledger`).
 
 use super::source::{Random, WeightSource, find, numbers};
 use crate::Error;
@@ -16,23 +16,34 @@ pub enum Place {
     /// The host's, which a device reads over the bus. Only matrices that are multiplied with can
     /// lie there.
     Host,
+    /// A disk's, of which the host's memory holds what was used of late. Only experts can lie
+    /// there, and only of a backend whose memory is the host's.
+    Disk,
 }
 
-/// What of a target has left the device's memory for the host's: experts, or the last layers. What
-/// a pass reads of every layer, and drafters, stay.
+/// What of a target has left the device's memory for the host's or a disk's: experts, or the last
+/// layers. What a pass reads of every layer, and drafters, stay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Placement {
-    /// Whether all experts lie in the host's memory.
-    pub experts_on_host: bool,
+    /// Where all experts lie.
+    pub experts: Place,
     /// Bytes of the device's memory for copies of those experts that are chosen often.
     pub copies: usize,
     /// The first layer all of whose matrices lie in the host's memory.
     pub layers_from: usize,
+    /// Tokens of a text whose keys and values lie near; those of older ones lie in the host's
+    /// memory.
+    pub near_tokens: usize,
 }
 
 impl Placement {
     /// Everything where the backend computes.
-    pub const ON_DEVICE: Self = Self { experts_on_host: false, copies: 0, layers_from: usize::MAX };
+    pub const ON_DEVICE: Self = Self {
+        experts: Place::Device,
+        copies: 0,
+        layers_from: usize::MAX,
+        near_tokens: usize::MAX,
+    };
 
     /// How many placements there are for a target, from everything on the device to as little as
     /// can be.
@@ -46,19 +57,21 @@ impl Placement {
         let (layers, experts) = (config.layers.len(), has_experts(config));
         let gone = step.saturating_sub(usize::from(experts)).min(layers);
         let layers_from = if gone == 0 { usize::MAX } else { layers - gone };
-        Self { experts_on_host: experts && step > 0, copies: 0, layers_from }
+        let experts = if experts && step > 0 { Place::Host } else { Place::Device };
+        Self { experts, layers_from, ..Self::ON_DEVICE }
     }
 
-    /// Where a weight of the target lies.
-    fn of(self, weight: &NamedWeight) -> Place {
-        let layer = weight.name.strip_prefix("blk.").and_then(|rest| rest.split('.').next());
+    /// Where a weight of the target lies, but for its next-token block, all of which stays.
+    pub fn of(self, name: &str, shape: &[usize]) -> Place {
+        let layer = name.strip_prefix("blk.").and_then(|rest| rest.split('.').next());
         let Some(layer) = layer.and_then(|number| number.parse::<usize>().ok()) else {
             return Place::Device;
         };
-        let is_expert = weight.shape.len() == 3;
-        match layer >= self.layers_from || is_expert && self.experts_on_host {
-            true => Place::Host,
-            false => Place::Device,
+        let is_expert = shape.len() == 3;
+        match (is_expert, self.experts) {
+            (true, Place::Host | Place::Disk) => self.experts,
+            _ if layer >= self.layers_from => Place::Host,
+            _ => Place::Device,
         }
     }
 }
@@ -197,7 +210,7 @@ impl Weights {
                     self.links.vectors.push(place_vector(&weight, source, backend)?);
                 }
                 _ => {
-                    let place = placement.of(&weight);
+                    let place = placement.of(&weight.name, &weight.shape);
                     let matrix = place_matrix(&weight, place, &self.links, source, backend)?;
                     self.links.matrices.push(matrix);
                 }
@@ -236,6 +249,7 @@ fn place_matrix(
     };
     let on_host = place == Place::Host;
     if *form == Form::Matrix
+        && place != Place::Disk
         && let Some(Random { ty, shape: found, scale, seed }) = source.random(name)
         && found == *shape
         && let made = (RandomMatrix { ty, experts, rows, cols, scale, seed, on_host })
@@ -250,6 +264,7 @@ fn place_matrix(
         (Form::Tied(table), _) => backend.tied(links.matrix(table), matrix)?,
         (_, Place::Device) => backend.matrix(matrix)?,
         (_, Place::Host) => backend.host_matrix(matrix)?,
+        (_, Place::Disk) => backend.disk_matrix(matrix)?,
     })
 }
 

@@ -26,6 +26,10 @@ pub(crate) struct Recorder<'a> {
     normed: Buf,
     angles: Buf,
     pub(crate) cache: usize,
+    /// Whether every attention layer has a buffer of queries of its own, which outlives the pass.
+    pub(crate) keeps_queries: bool,
+    /// These, by layer.
+    pub(crate) queries: Vec<Buf>,
 }
 
 impl<'a> Recorder<'a> {
@@ -45,7 +49,20 @@ impl<'a> Recorder<'a> {
         let inverse_frequencies = rope.inverse_frequencies(config.attention.rotary_dims);
         let rotary = Rotary { inverse_frequencies, magnitude: rope.attention_factor() };
         plan.record(Op::Angles { rotary, out: angles });
-        Self { config, plan, weights, x, y, pending: false, tap: None, normed, angles, cache }
+        Self {
+            config,
+            plan,
+            weights,
+            x,
+            y,
+            pending: false,
+            tap: None,
+            normed,
+            angles,
+            cache,
+            keeps_queries: false,
+            queries: Vec::new(),
+        }
     }
 
     /// `out[offset..] = rms(x)`, after what is pending was added to `x`.
@@ -94,7 +111,11 @@ impl<'a> Recorder<'a> {
             gated: true,
         };
         let (queries, keys) = (a.q_heads * a.head_dim, a.kv_heads * a.head_dim);
-        let q = self.shared("q", Kind::Numbers, 2 * queries);
+        let q = match self.keeps_queries {
+            true => self.shared(&format!("q {layer}"), Kind::Numbers, 2 * queries),
+            false => self.shared("q", Kind::Numbers, 2 * queries),
+        };
+        self.queries.extend(self.keeps_queries.then_some(q));
         let (k, v) = (self.shared("k", Kind::Numbers, keys), self.shared("v", Kind::Numbers, keys));
         let mixed = self.shared("attended", Kind::Activation, queries);
         let matrix = |w: &mut Weights, part: &str, rows, cols| {

@@ -1,4 +1,6 @@
-//! Keys and values in pages that grow with the text.
+//! Keys and values in pages that grow with the text. Where not all of a text's are to lie near, the
+//! oldest are put aside into the host's memory: they are never written again, and passes read them
+//! there.
 
 use super::{MapBlock, Spare, together, writable};
 use crate::Error;
@@ -12,22 +14,32 @@ pub(crate) struct KvPages {
     /// Number of the first page kept.
     first: usize,
     pages: Vec<Arc<Memory>>,
+    /// How many of them lie near at most, those that a commit adds included.
+    near: usize,
     spare: Spare,
 }
 
 impl KvPages {
     pub(crate) fn new(layout: KvLayout) -> Self {
-        Self { layout, first: 0, pages: Vec::new(), spare: Spare::default() }
+        Self { layout, first: 0, pages: Vec::new(), near: usize::MAX, spare: Spare::default() }
+    }
+
+    /// The same of which the pages of the newest `tokens` alone lie near.
+    pub(crate) fn near(self, tokens: usize) -> Self {
+        Self { near: tokens.div_ceil(PAGE_TOKENS), ..self }
     }
 
     pub(crate) fn table(&self) -> PageTable<'_> {
         PageTable { first_page: self.first, pages: self.pages.iter().map(|p| &**p).collect() }
     }
 
+    pub(crate) fn layout(&self) -> KvLayout {
+        self.layout
+    }
+
     /// The same in other blocks: what `map` makes of each.
     pub(crate) fn map_blocks(&self, map: &mut MapBlock<'_>) -> Result<Self, Error> {
-        let pages = self.pages.iter().map(map).collect::<Result<_, _>>()?;
-        Ok(Self { layout: self.layout, first: self.first, pages, spare: Spare::default() })
+        Ok(self.with(self.first, self.pages.iter().map(map).collect::<Result<_, _>>()?))
     }
 
     /// The number of the first page kept, and those there are.
@@ -41,7 +53,12 @@ impl KvPages {
 
     /// A cache of the same kind with these pages.
     pub(crate) fn with(&self, first: usize, pages: Vec<Arc<Memory>>) -> Self {
-        Self { layout: self.layout, first, pages, spare: Spare::default() }
+        Self { layout: self.layout, first, pages, near: self.near, spare: Spare::default() }
+    }
+
+    /// How many of `count` pages are put aside, of a text that ends at `position`: whole ones.
+    pub(crate) fn far_of(&self, count: usize, position: usize) -> usize {
+        count.saturating_sub(self.near).min(position / PAGE_TOKENS)
     }
 
     /// Lets go of pages that lie wholly before `position`.
@@ -59,6 +76,15 @@ impl KvPages {
         rows: usize,
     ) -> Result<(), Error> {
         let pages = (position + rows).div_ceil(PAGE_TOKENS);
+        let far = self.far_of(pages, position).saturating_sub(self.first).min(self.pages.len());
+        for page in self.pages[..far].iter_mut().filter(|page| !page.is_far()) {
+            match backend.far_memory(page) {
+                Ok(put_aside) => *page = Arc::new(put_aside),
+                // They stay as long as there is room here.
+                Err(compute::Error::OutOfMemory { .. }) => break,
+                Err(error) => return Err(error.into()),
+            }
+        }
         let missing = pages.saturating_sub(self.first + self.pages.len());
         self.spare.reserve(backend, missing, self.layout.page_bytes())?;
         let shared = (position / PAGE_TOKENS).saturating_sub(self.first).min(self.pages.len());

@@ -80,14 +80,31 @@ impl KeptRows {
     /// Adds rows of the host's numbers.
     pub(crate) fn push_numbers(
         &mut self,
-        backend: &dyn Backend,
+        backend: &mut dyn Backend,
         numbers: &[f32],
     ) -> Result<(), Error> {
         let rows = numbers.len() / self.width;
         self.reserve(backend, rows)?;
         let at = (self.first + self.len) * self.width;
-        self.memory.as_mut().and_then(Arc::get_mut).expect("room was made").write(at, numbers)?;
+        let memory = self.memory.as_mut().and_then(Arc::get_mut).expect("room was made");
+        backend.put(memory, at, numbers)?;
         self.len += rows;
+        Ok(())
+    }
+
+    /// Adds rows of a block of the same backend, from row `first` on.
+    pub(crate) fn push_rows(
+        &mut self,
+        backend: &dyn Backend,
+        from: &Memory,
+        first: usize,
+        count: usize,
+    ) -> Result<(), Error> {
+        self.reserve(backend, count)?;
+        let (row, at) = (4 * self.width, self.first + self.len);
+        let memory = self.memory.as_mut().and_then(Arc::get_mut).expect("room was made");
+        memory.copy_from(at * row, from, first * row, count * row)?;
+        self.len += count;
         Ok(())
     }
 

@@ -4,7 +4,7 @@
 use checkpoint::{Drafter, DrafterConfig, Overrides, Target};
 use compute::{Activations, Backend, Cpu, CpuLevel, KvType};
 use engine::sampling::Sampling;
-use engine::{Engine, Generation, Spec, WeightSource};
+use engine::{Backends, Engine, Generation, Placement, Spec, WeightSource};
 use serde_json::Value;
 pub use testing::ids;
 
@@ -57,6 +57,35 @@ impl Pair {
         let target = (&self.target.config, &self.target.weights as &dyn WeightSource);
         let drafter = (&self.drafter.config, &self.drafter.weights as &dyn WeightSource);
         let engine = Engine::load(backend, target, Some(drafter), KvType::F16, spec);
+        engine.expect("the pair loads")
+    }
+
+    /// With what leaves the device's memory where a placement says so.
+    pub fn engine_placed(
+        &self,
+        backend: Box<dyn Backend>,
+        (kv, placement): (KvType, Placement),
+        spec: Spec,
+    ) -> Engine {
+        let target = (&self.target.config, &self.target.weights as &dyn WeightSource);
+        let drafter = (&self.drafter.config, &self.drafter.weights as &dyn WeightSource);
+        let memory = (kv, placement);
+        let engine = Engine::load_placed(backend.into(), target, Some(drafter), memory, spec);
+        engine.expect("the pair loads")
+    }
+
+    /// With the drafter on a backend of its own.
+    pub fn engine_apart(
+        &self,
+        target: Box<dyn Backend>,
+        drafter: Box<dyn Backend>,
+        spec: Spec,
+    ) -> Engine {
+        let backends = Backends::apart(target, drafter, "elsewhere");
+        let target = (&self.target.config, &self.target.weights as &dyn WeightSource);
+        let drafter = (&self.drafter.config, &self.drafter.weights as &dyn WeightSource);
+        let memory = (KvType::F16, Placement::ON_DEVICE);
+        let engine = Engine::load_placed(backends, target, Some(drafter), memory, spec);
         engine.expect("the pair loads")
     }
 

@@ -1,7 +1,7 @@
 //! A request of Anthropic's in the form of a chat request. Fields that both know under one name are
 //! checked there.
 
-use super::tools;
+use super::deferred;
 use crate::error::ApiError;
 use crate::fields::Fields;
 use crate::messages::newest;
@@ -57,12 +57,15 @@ pub(super) fn translate(
     if let Some(variables) = variables.as_object_mut() {
         variables.entry("enable_thinking").or_insert(json!(thinking));
     }
-    let messages = translate_messages(fields)?;
+    fields.required("messages")?;
+    let messages = fields.array("messages")?.unwrap_or_default();
+    let (messages, tools) = deferred::tell(fields, messages)?;
+    let messages = translate_messages(fields, &messages)?;
     if messages.last().is_some_and(is_begun_answer) {
         body.insert("continue_final_message".into(), json!(true));
     }
     body.insert("messages".into(), json!(messages));
-    body.insert("tools".into(), json!(tools::translate(fields)?));
+    body.insert("tools".into(), json!(tools));
     if let Some(choice) = fields.object("tool_choice")? {
         match choice.string("type")? {
             Some(kind @ ("auto" | "none")) => body.insert("tool_choice".into(), json!(kind)),
@@ -92,15 +95,14 @@ fn is_begun_answer(message: &Value) -> bool {
 }
 
 /// `system` and `messages`.
-fn translate_messages(fields: &Fields<'_>) -> Result<Vec<Value>, ApiError> {
+fn translate_messages(fields: &Fields<'_>, messages: &[Value]) -> Result<Vec<Value>, ApiError> {
     let mut read = Vec::new();
     if let Some(system) = fields.get("system") {
         let content = parts::read(system, "system", Unread::Refused)?;
         read.push(json!({"role": "system", "content": content}));
     }
-    fields.required("messages")?;
-    let messages = fields.array("messages")?.unwrap_or_default();
     let newest = newest(messages);
+    let last_user = messages.iter().rposition(|message| message["role"] == "user");
     for (i, message) in messages.iter().enumerate() {
         let message = Fields::within(message, format!("messages[{i}]"))?;
         message.required("role")?;
@@ -108,6 +110,8 @@ fn translate_messages(fields: &Fields<'_>) -> Result<Vec<Value>, ApiError> {
         match message.string("role")? {
             Some("user") => translate_user(&message, newest == Some(i), &mut read)?,
             Some("assistant") => translate_answer(&message, &mut read)?,
+            // What the system says for one turn alone.
+            Some("system") if is_cleared(&message)? && last_user > Some(i) => {}
             // Claude Code has such among the others.
             Some("system") => {
                 let content = parts::read(
@@ -121,6 +125,15 @@ fn translate_messages(fields: &Fields<'_>) -> Result<Vec<Value>, ApiError> {
         }
     }
     Ok(read)
+}
+
+/// Whether what the system says goes when the user says more.
+fn is_cleared(message: &Fields<'_>) -> Result<bool, ApiError> {
+    match message.string("clear_at")? {
+        None | Some("never") => Ok(false),
+        Some("next_user_message") => Ok(true),
+        Some(_) => Err(message.unlisted("clear_at", "`next_user_message` or `never`")),
+    }
 }
 
 /// The blocks of a message; a string is one of text.

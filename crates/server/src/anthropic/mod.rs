@@ -1,13 +1,14 @@
 //! `POST /v1/messages` and `/v1/messages/count_tokens`: Anthropic's form of a chat. A request is
 //! translated into OpenAI's form and read as one; answers come back as content blocks.
 
+mod deferred;
 mod events;
 mod input;
 mod tools;
 
 use crate::chat::{self, Chat};
 use crate::error::ApiError;
-use crate::fields::Fields;
+use crate::fields::{Fields, whole};
 use crate::job::{Finish, Outcome};
 use crate::known;
 use crate::models::Models;
@@ -49,7 +50,19 @@ fn error_object(error: &ApiError) -> Value {
         status if status.is_server_error() => "api_error",
         _ => "invalid_request_error",
     };
-    json!({"type": "error", "error": {"type": kind, "message": error.to_string()}})
+    let message = match error {
+        // Claude Code takes these words, and no others, for a reason to shorten a conversation.
+        ApiError::TooLong { tokens, context, .. } => {
+            format!("prompt is too long: {tokens} tokens > {context} maximum")
+        }
+        error => error.to_string(),
+    };
+    let mut object = json!({"type": "error", "error": {"type": kind, "message": message}});
+    // Anthropic's packages go on without a thread where they read this, and give up where they do not.
+    if error.field_name() == Some("thread") {
+        object["error"]["details"] = json!({"error_code": "thread_unsupported_request"});
+    }
+    object
 }
 
 /// Answers a chat.
@@ -99,9 +112,10 @@ pub(crate) fn read_counted(body: &Map<String, Value>, shared: &Shared) -> Result
 }
 
 fn usage(outcome: &Outcome) -> Value {
-    let Outcome { prompt_tokens, completion_tokens, cached_tokens, .. } = outcome;
+    let Outcome { prompt_tokens, completion_tokens, reasoning_tokens, cached_tokens, .. } = outcome;
     json!({"input_tokens": prompt_tokens - cached_tokens, "cache_read_input_tokens": cached_tokens,
-        "cache_creation_input_tokens": 0, "output_tokens": completion_tokens})
+        "cache_creation_input_tokens": 0, "output_tokens": completion_tokens,
+        "output_tokens_details": {"thinking_tokens": reasoning_tokens}})
 }
 
 fn reason<'s>(
@@ -139,8 +153,16 @@ fn blocks(message: &Message) -> Vec<Value> {
 /// Reads a request.
 pub(crate) fn read(body: &Map<String, Value>, shared: &Shared) -> Result<Chat, ApiError> {
     let unknown = known::check(known::MESSAGES, body)?;
-    let (body, ignored) = input::translate(&Fields::of(body))?;
+    let (mut body, ignored) = input::translate(&Fields::of(body))?;
+    // Without an answer, the prompt is read for the sake of the cache.
+    let is_read_only = body.get("max_tokens").and_then(whole) == Some(0);
+    if is_read_only {
+        body.insert("max_tokens".into(), json!(1));
+    }
     let mut chat = chat::read_known(&body, shared).map_err(renamed)?;
+    if is_read_only {
+        chat.job.room = 0;
+    }
     chat.ignored.splice(..0, unknown.into_iter().chain(ignored));
     Ok(chat)
 }

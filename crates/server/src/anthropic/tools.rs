@@ -12,14 +12,19 @@ pub(super) fn translate(fields: &Fields<'_>) -> Result<Vec<Value>, ApiError> {
         return Err(not_here("mcp_servers", "`mcp_servers`: what they offer"));
     }
     let tools = fields.array("tools")?.unwrap_or_default();
-    let functions = tools.iter().enumerate().map(|(i, tool)| {
-        let tool = Fields::within(tool, format!("tools[{i}]"))?;
-        match tool.string("type")? {
-            None | Some("custom") => own(&tool),
-            Some(kind) => typed(&tool, kind),
-        }
-    });
+    let functions = tools
+        .iter()
+        .enumerate()
+        .map(|(i, tool)| one(&Fields::within(tool, format!("tools[{i}]"))?));
     functions.collect()
+}
+
+/// A tool in OpenAI's form.
+pub(super) fn one(tool: &Fields<'_>) -> Result<Value, ApiError> {
+    match tool.string("type")? {
+        None | Some("custom") => own(tool),
+        Some(kind) => typed(tool, kind),
+    }
 }
 
 /// A tool that says what it takes.

@@ -26,12 +26,16 @@ pub(super) const MESSAGES: &[Field] = &[
     ),
     within("output_config", OUTPUT, "how much is thought, and what shape an answer has"),
     refused("container", &[], "running code"),
-    refused("mcp_servers", &["[]"], "tools that the server calls"),
+    refused("mcp_servers", &["[]"], "calling tools for the model"),
+    refused("compaction", &[], "a summary in place of an answer"),
+    refused("thread", &[], "a conversation that the server keeps"),
     ignored("context_management", &[], "shortening a conversation that grows too long"),
     harmless("anthropic_version", "which edition of the API, as some clouds ask for it"),
     harmless("betas", "which of its novelties are wanted"),
     harmless("anthropic_beta", "which of its novelties are wanted"),
+    harmless("billing_policy", "who pays"),
     harmless("cache_control", "where a prompt is cut for the cache"),
+    harmless("fallback_credit_token", "who pays"),
     harmless("diagnostics", "a question about the cache"),
     harmless("inference_geo", "where in the world it is answered"),
     harmless("metadata", "who asks"),
@@ -43,6 +47,7 @@ pub(super) const MESSAGES: &[Field] = &[
 
 const MESSAGE: &[Field] = &[
     done("role", "who says it"),
+    ignored("output_config", &[], "how much is thought from a system message on"),
     kinds(
         "content",
         &[
@@ -54,6 +59,7 @@ const MESSAGE: &[Field] = &[
         ],
         "what is said",
     ),
+    done("clear_at", "what the system says for one turn alone"),
     harmless("id", "its number"),
 ];
 
@@ -95,6 +101,7 @@ const THINKING: &[Field] = &[
     done("type", "whether it is thought first"),
     done("budget_tokens", "an end to thinking; the answer says that there is none"),
     ignored("display", &["\"summarized\""], "thoughts that are not shown"),
+    harmless("block_binding", "what becomes of thoughts that were not thought here"),
 ];
 
 const TOOL: &[Field] = &[
@@ -111,7 +118,7 @@ const TOOL: &[Field] = &[
     harmless("cache_control", "where a prompt is cut for the cache"),
     refused("allowed_callers", &["[\"direct\"]", "[]"], "a call from code"),
     ignored("input_examples", &["[]"], "examples of its arguments"),
-    ignored("defer_loading", &["false"], "a tool that is looked up; here all are on offer"),
+    done("defer_loading", "a tool that is told of where it is found"),
 ];
 
 const CHOICE: &[Field] = &[

@@ -71,6 +71,7 @@ pub(super) const OURS: &[Field] = &[within(
     &[
         done("origins", "which tokens were drafted"),
         done("progress", "how much of the prompt has been read"),
+        done("prefill_keep", "what is kept of a long prompt, 1 for all of it"),
         done("written", "how many of the prompt's last tokens the answer has already"),
     ],
     "what is told of how the answer came about",

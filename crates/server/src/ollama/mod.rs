@@ -15,6 +15,7 @@ use crate::chat::Chat;
 use crate::error::ApiError;
 use crate::models::Models;
 use crate::router::{Body, Shared};
+use crate::routes;
 use crate::sse::{self, Whole};
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
@@ -26,6 +27,10 @@ use input::{Asked, Question};
 use lines::{Form, Lines};
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
+
+/// Paths that are asked for by name.
+pub(crate) const PATHS: [&str; 6] =
+    ["/api/chat", "/api/generate", "/api/tags", "/api/show", "/api/ps", "/api/version"];
 
 /// Reads a request to `/api/chat`; none where nothing is asked.
 pub(crate) fn read_chat(
@@ -97,7 +102,7 @@ async fn check_key(State(models): State<Arc<Models>>, request: Request, next: Ne
 }
 
 async fn no_such_path(uri: Uri) -> OllamaError {
-    OllamaError(ApiError::NotFound(format!("/api{}", uri.path())))
+    OllamaError(routes::unknown(&format!("/api{}", uri.path())))
 }
 
 async fn no_such_method(request: Request) -> OllamaError {

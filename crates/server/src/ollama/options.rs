@@ -123,6 +123,7 @@ mod tests {
             context: 1000,
             capacity: 8,
             ends: Vec::new(),
+            shares: None,
         };
         let body = json!({"options": options});
         let fields = Fields::of(body.as_object().unwrap()).object("options").unwrap().unwrap();

@@ -1,6 +1,7 @@
 //! The tokenizer: text to ids and ids to bytes. One type, built from a `tokenizer.json` or from the
 //! vocabulary in a GGUF file; the same vocabulary gives the same tokenizer either way.
 
+mod beginnings;
 mod bpe;
 mod json;
 mod split;
@@ -12,6 +13,8 @@ use std::path::Path;
 use regex::Regex;
 use unicode_normalization::{IsNormalized, UnicodeNormalization, is_nfc_quick};
 
+pub use beginnings::Beginnings;
+use beginnings::Encoded;
 use bpe::{Bpe, Scratch};
 use split::Split;
 pub use vocabulary::{Kind, TokenizerError, Vocabulary};
@@ -51,6 +54,8 @@ pub struct Tokenizer {
     /// Control and user-defined tokens by name, and the search that finds the longest of them.
     added: HashMap<String, u32>,
     added_search: Option<Regex>,
+    /// Bytes of the longest of their names.
+    longest_name: usize,
     /// The search for control tokens alone.
     control_search: Option<Regex>,
     kinds: Vec<Kind>,
@@ -135,12 +140,14 @@ impl Tokenizer {
         let added_search = longest_of(added.keys())?;
         let control = |(_, id): &(&String, &u32)| kinds[**id as usize] == Kind::Control;
         let control_search = longest_of(added.iter().filter(control).map(|(name, _)| name))?;
+        let longest_name = added.keys().map(String::len).max().unwrap_or(0);
         let bos = bos.filter(|_| add_bos);
         Ok(Self {
             split,
             bpe,
             added,
             added_search,
+            longest_name,
             control_search,
             kinds,
             bytes,
@@ -176,31 +183,38 @@ impl Tokenizer {
 
     /// The tokens of a rendered template in which texts from outside were marked.
     pub fn encode_marked(&self, text: &str, mark: char) -> Vec<u32> {
-        let mut ids = Vec::with_capacity(text.len() / 3);
-        let mut start = 0;
-        let plain = |text: &str| text.chars().filter(|c| *c != mark).collect::<String>();
-        for name in self.added_search.iter().flat_map(|search| search.find_iter(text)) {
-            self.encode_text(&plain(&text[start..name.start()]), &mut ids);
-            ids.push(self.added[name.as_str()]);
-            start = name.end();
-        }
-        self.encode_text(&plain(&text[start..]), &mut ids);
-        ids
+        let mut encoded = Encoded::default();
+        self.encode_on(text, Some(mark), &mut encoded);
+        encoded.ids
     }
 
     /// The tokens of `text`, after NFC.
     pub fn encode(&self, text: &str, specials: Specials) -> Vec<u32> {
-        let mut ids = Vec::with_capacity(text.len() / 3);
-        let mut start = 0;
-        if let (Specials::Parse, Some(search)) = (specials, &self.added_search) {
-            for name in search.find_iter(text) {
-                self.encode_text(&text[start..name.start()], &mut ids);
-                ids.push(self.added[name.as_str()]);
-                start = name.end();
-            }
+        let mut encoded = Encoded::default();
+        match specials {
+            Specials::Parse => self.encode_on(text, None, &mut encoded),
+            Specials::Literal => self.encode_text(text, &mut encoded.ids),
         }
-        self.encode_text(&text[start..], &mut ids);
-        ids
+        encoded.ids
+    }
+
+    /// Appends the tokens of `text` from the last cut on.
+    fn encode_on(&self, text: &str, mark: Option<char>, encoded: &mut Encoded) {
+        let Encoded { ids, cuts, .. } = encoded;
+        let mut start = cuts.last().map_or(0, |(end, _)| *end);
+        ids.reserve((text.len() - start) / 3);
+        let plain = |text: &str, ids: &mut Vec<u32>| match mark.filter(|m| text.contains(*m)) {
+            Some(mark) => self.encode_text(&text.replace(mark, ""), ids),
+            None => self.encode_text(text, ids),
+        };
+        let rest = start;
+        for name in self.added_search.iter().flat_map(|search| search.find_iter(&text[rest..])) {
+            plain(&text[start..rest + name.start()], ids);
+            ids.push(self.added[name.as_str()]);
+            start = rest + name.end();
+            cuts.push((start, ids.len()));
+        }
+        plain(&text[start..], ids);
     }
 
     /// Appends the tokens of `text`, none of which is an added one.

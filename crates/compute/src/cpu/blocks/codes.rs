@@ -28,6 +28,18 @@ fn join(packed: &mut [u8], codes: &[u8; 64], mask: u8, shift: usize) {
     }
 }
 
+/// `N` vectors, one after the other.
+#[inline(always)]
+unsafe fn vectors<L: Lanes, const N: usize>(from: *const u8) -> [L::Ints; N] {
+    unsafe {
+        let mut v = [L::int_splat(0); N];
+        for i in 0..N {
+            v[i] = L::int_load(from.add(64 * i));
+        }
+        v
+    }
+}
+
 macro_rules! eight {
     ($f:ident) => {
         [$f!(0), $f!(1), $f!(2), $f!(3), $f!(4), $f!(5), $f!(6), $f!(7)]
@@ -45,14 +57,13 @@ impl Codes for Nibbles {
     unsafe fn unpack<L: Lanes>(from: *const u8) -> [L::Ints; 8] {
         unsafe {
             let mask = L::byte_splat(15);
-            let v: [L::Ints; 4] = std::array::from_fn(|i| L::int_load(from.add(64 * i)));
-            std::array::from_fn(|i| {
-                if i < 4 {
-                    L::int_and(v[i], mask)
-                } else {
-                    L::int_and(L::int_shr::<4>(v[i - 4]), mask)
-                }
-            })
+            let v = vectors::<L, 4>(from);
+            let mut codes = [mask; 8];
+            for i in 0..4 {
+                codes[i] = L::int_and(v[i], mask);
+                codes[i + 4] = L::int_and(L::int_shr::<4>(v[i]), mask);
+            }
+            codes
         }
     }
 
@@ -129,8 +140,11 @@ impl<T: Table> Codes for Lookup<T> {
     #[inline(always)]
     unsafe fn unpack<L: Lanes>(from: *const u8) -> [L::Ints; 8] {
         unsafe {
-            let indices = Nibbles::unpack::<L>(from);
-            std::array::from_fn(|i| L::lookup(const { &T::CODES }.as_ptr(), indices[i]))
+            let mut codes = Nibbles::unpack::<L>(from);
+            for code in &mut codes {
+                *code = L::lookup(const { &T::CODES }.as_ptr(), *code);
+            }
+            codes
         }
     }
 
@@ -187,8 +201,7 @@ impl Codes for Sixes {
     unsafe fn unpack<L: Lanes>(from: *const u8) -> [L::Ints; 8] {
         unsafe {
             let low = Nibbles::unpack::<L>(from);
-            let high: [L::Ints; 2] =
-                std::array::from_fn(|i| L::int_load(from.add(Nibbles::BYTES + 64 * i)));
+            let high = vectors::<L, 2>(from.add(Nibbles::BYTES));
             let mask = L::byte_splat(0x30);
             macro_rules! six {
                 ($i:literal) => {{
@@ -225,7 +238,7 @@ impl Codes for Twos {
     #[inline(always)]
     unsafe fn unpack<L: Lanes>(from: *const u8) -> [L::Ints; 8] {
         unsafe {
-            let v: [L::Ints; 2] = std::array::from_fn(|i| L::int_load(from.add(64 * i)));
+            let v = vectors::<L, 2>(from);
             let mask = L::byte_splat(3);
             macro_rules! two {
                 ($i:literal) => {
@@ -288,7 +301,7 @@ impl Codes for Bytes {
 
     #[inline(always)]
     unsafe fn unpack<L: Lanes>(from: *const u8) -> [L::Ints; 8] {
-        unsafe { std::array::from_fn(|i| L::int_load(from.add(64 * i))) }
+        unsafe { vectors::<L, 8>(from) }
     }
 
     fn pack(codes: &[[u8; 64]; 8], group: &mut [u8]) {

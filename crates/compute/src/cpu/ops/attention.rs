@@ -11,11 +11,12 @@ use crate::{
         q8::{Q8Block, quantise_row},
         view::{RawBuffer, View},
     },
+    hadamard::hadamard,
     kv::{KvLayout, KvType, PAGE_TOKENS},
     pass::{PageTable, Pass},
     plan::{AttentionShape, Op},
 };
-use scores::{score, soften, weigh};
+use scores::{EIGHT, score, soften, weigh, width};
 
 /// Rows that share the reading of a page.
 const ROW_BLOCK: usize = 8;
@@ -24,11 +25,18 @@ const ROW_BLOCK: usize = 8;
 /// first. Either way the numbers are the same.
 const HALVES_READ: usize = 4;
 
+/// Numbers from one key of a page in scratch to the next: a cache line more than it has, so that
+/// the same columns of all keys do not compete for the same places of the first-level cache.
+const fn stride(shape: &AttentionShape) -> usize {
+    shape.head_dim + 16
+}
+
 pub(super) fn scratch_len(shape: &AttentionShape) -> usize {
     let group = shape.heads / shape.kv_heads;
     // A page of keys, a page of values, and for each row and query head (and one to spare): output,
     // maximum and sum.
-    (2 * PAGE_TOKENS + ROW_BLOCK * group + 1) * shape.head_dim + 2 * (ROW_BLOCK * group + 1)
+    let states = ROW_BLOCK * group + 1;
+    2 * PAGE_TOKENS * stride(shape) + states * shape.head_dim + 2 * states
 }
 
 /// Some rows of one sequence, for one key/value head.
@@ -75,6 +83,7 @@ impl Job<'_> {
     }
 
     /// Query head `g` of the group, of a row.
+    #[inline(always)]
     fn query(&self, row: usize, g: usize) -> *const f32 {
         let at = (self.head * self.group() + g) * self.shape.query_stride();
         self.q.row(row).wrapping_add(at)
@@ -98,8 +107,8 @@ impl Scratch {
     unsafe fn new<L: Lanes>(scratch: *mut f32, job: &Job<'_>) -> Self {
         unsafe {
             let (dim, group) = (job.shape.head_dim, job.group());
-            let values = scratch.add(PAGE_TOKENS * dim);
-            let sums = values.add(PAGE_TOKENS * dim);
+            let values = scratch.add(PAGE_TOKENS * stride(&job.shape));
+            let sums = values.add(PAGE_TOKENS * stride(&job.shape));
             let maxima = sums.add((ROW_BLOCK * group + 1) * dim);
             let totals = maxima.add(ROW_BLOCK * group + 1);
             for i in 0..job.rows * group {
@@ -136,11 +145,11 @@ impl Page {
         (begin, end): (usize, usize),
     ) -> Self {
         unsafe {
-            let dim = job.shape.head_dim;
+            let (dim, stride) = (job.shape.head_dim, stride(&job.shape));
             let halves =
                 job.layout.kind == KvType::F16 && job.rows * job.group().div_ceil(2) <= HALVES_READ;
             let mut page =
-                Self { start, at: scratch.pages.map(|p| p.cast_const()), stride: dim, halves };
+                Self { start, at: scratch.pages.map(|p| p.cast_const()), stride, halves };
             let stored = begin.max(start)..job.committed.min(start + PAGE_TOKENS).min(end);
             if stored.is_empty() {
                 return page;
@@ -155,7 +164,7 @@ impl Page {
                 }
                 for position in stored.clone() {
                     let i = position - start;
-                    let to = scratch.pages[part].add(i * dim);
+                    let to = scratch.pages[part].add(i * stride);
                     decode_row::<L>(job.layout.kind, from.add(i * row_bytes), dim, to);
                 }
             }
@@ -165,6 +174,7 @@ impl Page {
 }
 
 /// What a row sees of a page, in order of position.
+#[derive(Clone, Copy)]
 struct Seen {
     keys: [*const f32; PAGE_TOKENS],
     values: [*const f32; PAGE_TOKENS],
@@ -174,77 +184,119 @@ struct Seen {
 }
 
 impl Seen {
+    const NOTHING: Self = Self {
+        keys: [std::ptr::null(); PAGE_TOKENS],
+        values: [std::ptr::null(); PAGE_TOKENS],
+        n: 0,
+        halves: 0,
+    };
+
     /// Positions `from..to` of a page: committed ones, then rows of the pass on the row's path.
     #[inline(always)]
     unsafe fn gather(
+        &mut self,
         job: &Job<'_>,
         pass: &Pass<'_>,
         page: &Page,
         first_of_sequence: usize,
         row: usize,
         (from, to): (usize, usize),
-    ) -> Self {
-        let none = [std::ptr::null(); PAGE_TOKENS];
-        let mut seen = Self { keys: none, values: none, n: to - from, halves: 0 };
+    ) {
+        self.n = to.saturating_sub(from);
         let mut i = 0;
-        while i < seen.n && from + i < job.committed {
+        while i < self.n && from + i < job.committed {
             let at = (from + i - page.start) * page.stride;
-            seen.keys[i] = page.at[0].wrapping_add(at);
-            seen.values[i] = page.at[1].wrapping_add(at);
+            self.keys[i] = page.at[0].wrapping_add(at);
+            self.values[i] = page.at[1].wrapping_add(at);
             i += 1;
         }
-        seen.halves = if page.halves { i } else { 0 };
-        let at = job.head * job.shape.head_dim;
+        self.halves = if page.halves { i } else { 0 };
+        let (n, at) = (self.n, job.head * job.shape.head_dim);
         let mut put = |i: usize, r: usize| {
-            seen.keys[i] = job.k.row(r).wrapping_add(at);
-            seen.values[i] = job.v.row(r).wrapping_add(at);
+            self.keys[i] = job.k.row(r).wrapping_add(at);
+            self.values[i] = job.v.row(r).wrapping_add(at);
         };
         if !job.causal {
-            for i in i..seen.n {
+            for i in i..n {
                 put(i, first_of_sequence + (from + i - job.committed));
             }
-            return seen;
+            return;
         }
         let mut run_start = job.committed;
         for run in pass.path(row) {
             let run_end = run_start + run.len as usize;
-            while i < seen.n && from + i < run_end {
+            while i < n && from + i < run_end {
                 put(i, run.first as usize + (from + i - run_start));
                 i += 1;
             }
             run_start = run_end;
         }
-        seen
     }
 
-    /// Merges a page into what the query heads of a row have seen before it. Two query heads at a
-    /// time read the same keys.
+    /// Scores of two queries with the eight keys from number `first` on, of those that are halves
+    /// and of the others.
     #[inline(always)]
-    unsafe fn merge<L: Lanes>(&self, job: &Job<'_>, scratch: &Scratch, r: usize) {
+    unsafe fn score<L: Lanes>(
+        &self,
+        job: &Job<'_>,
+        queries: [*const f32; 2],
+        first: usize,
+        scores: &mut [[f32; PAGE_TOKENS]; 2],
+    ) {
         unsafe {
-            let (dim, group, halves) = (job.shape.head_dim, job.group(), self.halves);
-            for g in (0..group).step_by(2) {
-                let pair = g + 1 < group;
-                let query = job.query(job.first_row + r, g);
-                let second = if pair { job.query(job.first_row + r, g + 1) } else { query };
-                let (queries, scale) = ([query, second], job.scale);
-                let mut scores = [[f32::NEG_INFINITY; PAGE_TOKENS]; 2];
-                let (stored, own) = (&self.keys[..halves], &self.keys[halves..self.n]);
-                score::<L, true>(queries, stored, dim, scale, &mut scores, 0);
-                score::<L, false>(queries, own, dim, scale, &mut scores, halves);
-                let first = r * group + g;
-                let states = [first, if pair { first + 1 } else { ROW_BLOCK * group }];
-                let mut merging = [(L::zero(), L::zero()); 2];
-                for i in 0..2 {
-                    merging[i] = soften::<L>(
-                        &mut scores[i],
-                        &mut *scratch.maxima.add(states[i]),
-                        &mut *scratch.totals.add(states[i]),
-                    );
-                }
-                let sums = [scratch.sums.add(states[0] * dim), scratch.sums.add(states[1] * dim)];
-                weigh::<L>(&scores, &self.values[..self.n], halves, dim, merging, sums);
+            let (dim, scale) = (job.shape.head_dim, job.scale);
+            let eight = |begin: usize, end: usize| &self.keys[begin..end.min(begin + EIGHT)];
+            if first < self.halves {
+                score::<L, true>(queries, eight(first, self.halves), dim, scale, scores, first);
             }
+            let own = self.halves + first;
+            if own < self.n {
+                score::<L, false>(queries, eight(own, self.n), dim, scale, scores, own);
+            }
+        }
+    }
+}
+
+/// Merges a page into what the query heads `g` and `g + 1` of all rows have seen before it. All
+/// rows go through some keys, or some columns of values, while these are in the first-level cache.
+#[inline(always)]
+unsafe fn merge<L: Lanes>(job: &Job<'_>, scratch: &Scratch, seen: &[Seen], g: usize) {
+    unsafe {
+        let (dim, group) = (job.shape.head_dim, job.group());
+        // A head without a neighbour has itself beside it; what that gives goes to the spare state.
+        let second = if g + 1 < group { g + 1 } else { g };
+        let mut scores = [[[f32::NEG_INFINITY; PAGE_TOKENS]; 2]; ROW_BLOCK];
+        for first in (0..PAGE_TOKENS).step_by(EIGHT) {
+            for (r, seen) in seen.iter().enumerate() {
+                let row = job.first_row + r;
+                let queries = [job.query(row, g), job.query(row, second)];
+                seen.score::<L>(job, queries, first, &mut scores[r]);
+            }
+        }
+        let mut merging = [[(L::zero(), L::zero()); 2]; ROW_BLOCK];
+        let mut sums = [[std::ptr::null_mut(); 2]; ROW_BLOCK];
+        for (r, seen) in seen.iter().enumerate() {
+            if seen.n == 0 {
+                continue;
+            }
+            let first = r * group + g;
+            let states = [first, if g + 1 < group { first + 1 } else { ROW_BLOCK * group }];
+            for i in 0..2 {
+                merging[r][i] = soften::<L>(
+                    &mut scores[r][i],
+                    &mut *scratch.maxima.add(states[i]),
+                    &mut *scratch.totals.add(states[i]),
+                );
+                sums[r][i] = scratch.sums.add(states[i] * dim);
+            }
+        }
+        let mut column = 0;
+        while column < dim {
+            for (r, seen) in seen.iter().enumerate().filter(|(_, seen)| seen.n > 0) {
+                let (values, left) = (&seen.values[..seen.n], dim - column);
+                weigh::<L>(&scores[r], values, seen.halves, (column, left), merging[r], sums[r]);
+            }
+            column += width::<L>(dim - column);
         }
     }
 }
@@ -260,17 +312,18 @@ unsafe fn attend<L: Lanes>(view: &View<'_>, job: &Job<'_>) {
             let (from, to) = job.visible(pass, of_sequence, row);
             (begin, end) = (begin.min(from), end.max(to));
         }
+        let mut seen = [Seen::NOTHING; ROW_BLOCK];
         for page in begin / PAGE_TOKENS..end.div_ceil(PAGE_TOKENS) {
             let start = page * PAGE_TOKENS;
             let page = Page::read::<L>(job, &scratch, start, (begin, end));
             for r in 0..job.rows {
                 let row = job.first_row + r;
                 let (from, to) = job.visible(pass, of_sequence, row);
-                let (from, to) = (from.max(start), to.min(start + PAGE_TOKENS));
-                if from < to {
-                    Seen::gather(job, pass, &page, first_of_sequence, row, (from, to))
-                        .merge::<L>(job, &scratch, r);
-                }
+                let in_page = (from.max(start), to.min(start + PAGE_TOKENS));
+                seen[r].gather(job, pass, &page, first_of_sequence, row, in_page);
+            }
+            for g in (0..job.group()).step_by(2) {
+                merge::<L>(job, &scratch, &seen[..job.rows], g);
             }
         }
         for r in 0..job.rows {
@@ -279,7 +332,8 @@ unsafe fn attend<L: Lanes>(view: &View<'_>, job: &Job<'_>) {
     }
 }
 
-/// Writes what a row's query heads have seen: divided by the weights' total, gated and rounded.
+/// Writes what a row's query heads have seen: transformed back where values are transformed, divided
+/// by the weights' total, gated and rounded.
 #[inline(always)]
 unsafe fn finish_row<L: Lanes>(view: &View<'_>, job: &Job<'_>, scratch: &Scratch, r: usize) {
     unsafe {
@@ -290,6 +344,9 @@ unsafe fn finish_row<L: Lanes>(view: &View<'_>, job: &Job<'_>, scratch: &Scratch
             let at = (job.head * group + g) * dim;
             let to = job.out.row(row).add(at);
             let gate = job.query(row, g).wrapping_add(dim);
+            if job.layout.kind.is_hadamard() {
+                hadamard(std::slice::from_raw_parts_mut(scratch.sums.add(state * dim), dim));
+            }
             for d in (0..dim).step_by(16) {
                 let mut y = L::load(scratch.sums.add(state * dim + d)).mul(inverse);
                 if job.shape.gated {

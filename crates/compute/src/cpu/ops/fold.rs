@@ -77,7 +77,10 @@ unsafe fn fold_columns<L: Lanes, const C: usize>(
             }
         }
         for (i, row) in rows.iter().enumerate() {
-            let delta: [L; C] = std::array::from_fn(|c| L::load(row.delta.add(column + 16 * c)));
+            let mut delta = [L::zero(); C];
+            for c in 0..C {
+                delta[c] = L::load(row.delta.add(column + 16 * c));
+            }
             for j in 0..4 {
                 let k = L::splat(*scaled_keys.add(i * dim + key + j));
                 for c in 0..C {

@@ -5,8 +5,9 @@ use crate::{
         matmul::{Operand, ROW_CHUNK, multiply, operand},
         view::View,
     },
-    plan::{Product, Rows},
+    plan::{MatrixId, Product, Rows},
 };
+use std::sync::atomic::Ordering;
 
 pub(super) unsafe fn matmul(view: &View<'_>, products: &[Product]) {
     for (i, product) in products.iter().enumerate() {
@@ -59,6 +60,13 @@ pub(super) unsafe fn matmul(view: &View<'_>, products: &[Product]) {
                         routing.experts + 1,
                     )
                 };
+                if view.worker.index == 0 {
+                    let visits = starts.windows(2).map(|s| s[1] - s[0]);
+                    for (choices, visits) in matrix.choices.iter().zip(visits) {
+                        choices.fetch_add(visits, Ordering::Relaxed);
+                    }
+                }
+                read_ahead(view, &matrix.layer, starts);
                 let order = view.buffer(routing.order).words(0);
                 for expert in 0..routing.experts {
                     let (begin, end) = (starts[expert] as usize, starts[expert + 1] as usize);
@@ -70,5 +78,16 @@ pub(super) unsafe fn matmul(view: &View<'_>, products: &[Product]) {
                 }
             }
         }
+    }
+}
+
+/// Has the system read the experts that rows are sent to, of all matrices of a layer, before the
+/// first is multiplied with: a disk is fast where it knows of much at once, and pages that were
+/// missed one after the other would each wait for it. Threads share that, for it costs them time.
+fn read_ahead(view: &View<'_>, layer: &[MatrixId], starts: &[u32]) {
+    let experts = starts.windows(2).zip(0..).filter(|(visits, _)| visits[0] < visits[1]);
+    let own = experts.skip(view.worker.index).step_by(view.worker.count);
+    for matrix in layer {
+        own.clone().for_each(|(_, e)| view.matrices[matrix.0 as usize].read_ahead(e));
     }
 }

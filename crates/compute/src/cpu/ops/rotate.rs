@@ -6,6 +6,7 @@ use crate::{
         lanes::{Lanes, at_level},
         view::View,
     },
+    hadamard::hadamard,
     kv::KvType,
     plan::{Buf, Op, Rotary},
 };
@@ -81,7 +82,7 @@ pub(super) unsafe fn decode_row<L: Lanes>(kind: KvType, from: *const u8, n: usiz
                     }
                 }
             }
-            KvType::Q4_0 => {
+            KvType::Q4_0 | KvType::Q4_0H => {
                 for b in 0..n / 32 {
                     let block = from.add(18 * b);
                     let d = L::splat(
@@ -117,6 +118,7 @@ pub(super) unsafe fn rotate(view: &View<'_>, op: &Op) {
             && v.cols == k.cols
     );
     assert!(angles.cols.is_multiple_of(32) && angles.cols <= head_dim);
+    let is_hadamard = cache.layout.kind.is_hadamard();
     // Query heads, then key heads, then value heads.
     let tasks = shape.heads + 2 * shape.kv_heads;
     for task in view.worker.share(view.rows() * tasks) {
@@ -134,6 +136,9 @@ pub(super) unsafe fn rotate(view: &View<'_>, op: &Op) {
             if task < shape.heads {
                 let x = q.row(row).add(task * shape.query_stride());
                 rotate_at(view.level, &head(x, q_norm));
+                if is_hadamard {
+                    hadamard(std::slice::from_raw_parts_mut(x, head_dim));
+                }
                 continue;
             }
             let (part, kv_head) =
@@ -143,7 +148,10 @@ pub(super) unsafe fn rotate(view: &View<'_>, op: &Op) {
                 rotate_at(view.level, &head(x, k_norm));
             }
             let bytes = kept.bytes(row).add((part * shape.kv_heads + kv_head) * row_bytes);
-            let numbers = std::slice::from_raw_parts(x, head_dim);
+            let numbers = std::slice::from_raw_parts_mut(x, head_dim);
+            if is_hadamard {
+                hadamard(numbers);
+            }
             cache.layout.kind.encode(numbers, std::slice::from_raw_parts_mut(bytes, row_bytes));
             decode_at(view.level, cache.layout.kind, bytes, head_dim, x);
         }

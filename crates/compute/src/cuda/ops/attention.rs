@@ -3,7 +3,7 @@
 use crate::{
     Error,
     cuda::{
-        args::{AttentionArgs, DECODE_ROWS, TEXT_ROWS, kernel},
+        args::{AttentionArgs, DECODE_ROWS, Kernel, RestoreArgs, TEXT_ROWS, kernel},
         driver::{DeviceInfo, Shape},
         run::Run,
     },
@@ -19,13 +19,25 @@ const THREADS: u32 = 128;
 const CUTS: [(usize, usize); 6] = [(2, 6), (2, 5), (2, 4), (2, 3), (2, 2), (1, 2)];
 /// Bytes of shared memory that such a block has beside the tiles.
 const DIRECTORY: usize = 2560;
-/// Of `kernels/attention_texts.cu` for heads of up to 128, and of up to 256: blocks of a
-/// multiprocessor, and pieces of 16 queries, keys or values that a warp has room for.
-const WARPS: [(u32, usize); 2] = [(3, 3), (2, 3)];
-/// Queries of an item there, warps of a block, and shared memory that a card must have more of.
+/// Queries of an item of `kernels/attention_texts.cu`, and shared memory that a card must have more
+/// of.
 const PIECE: usize = 16;
-const BLOCK_WARPS: usize = 4;
-const WARPS_SHARED: u32 = 128 << 10;
+const WARPS_SHARED: u32 = 224 << 10;
+
+/// A kernel whose warps have items of their own.
+struct Warps {
+    kernel: Kernel<AttentionArgs>,
+    /// Of a multiprocessor.
+    count: usize,
+    /// Pieces of 16 queries, keys or values that a warp has room for.
+    pieces: usize,
+}
+
+/// For heads of up to 128, and of up to 256.
+const TEXTS: [Warps; 2] = [
+    Warps { kernel: kernel::ATTENTION_TEXTS_128, count: 12, pieces: 4 },
+    Warps { kernel: kernel::ATTENTION_TEXTS_256, count: 8, pieces: 3 },
+];
 
 /// Chunks that the keys of a row are read in at most: with all key heads, about one for each
 /// multiprocessor of a large card. How a row is summed depends on it, so it follows from the model
@@ -48,17 +60,18 @@ pub(crate) fn has_warps(limits: &DeviceInfo) -> bool {
     limits.major >= 9 && limits.shared > WARPS_SHARED
 }
 
-/// Whether items are for warps, not for blocks: where there are more of them than blocks take at a
-/// time. Both give the same bits; an H200 tells which is faster.
-fn is_of_warps(run: &Run<'_>, shape: &AttentionShape, kv: KvType) -> bool {
+/// The kernel whose items are for warps, not for blocks, where there are more of them than blocks
+/// take at a time. Both give the same bits; an H200 tells which is faster.
+fn warps_of(run: &Run<'_>, shape: &AttentionShape, kv: KvType) -> Option<&'static Warps> {
+    let wide = usize::from(shape.head_dim > 128);
     if run.rows() > TEXT_ROWS {
         assert!(shape.heads / shape.kv_heads <= PIECE, "{shape:?}");
-        return true;
+        return Some(&TEXTS[wide]);
     }
     let items = run.pass.sequence_count as usize * shape.kv_heads;
     let pieces = (run.most_rows * shape.heads / shape.kv_heads).div_ceil(PIECE);
-    let least = if shape.head_dim > 128 { 32 * pieces } else { 16 };
-    kv == KvType::F16 && has_warps(run.limits) && items >= least
+    let least = if wide == 1 { 32 * pieces } else { 16 };
+    (kv == KvType::F16 && has_warps(run.limits) && items >= least).then_some(&TEXTS[wide])
 }
 
 pub(crate) fn launch(run: &Run<'_>, op: &Op) -> Result<(), Error> {
@@ -66,6 +79,7 @@ pub(crate) fn launch(run: &Run<'_>, op: &Op) -> Result<(), Error> {
         unreachable!()
     };
     let cached = &run.plan().caches[cache];
+    let kind = cached.layout.kind;
     assert!(
         shape.head_dim.is_multiple_of(32) && shape.head_dim <= 256,
         "heads of {}",
@@ -97,7 +111,8 @@ pub(crate) fn launch(run: &Run<'_>, op: &Op) -> Result<(), Error> {
         heads: shape.heads as i32,
         head_dim: shape.head_dim as i32,
         query_stride: shape.query_stride() as i32,
-        gated: shape.gated.into(),
+        // Gates belong to heads as they were: `restore` comes to them.
+        gated: (shape.gated && !kind.is_hadamard()).into(),
         causal: causal.into(),
         window: window.unwrap_or(0) as i32,
         parts: parts(&shape) as i32,
@@ -106,10 +121,12 @@ pub(crate) fn launch(run: &Run<'_>, op: &Op) -> Result<(), Error> {
     };
     if run.is_prompt() {
         assert!(causal, "prompts are causal");
+        run.brought.bring(run.driver, layer)?;
         let blocks = run.rows() / TILE + 2 * run.pass.sequence_count as usize;
         let kernel = if wide { kernel::PROMPT_ATTENTION_256 } else { kernel::PROMPT_ATTENTION_128 };
         let grid = Shape::new([shape.heads as u32, blocks as u32, 1], THREADS);
-        return run.launch(kernel, Shape { shared: bytes((1, 2)) as u32, ..grid }, &args);
+        run.launch(kernel, Shape { shared: bytes((1, 2)) as u32, ..grid }, &args)?;
+        return restore(run, &args, &shape, kind);
     }
     assert!(
         run.rows() <= DECODE_ROWS && run.most_rows <= TEXT_ROWS,
@@ -117,12 +134,10 @@ pub(crate) fn launch(run: &Run<'_>, op: &Op) -> Result<(), Error> {
         run.rows(),
         run.most_rows
     );
-    if is_of_warps(run, &shape, cached.layout.kind) {
-        let kernel = if wide { kernel::ATTENTION_TEXTS_256 } else { kernel::ATTENTION_TEXTS_128 };
-        let (blocks, pieces) = WARPS[usize::from(wide)];
-        let grid = Shape::new([run.limits.multiprocessors * blocks, 1, 1], 32 * BLOCK_WARPS as u32);
-        let shared = (BLOCK_WARPS * pieces * (tile / 4 + 256)) as u32;
-        run.launch(kernel, Shape { shared, ..grid }, &args)?;
+    if let Some(warps) = warps_of(run, &shape, kind) {
+        let grid = Shape::new([run.limits.multiprocessors, 1, 1], 32 * warps.count as u32);
+        let shared = (warps.count * warps.pieces * (tile / 4 + 256)) as u32;
+        run.launch(warps.kernel, Shape { shared, ..grid }, &args)?;
     } else {
         let kernel = if wide { kernel::ATTENTION_CHUNKS_256 } else { kernel::ATTENTION_CHUNKS_128 };
         let grid = Shape::new([run.limits.multiprocessors, 1, 1], THREADS * cut.0 as u32);
@@ -132,5 +147,29 @@ pub(crate) fn launch(run: &Run<'_>, op: &Op) -> Result<(), Error> {
         kernel::ATTENTION_JOIN,
         Shape::new([run.rows() as u32, shape.heads as u32, 1], 256),
         &args,
-    )
+    )?;
+    restore(run, &args, &shape, kind)
+}
+
+/// What transformed values were weighed to, as heads were before, and gated.
+fn restore(
+    run: &Run<'_>,
+    args: &AttentionArgs,
+    shape: &AttentionShape,
+    kind: KvType,
+) -> Result<(), Error> {
+    if !kind.is_hadamard() {
+        return Ok(());
+    }
+    let heads = run.rows() * shape.heads;
+    let args = RestoreArgs {
+        q: args.q,
+        out: args.out,
+        rows: run.rows() as i32,
+        heads: args.heads,
+        head_dim: args.head_dim,
+        query_stride: args.query_stride,
+        gated: shape.gated.into(),
+    };
+    run.launch(kernel::RESTORE, Shape::new([heads.div_ceil(4) as u32, 1, 1], 128), &args)
 }

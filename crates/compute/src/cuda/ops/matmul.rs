@@ -330,6 +330,9 @@ fn launch_group(run: &Run<'_>, products: &[Product]) -> Result<(), Error> {
         Rows::Chosen => (run.pass.chosen_rows as usize, run.pass.chosen),
         _ => (run.rows(), 0),
     };
+    if rows == 0 {
+        return Ok(()); // nobody asks for logits
+    }
     let mut list = [MatmulProduct::default(); MAX_PRODUCTS];
     let mut first_tile = 0;
     for ((to, p), &(tiles, format)) in list.iter_mut().zip(products).zip(&group.matrices) {

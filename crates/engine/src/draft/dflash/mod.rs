@@ -21,15 +21,14 @@ mod specified_tests;
 mod tests;
 
 use super::{Ask, Drafter, Lattice, Reads, Shape, ranks_needed};
-use crate::model::{Model, Placement, WeightSource, append};
+use crate::model::{Borrowed, Placement, WeightSource, append};
 use crate::propose::Spec;
 use crate::state::{DraftState, commit_pages};
 use crate::{Error, Row};
 use checkpoint::DrafterConfig;
 use choices::Choices;
 use compute::{
-    Arena, Backend, BlockConv, Buf, Candidates, CommitPath, KvLayout, Links, PAGE_TOKENS, Pass,
-    Ranked,
+    Arena, Backend, BlockConv, Buf, Candidates, CommitPath, KvLayout, PAGE_TOKENS, Pass, Ranked,
 };
 use parts::Parts;
 use plans::{Block, Caches};
@@ -45,7 +44,8 @@ const MAX_CANDIDATES: usize = 64;
 pub struct Dflash {
     config: DrafterConfig,
     parts: Parts,
-    links: Links,
+    /// What is the target's, and the list of all weights.
+    borrowed: Borrowed,
     caches: Caches,
     context: Arena,
     /// [rows, taps * hidden].
@@ -62,18 +62,17 @@ pub struct Dflash {
 impl Dflash {
     /// Names the weights, takes them in and records the plans. Features are those of the layers
     /// that `config.taps` names.
-    pub fn load(
+    pub(crate) fn load(
         backend: &mut dyn Backend,
         config: &DrafterConfig,
         source: &dyn WeightSource,
-        target: &Model,
+        mut borrowed: Borrowed,
     ) -> Result<Self, Error> {
-        assert_eq!(target.config().hidden, config.hidden, "the target is of another width");
-        check(config, target.config().vocab)?;
-        let mut weights = target.weights().clone();
-        let parts = Parts::new(&mut weights, source, config)?;
-        weights.place(Placement::ON_DEVICE, source, backend)?;
-        Self::record(backend, config, parts, weights.links().clone(), target)
+        assert_eq!(borrowed.hidden, config.hidden, "the target is of another width");
+        check(config, borrowed.vocab)?;
+        let parts = Parts::new(&mut borrowed.weights, source, config)?;
+        borrowed.weights.place(Placement::ON_DEVICE, source, backend)?;
+        Self::record(backend, config, parts, borrowed)
     }
 
     /// The same weights under another configuration: other windows, angles, taps or mask, of the
@@ -82,7 +81,6 @@ impl Dflash {
         &self,
         backend: &dyn Backend,
         config: &DrafterConfig,
-        target: &Model,
     ) -> Result<Self, Error> {
         let dimensions = |c: &DrafterConfig| {
             (c.hidden, c.layers.len(), c.q_heads, c.kv_heads, c.head_dim, c.ffn, c.taps.len())
@@ -92,36 +90,36 @@ impl Dflash {
             dimensions(&self.config),
             "other dimensions need other weights"
         );
-        Self::record(backend, config, self.parts.clone(), self.links.clone(), target)
+        Self::record(backend, config, self.parts.clone(), self.borrowed.clone())
     }
 
     fn record(
         backend: &dyn Backend,
         config: &DrafterConfig,
         parts: Parts,
-        links: Links,
-        target: &Model,
+        borrowed: Borrowed,
     ) -> Result<Self, Error> {
         let (caches, places) = plans::deal(config);
         let (context, features) = plans::record_context(config, &parts, &caches, &places);
         let known = parts.follow.map_or(usize::MAX, |follow| follow.vocab);
         let real = config.extras.real_vocab.unwrap_or(usize::MAX);
-        let vocab = target.config().vocab.min(known).min(real);
+        let vocab = borrowed.vocab.min(known).min(real);
         let Block { plan, logits, candidates, confidence } =
-            plans::record_block(config, &parts, &caches, &places, target, vocab);
-        let context = backend.arena(context.linked(&links).into(), CONTEXT_ROWS, 0)?;
+            plans::record_block(config, &parts, &caches, &places, &borrowed, vocab);
+        let links = borrowed.weights.links();
+        let context = backend.arena(context.linked(links).into(), CONTEXT_ROWS, 0)?;
         // Blocks of several texts share a pass.
         let rows = backend.decode_rows();
         if config.block > backend.text_rows() {
             let (what, expected) = ("a drafter's block", "no more rows than a text has in a pass");
             return Err(Error::Unsupported { what, found: config.block, expected });
         }
-        let block = backend.arena(plan.linked(&links).into(), rows, rows)?;
+        let block = backend.arena(plan.linked(links).into(), rows, rows)?;
         let config = config.clone();
         Ok(Self {
             config,
             parts,
-            links,
+            borrowed,
             caches,
             context,
             features,

@@ -1,7 +1,7 @@
 //! What a drafter computes: `context` and the block, as ops on buffers.
 
 use super::parts::{Conv, Follow, Parts};
-use crate::model::{Model, Shared};
+use crate::model::Borrowed;
 use checkpoint::DrafterConfig;
 use compute::{
     AttentionShape, BlockConv, Buf, Candidates, ConvNorm, Extent, Kind, KvLayout, KvType, MatrixId,
@@ -132,13 +132,12 @@ pub(super) fn record_block(
     parts: &Parts,
     caches: &Caches,
     places: &Places,
-    target: &Model,
+    borrowed: &Borrowed,
     vocab: usize,
 ) -> Block {
     let (plan, angles) = begin("draft block", config, caches);
     let mut record = Recorder::new(config, plan);
-    let Shared { embedding, head, .. } = *target.shared();
-    record.plan.record(Op::Embed { table: embedding, out: record.x });
+    record.plan.record(Op::Embed { table: borrowed.embedding, out: record.x });
     let scales = config.extras.scales;
     if scales.embedding != 1.0 {
         record.plan.record(Op::Scale { x: record.x, by: scales.embedding, cap: None });
@@ -160,7 +159,7 @@ pub(super) fn record_block(
         record.plan.matmul(act, layer.down, record.y);
     }
     record.norm(parts.output_norm);
-    record.choose(parts, head, (target.config().vocab, vocab))
+    record.choose(parts, borrowed.head, (borrowed.vocab, vocab))
 }
 
 /// Records the block pass.

@@ -2,7 +2,7 @@
 //! nothing of plans: logits, candidates, their scores, the walk and the tree.
 
 use super::*;
-use crate::model::{Options, Tensor};
+use crate::model::{Borrowed, Model, Options, Tensor};
 use crate::synthetic::{self, Mix};
 use checkpoint::drafter::{
     BlockConv as ConvShape, Confidence, DraftLayer, Extras, Markov, Scales, Selector,
@@ -73,7 +73,8 @@ impl Fixture {
         let model = Model::load(&mut cpu, &shape, &target, options).expect("a target");
         let weights =
             Altered { weights: synthetic::Weights::of_drafter(config, Mix::BF16, 2), change };
-        let drafter = Dflash::load(&mut cpu, config, &weights, &model).expect("a drafter");
+        let drafter =
+            Dflash::load(&mut cpu, config, &weights, Borrowed::of(&model)).expect("a drafter");
         Self { cpu, target, drafter, weights }
     }
 
@@ -83,7 +84,7 @@ impl Fixture {
         let mut random = compute::selftest::Random(seed);
         let features: Vec<Vec<f32>> = (0..CONTEXT).map(|_| random.numbers(width)).collect();
         let mut state = self.drafter.state();
-        state.pending.push_numbers(&self.cpu, &features.concat()).expect("room");
+        state.pending.push_numbers(&mut self.cpu, &features.concat()).expect("room");
         self.drafter.absorb(&mut self.cpu, &mut [&mut state]).expect("a pass");
         (state, features)
     }

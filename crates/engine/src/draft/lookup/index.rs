@@ -1,6 +1,9 @@
 //! Where in a text a run of tokens occurred before. Places after the same few tokens form a chain,
 //! newest first, as in dictionary compressors: a token more costs two table entries, a search a
-//! few dozen comparisons however long the text is.
+//! few dozen comparisons. A text is indexed in parts, and those that are full are shared by whoever
+//! goes on from it, so that a turn of a long conversation indexes what is new.
+
+use std::sync::Arc;
 
 /// Lengths of the runs that are indexed, the longer first. Where a text repeats itself much, the
 /// longer finds the few places among the many.
@@ -11,21 +14,33 @@ const SHORTEST: usize = 3;
 const LOOKED_AT: usize = 16;
 /// Tokens that are compared backwards: a match is not told from a longer one.
 const LONGEST: usize = 64;
+/// Tokens of a part. A search looks into every part, two entries each.
+const PART: usize = 4096;
+/// Places by hash of the run before them.
+const SLOTS: usize = 2 * PART;
 
 /// Tokens, and where each short run of them occurred before.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub(crate) struct Index {
+    full: Vec<Arc<Part>>,
+    last: Part,
+}
+
+/// Tokens, and the places behind them, counted from the part's beginning. Place 0 is none: what
+/// comes before it belongs to the part before.
+#[derive(Debug, Default)]
+struct Part {
     tokens: Vec<u32>,
     chains: [Chain; RUNS.len()],
 }
 
-/// Places after the same run of tokens. Place 0 is none, since no run comes before it.
-#[derive(Clone, Debug, Default)]
+/// Places after the same run of tokens.
+#[derive(Debug, Default)]
 struct Chain {
     /// The newest place, by hash of the run. Hashes may collide: whoever follows a chain compares.
-    newest: Vec<u32>,
+    newest: Vec<u16>,
     /// The place before it, by place.
-    older: Vec<u32>,
+    older: Vec<u16>,
 }
 
 /// A place whose tokens before it are those that a text ends with.
@@ -40,51 +55,75 @@ pub(crate) struct Match {
 impl Index {
     /// Tokens in it.
     pub(crate) fn len(&self) -> usize {
-        self.tokens.len()
+        PART * self.full.len() + self.last.tokens.len()
     }
 
-    /// Bytes it takes, roughly: tables are at most twice as large as they need be.
+    /// Bytes it takes.
     pub(crate) fn bytes(&self) -> usize {
-        let chain = |chain: &Chain| 4 * (chain.newest.len() + chain.older.len());
-        4 * self.tokens.len() + self.chains.iter().map(chain).sum::<usize>()
+        let parts = self.parts().map(|(_, part)| part);
+        let chain = |chain: &Chain| 2 * (chain.newest.len() + chain.older.len());
+        parts.map(|p| 4 * p.tokens.len() + p.chains.iter().map(chain).sum::<usize>()).sum()
+    }
+
+    /// As much of it as others can share.
+    pub(crate) fn shared(&self) -> Self {
+        Self { full: self.full.clone(), last: Part::default() }
     }
 
     /// The token at a place, where there is one.
     pub(crate) fn token(&self, place: usize) -> Option<u32> {
-        self.tokens.get(place).copied()
+        let part = (place / PART).min(self.full.len());
+        self.part(part).tokens.get(place - PART * part).copied()
+    }
+
+    /// The tokens before a place, from the newest on.
+    fn before(&self, place: usize) -> impl Iterator<Item = u32> {
+        (0..place).rev().map_while(|place| self.token(place))
     }
 
     /// Another token at the end.
     pub(crate) fn push(&mut self, token: u32) {
-        self.tokens.push(token);
-        let Self { tokens, chains } = self;
-        for (chain, run) in chains.iter_mut().zip(RUNS) {
-            if tokens.len() >= chain.newest.len() {
-                chain.grow(tokens, run);
-            } else {
-                chain.add(tokens, tokens.len(), run);
-            }
+        self.last.tokens.push(token);
+        let len = self.len();
+        let hashes = RUNS.map(|run| hash(run, self.before(len)));
+        self.last.chains.iter_mut().zip(hashes).for_each(|(chain, hash)| chain.add(hash));
+        if self.last.tokens.len() == PART {
+            self.full.push(Arc::new(std::mem::take(&mut self.last)));
         }
+    }
+
+    /// A part; the last one is behind all that are full.
+    fn part(&self, i: usize) -> &Part {
+        self.full.get(i).map_or(&self.last, |part| part)
+    }
+
+    /// Parts with the places where they begin, the newest first.
+    fn parts(&self) -> impl Iterator<Item = (usize, &Part)> {
+        (0..=self.full.len()).rev().map(|i| (PART * i, self.part(i)))
+    }
+
+    /// Places after runs of this hash, the newest first.
+    fn places(&self, which: usize, hash: u64) -> impl Iterator<Item = usize> {
+        self.parts().flat_map(move |(start, part)| {
+            let chain = &part.chains[which];
+            let newest = chain.newest.get(slot(hash)).copied();
+            let older = move |place: &u16| Some(chain.older[usize::from(*place)]);
+            let places = std::iter::successors(newest, older).take_while(|place| *place > 0);
+            places.map(move |place| start + usize::from(place))
+        })
     }
 
     /// The longest match of the end of `context`, of equals the newest, unless there is none of
     /// [`SHORTEST`] tokens. The context is what is indexed and another token, or another text.
     pub(crate) fn longest(&self, context: Context<'_>) -> Option<Match> {
-        for (chain, run) in self.chains.iter().zip(RUNS) {
-            let Some(hash) = context.hash(run).filter(|_| !chain.newest.is_empty()) else {
-                continue;
-            };
+        for (which, run) in RUNS.into_iter().enumerate() {
+            let Some(hash) = context.hash(run) else { continue };
             let mut best: Option<Match> = None;
-            let mut place = chain.newest[slot(hash, chain.newest.len())] as usize;
-            for _ in 0..LOOKED_AT {
-                if place == 0 {
-                    break;
-                }
+            for place in self.places(which, hash).take(LOOKED_AT) {
                 let length = self.same(place, context);
                 if length >= run && best.is_none_or(|best| length > best.length) {
                     best = Some(Match { place, length });
                 }
-                place = chain.older[place] as usize;
             }
             if best.is_some() {
                 return best;
@@ -95,14 +134,15 @@ impl Index {
 
     /// How many tokens before a place are those that `context` ends with.
     fn same(&self, place: usize, context: Context<'_>) -> usize {
-        let before = self.tokens[..place].iter().rev().take(LONGEST);
-        before.zip(context.backwards()).take_while(|(a, b)| *a == b).count()
+        let before = self.before(place).take(LONGEST);
+        before.zip(context.backwards()).take_while(|(a, b)| a == b).count()
     }
 
     /// What followed a match, `count` tokens at most. Behind the newest token, which is `tip` where
     /// the text is this one, it goes on with itself: a text that repeats a phrase goes on doing so.
     pub(crate) fn following(&self, place: usize, tip: Option<u32>, count: usize) -> Vec<u32> {
-        let mut found: Vec<u32> = self.tokens[place..].iter().copied().take(count).collect();
+        let mut found: Vec<u32> =
+            (place..place + count).map_while(|place| self.token(place)).collect();
         if let Some(tip) = tip
             && found.len() < count
         {
@@ -116,29 +156,22 @@ impl Index {
 
     /// Lets go of the older half.
     pub(crate) fn halve(&mut self) {
-        let kept = self.tokens.split_off(self.tokens.len() / 2);
-        *self = Self::default();
-        kept.into_iter().for_each(|token| self.push(token));
+        match self.full.len() {
+            0 => self.last = Part::default(),
+            full => drop(self.full.drain(..full.div_ceil(2))),
+        }
     }
 }
 
 impl Chain {
-    /// The place at the end of `tokens[..place]`.
-    fn add(&mut self, tokens: &[u32], place: usize, run: usize) {
-        self.older.resize(place, 0);
-        let hash = Context { tokens: &tokens[..place], tip: None }.hash(run);
-        let newest = hash.map(|hash| slot(hash, self.newest.len()));
-        self.older.push(newest.map_or(0, |newest| self.newest[newest]));
-        if let Some(newest) = newest {
-            self.newest[newest] = place as u32;
+    /// The next place, behind a run of this hash, where there are so many tokens.
+    fn add(&mut self, hash: Option<u64>) {
+        if self.older.is_empty() {
+            (self.newest, self.older) = (vec![0; SLOTS], vec![0]);
         }
-    }
-
-    /// A table of twice the size, with everything in it again.
-    fn grow(&mut self, tokens: &[u32], run: usize) {
-        self.newest = vec![0; (2 * tokens.len()).next_power_of_two().max(64)];
-        self.older.clear();
-        (run..=tokens.len()).for_each(|place| self.add(tokens, place, run));
+        let place = self.older.len() as u16;
+        let older = hash.map(|hash| std::mem::replace(&mut self.newest[slot(hash)], place));
+        self.older.push(older.unwrap_or(0));
     }
 }
 
@@ -157,17 +190,21 @@ impl<'a> Context<'a> {
 
     /// Of the last `run` tokens, where there are so many.
     fn hash(self, run: usize) -> Option<u64> {
-        let enough = self.tokens.len() + usize::from(self.tip.is_some()) >= run;
-        let mix = |hash: u64, token: u32| {
-            (hash ^ u64::from(token)).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23)
-        };
-        enough.then(|| self.backwards().take(run).fold(run as u64, mix))
+        hash(run, self.backwards())
     }
 }
 
+/// Of the first `run` of some tokens, where there are so many.
+fn hash(run: usize, mut tokens: impl Iterator<Item = u32>) -> Option<u64> {
+    (0..run).try_fold(run as u64, |hash, _| {
+        let token = u64::from(tokens.next()?);
+        Some((hash ^ token).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23))
+    })
+}
+
 /// The upper bits of a product are the mixed ones.
-fn slot(hash: u64, slots: usize) -> usize {
-    (hash >> 32) as usize & (slots - 1)
+fn slot(hash: u64) -> usize {
+    (hash >> 32) as usize % SLOTS
 }
 
 #[cfg(test)]
@@ -190,6 +227,42 @@ mod tests {
         let tokens = [8, 9, 8, 9, 8];
         let found = index(&tokens).longest(Context { tokens: &tokens, tip: Some(9) }).unwrap();
         assert_eq!(index(&tokens).following(found.place, Some(9), 5), [8, 9, 8, 9, 8]);
+    }
+
+    #[test]
+    fn what_is_shared_goes_on_as_the_whole_does() {
+        let tokens: Vec<u32> = (0..3 * PART as u32).map(|i| i.wrapping_mul(i) % 251).collect();
+        let whole = index(&tokens);
+        let (before, half) = tokens.split_at(PART + 100);
+        let mut shared = index(before).shared();
+        assert_eq!((shared.len(), shared.bytes()), (PART, index(&tokens[..PART]).bytes()));
+        before[PART..].iter().chain(half).for_each(|token| shared.push(*token));
+        assert_eq!((shared.len(), shared.bytes()), (whole.len(), whole.bytes()));
+        for end in [5, PART - 1, PART, PART + 1, 2 * PART + 7, 3 * PART] {
+            let context = Context { tokens: &tokens[..end], tip: None };
+            assert!(whole.longest(context).is_some(), "{end}");
+            assert_eq!(shared.longest(context), whole.longest(context), "{end}");
+            assert_eq!(shared.following(end, Some(7), 9), whole.following(end, Some(7), 9));
+        }
+    }
+
+    #[test]
+    fn matches_reach_across_parts_and_the_newer_half_stays() {
+        let mut tokens: Vec<u32> = (0..2 * PART as u32 + 50).collect();
+        // What stands around the first boundary comes again.
+        tokens.extend(PART as u32 - 20..PART as u32 + 1);
+        let mut index = index(&tokens);
+        let context = Context { tokens: &tokens, tip: Some(PART as u32 + 1) };
+        let found = Match { place: PART + 2, length: 22 };
+        assert_eq!(index.longest(context), Some(found));
+        assert_eq!(index.following(found.place, None, 2), [PART as u32 + 2, PART as u32 + 3]);
+        index.halve();
+        assert_eq!(index.len(), tokens.len() - PART);
+        // Of the first part there is no place, and no token to compare with.
+        assert_eq!(index.longest(context), None);
+        index.halve();
+        index.halve();
+        assert_eq!((index.len(), index.bytes()), (0, 0));
     }
 
     proptest! {

@@ -19,8 +19,8 @@ use trust::Trust;
 /// with every token, because a longer one may have become possible.
 const FOLLOWED: usize = 16;
 
-/// The tokens of a sequence, and where they occurred before. Snapshots share the tokens; the index
-/// is made again where one goes on, at a few nanoseconds a token.
+/// The tokens of a sequence, and where they occurred before. Snapshots share the tokens and all of
+/// the index but its newest part, which is made again where one goes on.
 #[derive(Debug, Default)]
 pub(crate) struct Written {
     tokens: Arc<Vec<u32>>,
@@ -33,7 +33,7 @@ pub(crate) struct Written {
 impl Clone for Written {
     fn clone(&self) -> Self {
         let (tokens, trust) = (Arc::clone(&self.tokens), self.trust.clone());
-        Self { tokens, index: Index::default(), at: None, trust }
+        Self { tokens, index: self.index.shared(), at: None, trust }
     }
 }
 

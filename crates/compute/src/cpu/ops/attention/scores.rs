@@ -8,7 +8,10 @@ unsafe fn load<L: Lanes, const HALVES: bool>(from: *const f32, d: usize) -> L {
     unsafe { if HALVES { L::load_f16(from.cast::<u16>().add(d)) } else { L::load(from.add(d)) } }
 }
 
-/// Scores of two queries with keys of a page, from score `first` on, by eights of keys.
+/// Keys that are multiplied at a time.
+pub(super) const EIGHT: usize = 8;
+
+/// Scores of two queries with up to eight keys of a page, the first of which is number `first`.
 #[inline(always)]
 pub(super) unsafe fn score<L: Lanes, const HALVES: bool>(
     queries: [*const f32; 2],
@@ -19,28 +22,25 @@ pub(super) unsafe fn score<L: Lanes, const HALVES: bool>(
     first: usize,
 ) {
     unsafe {
-        for (i, keys) in keys.chunks(8).enumerate() {
-            // The last chunk repeats its last key; the surplus is not kept.
-            let mut key = [keys[keys.len() - 1]; 8];
-            key[..keys.len()].copy_from_slice(keys);
-            let mut dots = [L::zero(); 16];
-            let together = if L::ROOMY { 8 } else { 2 };
-            for from in (0..8).step_by(together) {
-                for d in (0..dim).step_by(16) {
-                    let (a, b) = (L::load(queries[0].add(d)), L::load(queries[1].add(d)));
-                    for j in from..from + together {
-                        let k = load::<L, HALVES>(key[j], d);
-                        dots[j] = a.fma(k, dots[j]);
-                        dots[8 + j] = b.fma(k, dots[8 + j]);
-                    }
+        // Fewer keys repeat the last one; the surplus is not kept.
+        let mut key = [keys[keys.len() - 1]; EIGHT];
+        key[..keys.len()].copy_from_slice(keys);
+        let mut dots = [L::zero(); 2 * EIGHT];
+        let together = if L::ROOMY { EIGHT } else { 2 };
+        for from in (0..EIGHT).step_by(together) {
+            for d in (0..dim).step_by(16) {
+                let (a, b) = (L::load(queries[0].add(d)), L::load(queries[1].add(d)));
+                for j in from..from + together {
+                    let k = load::<L, HALVES>(key[j], d);
+                    dots[j] = a.fma(k, dots[j]);
+                    dots[EIGHT + j] = b.fma(k, dots[EIGHT + j]);
                 }
             }
-            let mut sums = [0f32; 16];
-            L::sums(dots).mul(L::splat(scale)).store(sums.as_mut_ptr());
-            for h in 0..2 {
-                scores[h][first + 8 * i..][..keys.len()]
-                    .copy_from_slice(&sums[8 * h..][..keys.len()]);
-            }
+        }
+        let mut sums = [0f32; 2 * EIGHT];
+        L::sums(dots).mul(L::splat(scale)).store(sums.as_mut_ptr());
+        for h in 0..2 {
+            scores[h][first..][..keys.len()].copy_from_slice(&sums[EIGHT * h..][..keys.len()]);
         }
     }
 }
@@ -74,13 +74,24 @@ pub(super) unsafe fn soften<L: Lanes>(
     }
 }
 
-/// Adds a page's values, of which the first are of halves, to the sums of two query heads.
+/// Columns of values that are weighed at a time, where so many are left.
+#[inline(always)]
+pub(super) fn width<L: Lanes>(left: usize) -> usize {
+    match L::ROOMY {
+        true if left >= 128 => 128,
+        false if left >= 32 => 32,
+        _ => 16,
+    }
+}
+
+/// Adds some columns of a page's values, of which the first are of halves, to the sums of two query
+/// heads: as many as `width` says of those that are left.
 #[inline(always)]
 pub(super) unsafe fn weigh<L: Lanes>(
     weights: &[[f32; PAGE_TOKENS]; 2],
     values: &[*const f32],
     halves: usize,
-    dim: usize,
+    (column, left): (usize, usize),
     merging: [(L, L); 2],
     sums: [*mut f32; 2],
 ) {
@@ -128,18 +139,10 @@ pub(super) unsafe fn weigh<L: Lanes>(
         }
     }
     unsafe {
-        let mut column = 0;
-        while column < dim {
-            if L::ROOMY && column + 128 <= dim {
-                columns::<L, 8>(weights, values, halves, column, merging, sums);
-                column += 128;
-            } else if !L::ROOMY && column + 32 <= dim {
-                columns::<L, 2>(weights, values, halves, column, merging, sums);
-                column += 32;
-            } else {
-                columns::<L, 1>(weights, values, halves, column, merging, sums);
-                column += 16;
-            }
+        match width::<L>(left) {
+            128 => columns::<L, 8>(weights, values, halves, column, merging, sums),
+            32 => columns::<L, 2>(weights, values, halves, column, merging, sums),
+            _ => columns::<L, 1>(weights, values, halves, column, merging, sums),
         }
     }
 }

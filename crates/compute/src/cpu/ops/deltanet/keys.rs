@@ -61,7 +61,7 @@ pub(super) unsafe fn path_of_keys(
     out: *mut f32,
 ) -> KeyJob {
     let pass = view.pass;
-    let tape = pass.sequences[pass.sequence_of[row] as usize].tape;
+    let tape = pass.sequences[pass.sequence_of[row] as usize].tape.map(|m| m.slice::<f32>());
     let at = head * layout.dim;
     let key = keys.row(row).wrapping_add(at).cast_const();
     let earlier = pass.since_anchor(row);
@@ -70,7 +70,7 @@ pub(super) unsafe fn path_of_keys(
         *to = match tap {
             Tap::Row(r) => keys.row(*r as usize).wrapping_add(at),
             Tap::Committed(p) => {
-                let tape = tape.expect("committed rows have a tape").slice::<f32>();
+                let tape = tape.expect("committed rows have a tape");
                 tape[layout.key(layer, *p as usize) + at..].as_ptr()
             }
             Tap::Nothing => unreachable!("rows since an anchor exist"),
