@@ -90,7 +90,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let machine = Machine::look(&args.model)?;
     let gpu = Devices::look();
     let (device_memory, placements) = match compute::cuda::devices() {
-        Ok(count) if count > 0 => {
+        Ok(count) if count > 0 && args.model.plans_for_card()? => {
             let (plan, choices) = args.model.plan_memory(machine.room().1)?;
             (Some(plan), choices)
         }

@@ -128,6 +128,28 @@ fn a_tool_that_is_looked_up_leaves_the_beginning_of_the_prompt_as_it_was() {
         "temperature": 0, "tool_choice": {"type": "any"}});
     let called = server.ask("/v1/messages", &body)["content"][0]["name"].clone();
     assert!(called == "add" || called == "search", "{called}");
+    // What is taken away cannot be called any more, also where something must be.
+    let gone = |name: &str| {
+        let tool = json!({"type": "tool_reference", "name": name});
+        json!({"role": "system", "content": [{"type": "tool_removal", "tool": tool}]})
+    };
+    let force = |gone: &[Value], choice: Value| {
+        let messages = [&conversation[..], gone].concat();
+        json!({"tools": body["tools"], "messages": messages, "max_tokens": 60, "temperature": 0,
+            "tool_choice": choice})
+    };
+    let any = json!({"type": "any"});
+    for (other, left) in [("add", "search"), ("search", "add")] {
+        let called = server.ask("/v1/messages", &force(&[gone(other)], any.clone()));
+        assert_eq!(called["content"][0]["name"], left);
+    }
+    let none = force(&[gone("add"), gone("search")], any);
+    let named = force(&[gone("add")], json!({"type": "tool", "name": "add"}));
+    for body in [none, named] {
+        let refused = server.post("/v1/messages", &body);
+        assert_eq!(refused.status, 400);
+        assert!(refused.body.contains("taken away"), "{}", refused.body);
+    }
 }
 
 #[test]

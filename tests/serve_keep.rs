@@ -202,6 +202,23 @@ fn what_cannot_be_shortened_is_refused_or_read_whole_and_said() {
     // Every API says it.
     let message = json!({"max_tokens": 4, "messages": [{"role": "user", "content": document()}]});
     assert_eq!(server.ask("/v1/messages", &message)["forerun"]["prefill"]["lossy"], true);
+    // Of several prompts, whichever was shortened.
+    let two = json!({"prompt": [short, prompt, prompt], "max_tokens": 1, "n": 2});
+    let told = server.ask(TEXT, &two)["forerun"]["prefill"].clone();
+    assert_eq!((&told["lossy"], &told["prompt_tokens"]), (&json!(true), &json!(2 * prompt.len())));
+    // And in every API a request can have all of its prompt read.
+    let keep = json!({"prefill_keep": 1, "whim": true});
+    for (path, field) in
+        [("/v1/messages", "messages"), ("/v1/responses", "input"), ("/api/chat", "messages")]
+    {
+        let mut asked = json!({"max_tokens": 4, "max_output_tokens": 20, "stream": false});
+        asked[field] = message["messages"].clone();
+        let head = |body: &Value| server.post(path, body).head.to_ascii_lowercase();
+        assert!(head(&asked).contains("x-forerun-prefill-keep: 0.25"), "{path}");
+        asked["forerun"] = keep.clone();
+        assert!(!head(&asked).contains("x-forerun-prefill-keep"), "{path}");
+        assert!(head(&asked).contains("forerun.whim"), "{path}");
+    }
 
     let plain = Server::start(&["--spec", "off"]);
     let refused = plain.post(TEXT, &continued(short, json!({"forerun": asks})));

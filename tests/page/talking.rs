@@ -288,7 +288,7 @@ fn reading_a_prompt_shows_how_far_it_is() {
         let chunks = server.stream("/v1/chat/completions", &body(more));
         let prompt = &chunks.last().unwrap()["usage"]["prompt_tokens"];
         let told: Vec<&Value> =
-            chunks.iter().map(|c| &c["forerun"]["prefill"]).filter(|p| !p.is_null()).collect();
+            chunks.iter().map(|c| &c["forerun"]["progress"]).filter(|p| !p.is_null()).collect();
         assert!(told.len() >= 2, "{told:?}");
         assert_eq!(told[0]["read"], 0);
         assert!(
@@ -301,7 +301,7 @@ fn reading_a_prompt_shows_how_far_it_is() {
     }
     let untold = server.stream("/v1/chat/completions", &body(json!({})));
     assert!(
-        untold.iter().all(|c| c["forerun"]["prefill"].is_null() && c["prompt_progress"].is_null())
+        untold.iter().all(|c| c["forerun"]["progress"].is_null() && c["prompt_progress"].is_null())
     );
 
     let Some(mut browser) = open(&server, "reading_a_prompt_shows_how_far_it_is", DESKTOP) else {

@@ -107,16 +107,7 @@ impl DeviceFlags {
         let Some(device) = self.draft_device()? else { return Ok(None) };
         let is_targets = |index| target.has_own_memory() && self.card().ok() == Some(Some(index));
         match device {
-            DraftDevice::Cpu => {
-                if !target.has_own_memory() {
-                    eprintln!(
-                        "note: target and drafter both run on the processor; with `--draft-device \
-                         cpu` the drafter has copies of the embedding table and the LM head of its \
-                         own there"
-                    );
-                }
-                Ok(Some(DraftSide::of_processor(Box::new(self.cpu()?))))
-            }
+            DraftDevice::Cpu => Ok(Some(DraftSide::of_processor(Box::new(self.cpu()?)))),
             DraftDevice::Cuda(index) if is_targets(index) => bail!(
                 "`--draft-device {device}`: the target runs there, and a drafter runs with it where \
                  nothing else is said"

@@ -272,6 +272,11 @@ impl ModelFlags {
         })
     }
 
+    /// Whether a plan for a GPU says anything: experts on a disk are for the processor.
+    pub fn plans_for_card(&self) -> Result<bool> {
+        Ok(self.device.card()?.is_some() || self.device.place.disk().is_none())
+    }
+
     /// What the model needs of the GPU asked for, else of the first, at the context asked for or
     /// its own, with what would lie in the host's memory. A GPU that does not open counts as one
     /// that reads prompts 256 tokens at a time.
@@ -282,7 +287,7 @@ impl ModelFlags {
         let config = &loaded.target.config;
         let cap = self.device.place.device_memory;
         let mut card = Cuda::new(self.device.card()?.unwrap_or(0), Images::Best).ok();
-        if card.is_some() {
+        if self.device.card()?.is_some() {
             self.device.place.check_for_card()?;
         }
         card.iter_mut().for_each(|card| cap.iter().for_each(|cap| card.cap_memory(*cap)));

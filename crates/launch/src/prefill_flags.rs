@@ -2,10 +2,12 @@
 //! which prompts.
 
 use crate::answer::refuse_too_long;
+use crate::host_memory::{Held, free_with_swap};
 use crate::loading::{self, Loaded};
 use crate::{DeviceFlags, Running, locate};
 use anyhow::{Context, Result, bail};
 use checkpoint::{Overrides, Target};
+use compute::KvType;
 use engine::{Long, PrefillReport, Scorer, Shortener, WeightSource};
 use hub::Draft;
 use std::path::PathBuf;
@@ -43,6 +45,11 @@ pub struct OpenScorer {
 }
 
 impl PrefillFlags {
+    /// As if that model alone was named.
+    pub fn of_scorer(scorer: PathBuf) -> Self {
+        Self { prefill_scorer: Some(scorer), prefill_keep: None, prefill_keep_from: None }
+    }
+
     /// Opens the scorer, where there is one, and holds its tokens against the target's.
     pub fn open(&self, device: &DeviceFlags, tokenizer: &Tokenizer) -> Result<Option<OpenScorer>> {
         let Some(word) = &self.prefill_scorer else { return Ok(None) };
@@ -68,11 +75,16 @@ impl PrefillFlags {
 }
 
 impl OpenScorer {
+    fn check_memory(&self) -> Result<()> {
+        Held::of(&self.target, None, None, KvType::F16).check(free_with_swap(), None)
+    }
+
     /// Takes the scorer's weights in, on a backend of its own.
     pub fn start(&self) -> Result<Shortener> {
         let (backend, room) = self.device.backend()?;
-        if let Some(room) = room {
-            backend.budget().set_limit(room.bytes);
+        match room {
+            Some(room) => backend.budget().set_limit(room.bytes),
+            None => self.check_memory().context("`--prefill-scorer`")?,
         }
         let weights = (&self.target.config, &self.target.weights as &dyn WeightSource);
         Ok(Shortener::new(Scorer::load(backend, weights)?))
@@ -130,11 +142,12 @@ impl Prefill {
     }
 }
 
-/// The first id that means something else in the two.
+/// The first id that is another text in the two. Whether one takes a token for a control token and
+/// the other does not, as files made by different programs do, makes no difference: ids are all that
+/// a scorer is given.
 fn first_difference(one: &Tokenizer, other: &Tokenizer) -> Option<u32> {
     let mut all = 0..one.len().max(other.len()) as u32;
-    let differs = |id: &u32| one.bytes(*id) != other.bytes(*id) || one.kind(*id) != other.kind(*id);
-    all.find(differs)
+    all.find(|id| one.bytes(*id) != other.bytes(*id))
 }
 
 fn share(text: &str) -> Result<f32, String> {

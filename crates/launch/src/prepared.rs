@@ -160,6 +160,12 @@ impl Prepared {
             }
         }
         if !backend.has_own_memory() {
+            if side.as_ref().is_some_and(DraftSide::is_processor) {
+                eprintln!(
+                    "note: target and drafter both run on the processor; with `--draft-device cpu` \
+                     the drafter has copies of the embedding table and the LM head of its own there"
+                );
+            }
             let drafter = drafter.filter(|_| side.as_ref().is_none_or(DraftSide::is_processor));
             let held = Held::of(target, drafter, flags.draft_type, self.kv);
             // Where it was said how much of it may be taken, that was planned with.

@@ -23,7 +23,7 @@ export class Answer {
 
   take(chunk) {
     const { forerun, usage, choices } = chunk;
-    if (forerun?.prefill) this.prefill = forerun.prefill;
+    if (forerun?.progress) this.prefill = forerun.progress;
     if (forerun && "drafted" in forerun) this.takeToken(forerun);
     if (forerun?.spec) this.takeReport(forerun);
     if (usage) {

@@ -8,7 +8,7 @@ use crate::output::{Message, OutputParser, openai_delta};
 pub(crate) use crate::prompt::render;
 use crate::router::{Body, Shared, unix_time};
 use crate::settings::{Settings, random};
-use crate::shape::{self, Tools};
+use crate::shape::{self, Changes, Tools};
 use crate::sse::{self, Chunks, Whole};
 use crate::totals::Totals;
 use crate::{aliases, known, legacy, logprobs};
@@ -88,20 +88,27 @@ pub(crate) async fn complete(
 /// Reads a request.
 pub(crate) fn read(body: &Map<String, Value>, shared: &Shared) -> Result<Chat, ApiError> {
     let ignored = known::check(known::CHAT, body)?;
-    let mut chat = read_known(body, shared)?;
+    let mut chat = read_known(body, &Changes::default(), shared)?;
     chat.ignored.splice(..0, ignored);
     Ok(chat)
 }
 
-/// Reads a request whose fields are known, or that was made of one.
-pub(crate) fn read_known(body: &Map<String, Value>, shared: &Shared) -> Result<Chat, ApiError> {
+/// Reads a request whose fields are known, or that was made of one; `changes` are what its messages
+/// tell of tools.
+pub(crate) fn read_known(
+    body: &Map<String, Value>,
+    changes: &Changes,
+    shared: &Shared,
+) -> Result<Chat, ApiError> {
     let body = aliases::settle(body)?;
     let modern = legacy::modern(&body)?;
     let fields = Fields::of(modern.as_ref().unwrap_or(&body));
     let settings = Settings::read(&fields, &shared.limits)?;
     let tools = Tools::read(&fields)?;
-    let prompt = render(&fields, &tools.offered, shared)?;
+    let listed = tools.offered.iter().filter(|tool| !changes.tells_of(tool));
+    let prompt = render(&fields, listed, shared)?;
     let mut parser = OutputParser::new(&prompt.text, &tools.offered, tools.parallel);
+    let tools = tools.left_by(changes)?;
     if let Some(thinking) = prompt.goes_on {
         parser.goes_on(thinking);
     }
@@ -186,7 +193,7 @@ impl Chunks for ChatChunks {
 
     fn read(&mut self, progress: Progress) -> Vec<Value> {
         let mut chunk = self.chunk(json!([]));
-        chunk["forerun"] = json!({"prefill": progress});
+        chunk["forerun"] = json!({"progress": progress});
         // The same in llama.cpp's words.
         let Progress { read, of, cached, ms } = progress;
         let same = json!({"total": of, "cache": cached, "processed": read, "time_ms": ms});

@@ -257,6 +257,10 @@ impl Report {
         spec.mean_accept_length =
             spec.accept_lengths.iter().sum::<usize>() as f64 / spec.rounds.max(1) as f64;
         spec.fallback = spec.fallback.take().or(more.fallback);
+        match (&mut self.prefill, other.prefill) {
+            (Some(read), Some(more)) => read.merge(more),
+            (read, more) => *read = read.take().or(more),
+        }
         let (timing, more) = (&mut self.timing, other.timing);
         timing.queue_s = timing.queue_s.max(more.queue_s);
         timing.prefill_s = timing.prefill_s.max(more.prefill_s);

@@ -27,9 +27,9 @@ impl Rendered {
 }
 
 /// Renders the messages of a request, with `tools` on offer.
-pub(crate) fn render(
+pub(crate) fn render<'a>(
     fields: &Fields<'_>,
-    tools: &[Value],
+    tools: impl IntoIterator<Item = &'a Value>,
     shared: &Shared,
 ) -> Result<Rendered, ApiError> {
     let template = shared.template.as_ref().map_err(|why| {
@@ -39,8 +39,7 @@ pub(crate) fn render(
     let messages = fold::fold(messages::read(fields)?, template.manners());
     let Variables { thinking, extra } = Variables::read(fields)?;
     let (goes_on, add_generation_prompt) = read_opening(fields, &messages)?;
-    // A message tells of the others.
-    let tools: Vec<&Value> = tools.iter().filter(|tool| tool["defer_loading"] != true).collect();
+    let tools: Vec<&Value> = tools.into_iter().collect();
     let mut said = Value::Array(vec![messages.into(), json!(tools), extra.into()]);
     let break_off = match goes_on {
         Some(thinking) => {

@@ -321,6 +321,8 @@ impl Scheduler {
         self.metrics.first_token.observe(ticket.arrived.elapsed().as_secs_f64());
         self.metrics.generation_tokens.inc();
         let mut answer = Answer::new(begun, generation, Arc::clone(&self.tokenizer));
+        // The end is told when nobody holds the ticket, which must not wait for the prefix cache.
+        drop(ticket);
         match answer.take_first(likelihood) {
             true => self.end(answer),
             false => work.answers.push(answer),

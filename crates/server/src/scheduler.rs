@@ -229,7 +229,7 @@ impl Scheduler {
             };
             let cached = sequence.committed();
             if !sibling {
-                self.metrics.prompt_tokens.inc_by(prompt.len() as u64);
+                self.metrics.prompt_tokens.inc_by(ticket.job.asked_tokens() as u64);
                 if ticket.job.scores.is_none() {
                     self.metrics.cached_queries.inc_by(prompt.len() as u64);
                     self.metrics.add_hit(cached, from);

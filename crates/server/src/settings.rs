@@ -8,7 +8,7 @@ use crate::fields::{Fields, whole, wrong};
 use crate::job::Job;
 use crate::shorten::Shares;
 use engine::sampling::Sampling;
-use serde_json::Value;
+use serde_json::{Map, Value, json};
 use std::hash::{BuildHasher, Hasher};
 use std::ops::RangeInclusive;
 use text::Controls;
@@ -39,6 +39,19 @@ pub(crate) const EXTENSIONS: [&str; 7] = [
     "bad_words",
     "allowed_token_ids",
 ];
+
+/// Hands on what every API takes of `forerun`.
+pub(crate) fn pass_keep(
+    fields: &Fields<'_>,
+    body: &mut Map<String, Value>,
+) -> Result<(), ApiError> {
+    if let Some(own) = fields.object("forerun")?
+        && let Some(keep) = own.get("prefill_keep")
+    {
+        body.insert("forerun".into(), json!({"prefill_keep": keep}));
+    }
+    Ok(())
+}
 
 /// How to answer.
 #[derive(Clone, Debug, PartialEq)]

@@ -11,6 +11,7 @@ use crate::settings::Settings;
 use crate::structured::Structured;
 use serde_json::Value;
 use std::borrow::Cow;
+use std::collections::HashSet;
 use text::{Grammar, GrammarError, Shape, Specials};
 
 /// Tools on offer at most.
@@ -30,6 +31,26 @@ pub(crate) struct Tools<'a> {
     /// Whether more than one call is wanted.
     pub(crate) parallel: bool,
     named: bool,
+}
+
+/// What messages tell of tools, by name.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Changes {
+    /// Tools that a message tells of and not the prompt's beginning.
+    pub(crate) told: HashSet<String>,
+    /// Those that can no longer be called.
+    pub(crate) gone: HashSet<String>,
+}
+
+impl Changes {
+    /// Whether a message tells of this tool.
+    pub(crate) fn tells_of(&self, tool: &Value) -> bool {
+        has(&self.told, tool)
+    }
+}
+
+fn has(names: &HashSet<String>, tool: &Value) -> bool {
+    tool["function"]["name"].as_str().is_some_and(|name| names.contains(name))
 }
 
 impl<'a> Tools<'a> {
@@ -76,6 +97,23 @@ impl<'a> Tools<'a> {
             }
             Some(_) => Err(fields.wrong("tool_choice", "`none`, `auto`, `required` or a function")),
         }
+    }
+
+    /// Those that can be called still. The prompt tells of the others as it did, so that what is
+    /// kept of it fits.
+    pub(crate) fn left_by(mut self, changes: &Changes) -> Result<Self, ApiError> {
+        if changes.gone.is_empty() {
+            return Ok(self);
+        }
+        let is_forced = !self.forced.is_empty();
+        for tools in [&mut self.offered, &mut self.forced] {
+            tools.to_mut().retain(|tool| !has(&changes.gone, tool));
+        }
+        if is_forced && self.forced.is_empty() {
+            let message = "`tool_choice` wants a call, but what could be called was taken away";
+            return Err(ApiError::field("tool_choice", message));
+        }
+        Ok(self)
     }
 
     /// Only those that `allowed_tools` names are on offer.

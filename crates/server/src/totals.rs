@@ -71,7 +71,7 @@ impl Totals {
             completion_tokens,
             reasoning_tokens,
             cached_tokens,
-            report,
+            mut report,
             ..
         } = outcome;
         if let Some(written) = self.written(choice) {
@@ -80,6 +80,8 @@ impl Totals {
         if choice.is_multiple_of(self.choices) {
             self.prompt += prompt_tokens;
             self.cached += cached_tokens;
+        } else {
+            report.prefill = None;
         }
         self.completion += completion_tokens;
         self.reasoning += reasoning_tokens;

@@ -11,6 +11,10 @@ const LONGEST_ROLE: usize = 8;
 /// Tokens that stay at the end of a prompt at least.
 const LEAST_EDGE: usize = 64;
 
+/// What the server puts into the messages of others: tools that came up late, and what the system
+/// said in the middle. Where a message has the same words by itself more of it stays.
+const OWN: [[&[u8]; 2]; 2] = [[b"<tools>", b"</tools>"], [b"<system_note>", b"</system_note>"]];
+
 /// What may be left out of a prompt.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Droppable {
@@ -42,7 +46,7 @@ impl Droppable {
     /// Finds it. Of a long question the first and the last `edge / 2` tokens stay, a shorter one
     /// stays whole, and so do the last `edge` tokens of the prompt. Instructions, definitions of
     /// tools, what the model wrote with its calls, and every control token stay.
-    pub fn of(tokenizer: &Tokenizer, prompt: &[u32], edge: usize) -> Self {
+    fn of(tokenizer: &Tokenizer, prompt: &[u32], edge: usize) -> Self {
         let opening = tokenizer.special("<|im_start|>");
         let openings: Vec<usize> =
             (0..prompt.len()).filter(|i| Some(prompt[*i]) == opening).collect();
@@ -51,12 +55,14 @@ impl Droppable {
         let mut add = |body: Range<usize>, author: Author| {
             let may_go = match author {
                 Author::Other => return,
-                Author::Tool => body,
+                Author::Tool => body.clone(),
                 Author::User if body.len() <= edge => return,
                 Author::User => body.start + edge / 2..body.end - edge / 2,
             };
             let may_go = may_go.start..may_go.end.min(end);
-            plain_runs(tokenizer, prompt, may_go, &mut ranges);
+            let own = own(tokenizer, &prompt[body.clone()]);
+            let own = |at: usize| own[at - body.start];
+            plain_runs(tokenizer, prompt, may_go, own, &mut ranges);
         };
         if openings.is_empty() {
             add(0..prompt.len(), Author::User);
@@ -90,16 +96,43 @@ fn author_of(tokenizer: &Tokenizer, prompt: &[u32], opening: usize) -> (Author, 
     (author, body)
 }
 
-/// Adds the parts of a range that have no control token. What is next to one stays with it: mostly
-/// the template's line breaks.
+/// Which tokens of a message are the server's own.
+fn own(tokenizer: &Tokenizer, message: &[u32]) -> Vec<bool> {
+    let (mut text, mut ends) = (Vec::new(), Vec::with_capacity(message.len()));
+    for token in message {
+        text.extend_from_slice(tokenizer.bytes(*token));
+        ends.push(text.len());
+    }
+    let mut own = vec![false; message.len()];
+    let find = |what: &[u8], from: usize| {
+        let at = text[from..].windows(what.len()).position(|bytes| bytes == what)?;
+        Some(from + at)
+    };
+    for [opening, closing] in OWN {
+        let mut from = 0;
+        while let Some(start) = find(opening, from)
+            && let Some(end) = find(closing, start)
+        {
+            from = end + closing.len();
+            let first = ends.partition_point(|end| *end <= start);
+            let last = ends.partition_point(|end| *end < from);
+            own[first..=last].fill(true);
+        }
+    }
+    own
+}
+
+/// Adds the parts of a range that have no control token and nothing of the server's `own`. What is
+/// next to a control token stays with it: mostly the template's line breaks.
 fn plain_runs(
     tokenizer: &Tokenizer,
     prompt: &[u32],
     range: Range<usize>,
+    own: impl Fn(usize) -> bool,
     runs: &mut Vec<Range<usize>>,
 ) {
     let is_control = |at: usize| prompt.get(at).is_some_and(|t| tokenizer.kind(*t) != Kind::Normal);
-    let stays = |at: usize| (at.saturating_sub(1)..=at + 1).any(is_control);
+    let stays = |at: usize| own(at) || (at.saturating_sub(1)..=at + 1).any(is_control);
     let mut start = range.start;
     for at in range.clone().chain([range.end]) {
         if at == range.end || stays(at) {
@@ -171,6 +204,18 @@ mod tests {
         // The prompt's end stays, whatever it is.
         let prompt = format!("<|im_start|>tool\n{}", "y".repeat(40));
         assert_eq!(shown(&prompt, 8).0, format!("<|im_start|>tool\n{}yyyyyyyy", ".".repeat(32)));
+    }
+
+    #[test]
+    fn what_the_server_wrote_into_messages_stays() {
+        let (tools, note) = ("<tools>\n{t}\n</tools>", "<system_note>\nn\n</system_note>");
+        let (dots, text) = (".".repeat(12), "x".repeat(12));
+        let said = |fill: &str| format!("{fill}{tools}{fill}{note}{fill}{tools}");
+        let turn = |text: &str| format!("<|im_start|>tool\n{text}{}", "z".repeat(8));
+        assert_eq!(shown(&turn(&said(&text)), 8).0, turn(&said(&dots)));
+        // What is not closed is nobody's but the tool's.
+        let open = turn(&format!("{text}<tools>{text}"));
+        assert_eq!(shown(&open, 8).0, turn(&".".repeat(31)));
     }
 
     #[test]

@@ -51,8 +51,9 @@ pub(crate) struct Args {
     /// Print the JSON instead of a table
     #[arg(long)]
     json: bool,
-    #[command(flatten)]
-    prefill: PrefillFlags,
+    /// The model that scores: a name or a file
+    #[arg(long, value_name = "NAME|FILE")]
+    prefill_scorer: PathBuf,
     #[command(flatten)]
     model: ModelFlags,
 }
@@ -86,8 +87,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         std::fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
     }
     let mut running = args.model.load()?;
-    let scorer = args.prefill.open(&args.model.device, &running.text.tokenizer)?;
-    let Some(scorer) = scorer else { bail!("`--prefill-scorer`: which model is to score?") };
+    let scorer = PrefillFlags::of_scorer(args.prefill_scorer.clone());
+    let scorer = scorer.open(&args.model.device, &running.text.tokenizer)?;
+    let scorer = scorer.context("`--prefill-scorer`: which model is to score?")?;
     let mut shortener = scorer.start()?;
     let (mut cells, mut out) = (Vec::new(), std::io::stdout().lock());
     if !args.json {
@@ -129,8 +131,9 @@ fn measure(
     let mut cells: Vec<Cell> = args.keep.iter().map(cell).collect();
     for number in 0..args.count {
         let (task, prompt) = fitting(running, kind, length, args.seed * 1000 + number)?;
-        let edge = (length / 32).max(64);
-        let Droppable { ranges, boundary } = Droppable::of(&running.text.tokenizer, &prompt, edge);
+        // As where prompts of more than half as many tokens are shortened.
+        let Droppable { ranges, boundary } =
+            Droppable::within(&running.text.tokenizer, &prompt, length / 2);
         for cell in &mut cells {
             let start = Instant::now();
             let long = Long { prompt: &prompt, droppable: &ranges, boundary, share: cell.keep };

@@ -56,6 +56,18 @@ impl PrefillReport {
             whole: (kept_tokens == tokens).then(|| "nothing of it may be dropped".to_owned()),
         }
     }
+
+    /// Adds how another long prompt of the same request was read.
+    pub fn merge(&mut self, other: Self) {
+        self.lossy |= other.lossy;
+        self.prompt_tokens += other.prompt_tokens;
+        self.kept_tokens += other.kept_tokens;
+        self.settled_tokens += other.settled_tokens;
+        self.scored_tokens += other.scored_tokens;
+        self.scoring_s += other.scoring_s;
+        self.scorer = self.scorer.take().or(other.scorer);
+        self.whole = self.whole.take().or(other.whole).filter(|_| !self.lossy);
+    }
 }
 
 impl std::fmt::Display for PrefillReport {

@@ -6,9 +6,10 @@ use super::tools;
 use crate::error::ApiError;
 use crate::fields::Fields;
 use crate::parts;
+use crate::shape::Changes;
 use serde_json::{Value, json};
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// A tool in OpenAI's form.
 struct Tool {
@@ -17,6 +18,8 @@ struct Tool {
     is_deferred: bool,
     /// Whether it has been told of.
     is_told: bool,
+    /// Whether it was taken away.
+    is_gone: bool,
 }
 
 /// Tools in the order in which they came up, and which of them is of a name: a conversation may
@@ -42,7 +45,20 @@ impl Tools {
         if let Some(former) = former {
             (self.all[former].is_deferred, self.all[former].is_told) = (true, false);
         }
-        self.add(Tool { function, is_deferred: true, is_told: true });
+        self.add(Tool { function, is_deferred: true, is_told: true, is_gone: false });
+    }
+
+    /// What messages have told of them.
+    fn changes(&self) -> Changes {
+        let names = |which: fn(&Tool) -> bool| -> HashSet<String> {
+            let tools = self.all.iter().filter(|tool| tool.is_told && which(tool));
+            let names = tools.filter_map(|tool| tool.function["function"]["name"].as_str());
+            names.map(str::to_owned).collect()
+        };
+        // Where there is nothing to call at the beginning nothing says how to call.
+        let is_first = self.all.iter().any(|tool| !tool.is_deferred);
+        let told = if is_first { names(|tool| tool.is_deferred) } else { HashSet::new() };
+        Changes { told, gone: names(|tool| tool.is_gone) }
     }
 
     fn named(&mut self, name: &Value) -> Option<&mut Tool> {
@@ -50,11 +66,13 @@ impl Tools {
     }
 }
 
-/// The conversation with tools told of where they come up, and what can be called in it.
+/// The conversation with tools told of where they come up, the tools, and what is told of them. What
+/// the system said for a turn that is `past` changes nothing.
 pub(super) fn tell<'a>(
     fields: &Fields<'_>,
     messages: &'a [Value],
-) -> Result<(Cow<'a, [Value]>, Vec<Value>), ApiError> {
+    past: impl Fn(usize) -> bool,
+) -> Result<(Cow<'a, [Value]>, Vec<Value>, Changes), ApiError> {
     let declared = fields.array("tools")?.unwrap_or_default();
     let choice = fields.object("tool_choice")?;
     let asked_for = choice.as_ref().and_then(|choice| choice.get("name"));
@@ -64,7 +82,7 @@ pub(super) fn tell<'a>(
         let tool = Fields::within(tool, format!("tools[{i}]"))?;
         let waits = tool.bool("defer_loading")?.unwrap_or(false);
         let is_deferred = waits && asked_for != Some(&function["function"]["name"]);
-        known.add(Tool { function, is_deferred, is_told: !is_deferred });
+        known.add(Tool { function, is_deferred, is_told: !is_deferred, is_gone: false });
     }
     let is_change =
         |block: &Value| matches!(block["type"].as_str(), Some("tool_addition" | "tool_removal"));
@@ -72,20 +90,13 @@ pub(super) fn tell<'a>(
     let changes = messages.iter().filter_map(content).flatten().any(is_change);
     let mut told = Cow::Borrowed(messages);
     if changes || known.all.iter().any(|tool| tool.is_deferred) {
-        for (i, message) in told.to_mut().iter_mut().enumerate() {
+        for (i, message) in told.to_mut().iter_mut().enumerate().filter(|(i, _)| !past(*i)) {
             rewrite(message, &format!("messages[{i}]"), &mut known)?;
         }
     }
-    // Where there is nothing to call at the beginning nothing says how to call.
-    let is_first = known.all.iter().any(|tool| !tool.is_deferred);
-    let offered = known.all.into_iter().filter(|tool| tool.is_told).map(|tool| {
-        let mut function = tool.function;
-        if tool.is_deferred && is_first {
-            function["defer_loading"] = json!(true);
-        }
-        function
-    });
-    Ok((told, offered.collect()))
+    let changes = known.changes();
+    let tools = known.all.into_iter().filter(|tool| tool.is_told).map(|tool| tool.function);
+    Ok((told, tools.collect(), changes))
 }
 
 /// Puts words in the place of what tells of tools in a message, also in results of tools.
@@ -97,8 +108,10 @@ fn rewrite(message: &mut Value, path: &str, known: &mut Tools) -> Result<(), Api
             Some("tool_reference") => found(&block["tool_name"], known),
             Some("tool_addition") => added(&block["tool"], &format!("{path}.tool"), known)?,
             Some("tool_removal") => {
-                let name = block["tool"]["name"].as_str().unwrap_or_default();
-                format!("[the tool {} can no longer be called]\n", parts::short(name))
+                let name = &block["tool"]["name"];
+                known.named(name).into_iter().for_each(|tool| tool.is_gone = true);
+                let name = parts::short(name.as_str().unwrap_or_default());
+                format!("[the tool {name} can no longer be called]\n")
             }
             Some("tool_result") => {
                 rewrite(block, &path, known)?;
@@ -115,12 +128,14 @@ fn rewrite(message: &mut Value, path: &str, known: &mut Tools) -> Result<(), Api
 fn found(name: &Value, known: &mut Tools) -> String {
     match known.named(name) {
         Some(tool) if !tool.is_told => {
-            tool.is_told = true;
+            (tool.is_told, tool.is_gone) = (true, false);
             defined(&tool.function)
         }
-        _ => {
+        tool => {
+            let is_back = tool.is_some_and(|tool| std::mem::take(&mut tool.is_gone));
             let name = parts::short(name.as_str().unwrap_or_default());
-            format!("[the tool {name} was found]\n")
+            let what = if is_back { "can be called again" } else { "was found" };
+            format!("[the tool {name} {what}]\n")
         }
     }
 }
@@ -150,10 +165,19 @@ fn defined(function: &Value) -> String {
 mod tests {
     use super::*;
 
-    fn told(body: &Value) -> (Value, Value) {
+    /// Messages, tools, and the names of those that messages tell of and that are gone.
+    fn told(body: &Value) -> (Value, Value, [Vec<String>; 2]) {
         let messages = body["messages"].as_array().unwrap();
-        let (told, offered) = tell(&Fields::of(body.as_object().unwrap()), messages).unwrap();
-        (json!(told), json!(offered))
+        let fields = Fields::of(body.as_object().unwrap());
+        // The seventh is of a turn that is over.
+        let (told, offered, Changes { told: later, gone }) =
+            tell(&fields, messages, |i| i == 6).unwrap();
+        let sorted = |names: HashSet<String>| {
+            let mut names: Vec<String> = names.into_iter().collect();
+            names.sort();
+            names
+        };
+        (json!(told), json!(offered), [later, gone].map(sorted))
     }
 
     fn tool(name: &str, waits: bool) -> Value {
@@ -173,12 +197,11 @@ mod tests {
         let turn = json!({"role": "user", "content": [found]});
         let messages = json!([{"role": "user", "content": "go"}, turn, turn]);
         let tools = json!([tool("a", false), tool("b", true), tool("c", true)]);
-        let (before, offered) = told(&json!({"tools": tools, "messages": [messages[0]]}));
+        let (before, offered, _) = told(&json!({"tools": tools, "messages": [messages[0]]}));
         assert_eq!((before, names(&offered)), (json!([messages[0]]), vec!["a"]));
-        let (after, offered) = told(&json!({"tools": tools, "messages": messages}));
+        let (after, offered, changes) = told(&json!({"tools": tools, "messages": messages}));
         assert_eq!(names(&offered), ["a", "b"]);
-        let deferred = |i: usize| offered[i].get("defer_loading");
-        assert_eq!((deferred(0), deferred(1)), (None, Some(&json!(true))));
+        assert_eq!(changes, [vec!["b".to_owned()], vec![]]);
         let first = &after[1]["content"][0]["content"];
         let words = first[0]["text"].as_str().unwrap();
         assert!(words.contains("<tools>\n{") && words.contains("\"name\":\"b\""), "{words}");
@@ -200,24 +223,31 @@ mod tests {
             change("tool_addition", defined),
             change("tool_removal", reference("a")),
             change("tool_addition", reference("d")),
+            change("tool_removal", reference("d")),
+            change("tool_removal", reference("b")),
+            change("tool_addition", reference("b")),
+            change("tool_addition", reference("d")),
         ]);
         let tools = json!([tool("a", false), tool("b", true)]);
-        let (after, offered) = told(&json!({"tools": tools, "messages": messages}));
+        let (after, offered, changes) = told(&json!({"tools": tools, "messages": messages}));
         assert_eq!(names(&offered), ["a", "b", "d"]);
+        assert_eq!(changes.map(|names| names.join(" ")), ["b d", "a b"]);
         let words = |i: usize| after[i]["content"][0]["text"].as_str().unwrap().to_owned();
         assert!(words(0).contains("\"name\":\"b\"") && words(1).contains("\"name\":\"d\""));
         assert_eq!(words(2), "[the tool a can no longer be called]\n");
         assert_eq!(words(3), "[the tool d was found]\n");
+        assert_eq!(words(7), "[the tool d can be called again]\n");
+        assert_eq!(after[6], messages[6]);
         // Another one of a name takes the place of the former.
         let other = json!({"type": "tool_definition", "definition": tool("a", false)});
         let messages =
             json!([change("tool_addition", other.clone()), change("tool_addition", other)]);
-        let (_, offered) = told(&json!({"tools": tools, "messages": messages}));
+        let (_, offered, _) = told(&json!({"tools": tools, "messages": messages}));
         assert_eq!(names(&offered), ["a"]);
         let toolset = json!({"type": "mcp_toolset_reference", "server_name": "s"});
         let body = json!({"messages": [change("tool_addition", toolset)]});
         let messages = body["messages"].as_array().unwrap();
-        let refused = tell(&Fields::of(body.as_object().unwrap()), messages);
+        let refused = tell(&Fields::of(body.as_object().unwrap()), messages, |_| false);
         assert_eq!(refused.unwrap_err().named(), "messages[0].content[0].tool.type");
     }
 
@@ -225,11 +255,13 @@ mod tests {
     fn tools_are_told_of_at_the_beginning_where_one_must_be_called_or_all_wait() {
         let tools = json!([tool("a", false), tool("b", true)]);
         let choice = json!({"type": "tool", "name": "b"});
-        let (_, offered) = told(&json!({"tools": tools, "tool_choice": choice, "messages": []}));
-        assert_eq!((names(&offered), offered[1].get("defer_loading")), (vec!["a", "b"], None));
+        let body = json!({"tools": tools, "tool_choice": choice, "messages": []});
+        let (_, offered, [later, _]) = told(&body);
+        assert_eq!((names(&offered), later), (vec!["a", "b"], vec![]));
         let found = json!({"type": "tool_reference", "tool_name": "b"});
         let found = json!([{"role": "user", "content": [found]}]);
-        let (_, offered) = told(&json!({"tools": [tool("b", true)], "messages": found}));
-        assert_eq!((names(&offered), offered[0].get("defer_loading")), (vec!["b"], None));
+        let (_, offered, [later, _]) =
+            told(&json!({"tools": [tool("b", true)], "messages": found}));
+        assert_eq!((names(&offered), later), (vec!["b"], vec![]));
     }
 }

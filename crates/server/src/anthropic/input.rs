@@ -6,13 +6,18 @@ use crate::error::ApiError;
 use crate::fields::Fields;
 use crate::messages::newest;
 use crate::parts::{self, Text, Unread};
+use crate::shape::Changes;
 use crate::{known, settings, structured};
 use serde_json::{Map, Value, json};
 
-/// The same request in OpenAI's form, and what it asks for and does not get.
+/// What the system says goes when the user says more.
+const NEXT_TURN: &str = "next_user_message";
+
+/// The same request in OpenAI's form, what its messages tell of tools, and what it asks for and does
+/// not get.
 pub(super) fn translate(
     fields: &Fields<'_>,
-) -> Result<(Map<String, Value>, Vec<String>), ApiError> {
+) -> Result<(Map<String, Value>, Changes, Vec<String>), ApiError> {
     let (mut body, mut ignored) = (Map::new(), Vec::new());
     let same = ["model", "max_tokens", "temperature", "top_p", "stream"];
     for name in
@@ -22,6 +27,7 @@ pub(super) fn translate(
             body.insert((*name).into(), value.clone());
         }
     }
+    settings::pass_keep(fields, &mut body)?;
     if let Some(format) = structured::of_messages(fields)? {
         body.insert("response_format".into(), format);
     }
@@ -59,7 +65,7 @@ pub(super) fn translate(
     }
     fields.required("messages")?;
     let messages = fields.array("messages")?.unwrap_or_default();
-    let (messages, tools) = deferred::tell(fields, messages)?;
+    let (messages, tools, changes) = deferred::tell(fields, messages, past(messages))?;
     let messages = translate_messages(fields, &messages)?;
     if messages.last().is_some_and(is_begun_answer) {
         body.insert("continue_final_message".into(), json!(true));
@@ -83,7 +89,7 @@ pub(super) fn translate(
         let one = choice.bool("disable_parallel_tool_use")?.unwrap_or(false);
         body.insert("parallel_tool_calls".into(), json!(!one));
     }
-    Ok((body, ignored))
+    Ok((body, changes, ignored))
 }
 
 /// Whether a last message is the beginning of the answer that is asked for.
@@ -102,7 +108,7 @@ fn translate_messages(fields: &Fields<'_>, messages: &[Value]) -> Result<Vec<Val
         read.push(json!({"role": "system", "content": content}));
     }
     let newest = newest(messages);
-    let last_user = messages.iter().rposition(|message| message["role"] == "user");
+    let past = past(messages);
     for (i, message) in messages.iter().enumerate() {
         let message = Fields::within(message, format!("messages[{i}]"))?;
         message.required("role")?;
@@ -110,10 +116,12 @@ fn translate_messages(fields: &Fields<'_>, messages: &[Value]) -> Result<Vec<Val
         match message.string("role")? {
             Some("user") => translate_user(&message, newest == Some(i), &mut read)?,
             Some("assistant") => translate_answer(&message, &mut read)?,
-            // What the system says for one turn alone.
-            Some("system") if is_cleared(&message)? && last_user > Some(i) => {}
             // Claude Code has such among the others.
             Some("system") => {
+                check_end(&message)?;
+                if past(i) {
+                    continue;
+                }
                 let content = parts::read(
                     message.required("content")?,
                     &message.path("content"),
@@ -127,12 +135,21 @@ fn translate_messages(fields: &Fields<'_>, messages: &[Value]) -> Result<Vec<Val
     Ok(read)
 }
 
-/// Whether what the system says goes when the user says more.
-fn is_cleared(message: &Fields<'_>) -> Result<bool, ApiError> {
+/// When what the system says goes.
+fn check_end(message: &Fields<'_>) -> Result<(), ApiError> {
     match message.string("clear_at")? {
-        None | Some("never") => Ok(false),
-        Some("next_user_message") => Ok(true),
+        None | Some("never" | NEXT_TURN) => Ok(()),
         Some(_) => Err(message.unlisted("clear_at", "`next_user_message` or `never`")),
+    }
+}
+
+/// Which messages the system wrote for a turn that is over.
+fn past(messages: &[Value]) -> impl Fn(usize) -> bool + '_ {
+    let last_user = messages.iter().rposition(|message| message["role"] == "user");
+    move |i| {
+        let message = &messages[i];
+        let is_for_a_turn = message["role"] == "system" && message["clear_at"] == NEXT_TURN;
+        is_for_a_turn && last_user > Some(i)
     }
 }
 
@@ -285,7 +302,7 @@ mod tests {
 
     fn translated(body: Value) -> Result<Value, String> {
         translate(&Fields::of(body.as_object().unwrap()))
-            .map(|(body, _)| Value::Object(body))
+            .map(|(body, ..)| Value::Object(body))
             .map_err(ApiError::named)
     }
 

@@ -153,13 +153,13 @@ fn blocks(message: &Message) -> Vec<Value> {
 /// Reads a request.
 pub(crate) fn read(body: &Map<String, Value>, shared: &Shared) -> Result<Chat, ApiError> {
     let unknown = known::check(known::MESSAGES, body)?;
-    let (mut body, ignored) = input::translate(&Fields::of(body))?;
+    let (mut body, changes, ignored) = input::translate(&Fields::of(body))?;
     // Without an answer, the prompt is read for the sake of the cache.
     let is_read_only = body.get("max_tokens").and_then(whole) == Some(0);
     if is_read_only {
         body.insert("max_tokens".into(), json!(1));
     }
-    let mut chat = chat::read_known(&body, shared).map_err(renamed)?;
+    let mut chat = chat::read_known(&body, &changes, shared).map_err(renamed)?;
     if is_read_only {
         chat.job.room = 0;
     }

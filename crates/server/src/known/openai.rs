@@ -132,7 +132,7 @@ const CALLED: &[Field] = &[done("name", "which function"), done("arguments", "wh
 const TOOL: &[Field] = &[
     done("type", "what it is"),
     within("function", FUNCTION, "the function"),
-    done("defer_loading", "a tool that a message tells of, not the prompt's beginning"),
+    ignored("defer_loading", &["false"], "a tool that is looked up; here all are on offer"),
     harmless("cache_control", "where a prompt is cut for the cache"),
 ];
 

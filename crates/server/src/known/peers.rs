@@ -77,6 +77,13 @@ pub(super) const OURS: &[Field] = &[within(
     "what is told of how the answer came about",
 )];
 
+/// Of these, what the translated APIs have too.
+pub(super) const KEEP: &[Field] = &[within(
+    "forerun",
+    &[done("prefill_keep", "what is kept of a long prompt, 1 for all of it")],
+    "how a long prompt is read",
+)];
+
 /// How tokens are drawn and what ends an answer, of chats and completions.
 pub(super) const SAMPLING: &[Field] = &[
     done("top_k", "drawing from so many of the likeliest"),

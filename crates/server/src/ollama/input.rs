@@ -9,7 +9,7 @@ use crate::fields::Fields;
 use crate::messages;
 use crate::output::OutputParser;
 use crate::router::Shared;
-use crate::settings::Settings;
+use crate::settings::{self, Settings};
 use crate::shape::{self, Tools};
 use serde_json::{Map, Value, json};
 
@@ -32,8 +32,9 @@ pub(super) enum Question {
 /// Fields of both requests. How long a model stays loaded is no question here: it stays. A text
 /// that is too long is refused and an answer that reaches the end of the context ends, whatever
 /// `truncate` and `shift` say.
-const KNOWN: [&str; 11] = [
+const KNOWN: [&str; 12] = [
     "model",
+    "forerun",
     "stream",
     "format",
     "options",
@@ -139,12 +140,16 @@ fn translate(
             body.insert(name.into(), value.clone());
         }
     }
+    settings::pass_keep(fields, &mut body)?;
+    let own = fields.object("forerun")?;
+    let own = own.iter().flat_map(|own| own.entries().map(|(name, _)| name));
+    let own = own.filter(|name| *name != "prefill_keep").map(|name| format!("forerun.{name}"));
+    let mut ignored: Vec<String> = own.collect();
     // Streams are the rule here.
     body.insert("stream".into(), json!(fields.bool("stream")?.unwrap_or(true)));
-    let ignored = match fields.object("options")? {
-        Some(options) => options::translate(&options, &shared.limits, &mut body)?,
-        None => Vec::new(),
-    };
+    if let Some(options) = fields.object("options")? {
+        ignored.extend(options::translate(&options, &shared.limits, &mut body)?);
+    }
     match fields.get("think") {
         None => {}
         Some(Value::Bool(true)) if !shared.weights.thinks => {

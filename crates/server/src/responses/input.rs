@@ -20,6 +20,7 @@ pub(super) fn translate(fields: &Fields<'_>) -> Result<(Map<String, Value>, Offe
             body.insert((*name).into(), value.clone());
         }
     }
+    settings::pass_keep(fields, &mut body)?;
     // Nothing is kept between requests.
     for name in ["previous_response_id", "conversation", "prompt"] {
         if fields.get(name).is_some() {

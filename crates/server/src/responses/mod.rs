@@ -20,6 +20,7 @@ use crate::known;
 use crate::models::Models;
 use crate::router::{Body, Shared, unix_time};
 use crate::settings::random;
+use crate::shape::Changes;
 use crate::sse::{self, Chunks, Whole};
 use axum::Json;
 use axum::extract::State;
@@ -91,7 +92,7 @@ pub(crate) fn read(body: &Map<String, Value>, shared: &Shared) -> Result<Asked, 
     let fields = Fields::of(&whole);
     let own = |error| recall::own(error, before);
     let (chat, Offer { forms, ignored, .. }) = input::translate(&fields).map_err(own)?;
-    let mut chat = chat::read_known(&chat, shared).map_err(renamed)?;
+    let mut chat = chat::read_known(&chat, &Changes::default(), shared).map_err(renamed)?;
     chat.ignored.splice(..0, unknown.into_iter().chain(ignored));
     let thinking = read_thinking(&fields)?;
     chat.ignored.extend(not_included(&fields)?);
