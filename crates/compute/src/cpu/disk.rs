@@ -1,9 +1,13 @@
 //! Tiles in a file, for experts that are more than the memory there is: the system keeps in memory
 //! what was used of late, drops what it needs the room of, and reads that again when it is used.
 
+#[cfg(target_os = "linux")]
+use super::unreadable::Watched;
 use crate::Error;
 use memmap2::{Mmap, MmapMut};
 use std::{io, ops::Range, path::Path};
+#[cfg(not(target_os = "linux"))]
+use system::Watched;
 
 /// Bytes that are asked for at a time. Of a request that is longer than its read-ahead, mostly 128
 /// KiB, the system may read the beginning alone.
@@ -14,7 +18,10 @@ const LOOK: usize = 1024;
 
 /// Bytes in a file that has no name, so that it goes with the process however that ends, and nobody
 /// else can shorten it.
-pub(crate) struct OnDisk(Mmap);
+pub(crate) struct OnDisk {
+    watched: Watched,
+    map: Mmap,
+}
 
 impl OnDisk {
     /// Writes `len` bytes, zeros before, to a file in that folder. Its room is taken first: a disk
@@ -36,11 +43,17 @@ impl OnDisk {
         let mut map = unsafe { MmapMut::map_mut(&file) }.map_err(refused)?;
         write(&mut map);
         map.flush().map_err(refused)?;
-        map.make_read_only().map(Self).map_err(refused)
+        let map = map.make_read_only().map_err(refused)?;
+        Ok(Self { watched: Watched::new(&map), map })
     }
 
     pub(crate) fn bytes(&self) -> &[u8] {
-        &self.0
+        &self.map
+    }
+
+    /// Whether the disk did not give some of it back: what was read then are zeros.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.watched.has_failed()
     }
 
     /// Has the system read what is not in memory of bytes that are used soon, and does not wait for
@@ -49,13 +62,13 @@ impl OnDisk {
         let page = system::page_bytes();
         let start = range.start / page * page;
         for first in (start..range.end).step_by(LOOK * page) {
-            let part = &self.0[first..range.end.min(first + LOOK * page)];
+            let part = &self.map[first..range.end.min(first + LOOK * page)];
             let mut is_there = [false; LOOK];
             system::look(part, &mut is_there);
             let requests = part.chunks(REQUEST).zip(is_there.chunks(REQUEST / page));
             for (i, (bytes, is_there)) in requests.enumerate() {
                 if is_there[..bytes.len().div_ceil(page)].contains(&false) {
-                    system::ask(&self.0, first + i * REQUEST, bytes.len());
+                    system::ask(&self.map, first + i * REQUEST, bytes.len());
                 }
             }
         }
@@ -122,6 +135,18 @@ mod system {
         Err(io::Error::other("only Linux takes the room of a file before it is written"))
     }
 
+    pub(super) struct Watched;
+
+    impl Watched {
+        pub(super) fn new(_: &[u8]) -> Self {
+            Self
+        }
+
+        pub(super) fn has_failed(&self) -> bool {
+            false
+        }
+    }
+
     pub(super) fn page_bytes() -> usize {
         4096
     }
@@ -183,12 +208,12 @@ mod tests {
         let there = |range: Range<usize>| {
             let pages = range.step_by(page).map(|at| {
                 let mut is_there = [false; LOOK];
-                system::look(&disk.0[at..(at + page).min(len)], &mut is_there);
+                system::look(&disk.map[at..(at + page).min(len)], &mut is_there);
                 is_there[0]
             });
             pages.collect::<Vec<_>>()
         };
-        let start = disk.0.as_ptr().cast_mut().cast();
+        let start = disk.map.as_ptr().cast_mut().cast();
         if !there(0..len).iter().all(|is_there| *is_there) {
             return eprintln!("skipped: the system does not say what is in memory");
         }

@@ -11,6 +11,8 @@ mod ops;
 mod pack;
 mod pool;
 mod q8;
+#[cfg(target_os = "linux")]
+mod unreadable;
 mod view;
 
 use crate::{
@@ -269,7 +271,12 @@ impl Backend for Cpu {
 
     fn run(&mut self, arena: &mut Arena, pass: &Pass<'_>) -> Result<(), Error> {
         self.run_observed(arena, pass, None);
-        Ok(())
+        // Nothing is asked of weights that lie in memory.
+        let folder = self.folder.as_ref().filter(|_| self.matrices.iter().any(Packed::has_failed));
+        folder.map_or(Ok(()), |folder| {
+            let reason = format!("the disk of `{}` does not give them back", folder.display());
+            Err(Error::Lost { call: "read experts", reason })
+        })
     }
 
     fn rank(

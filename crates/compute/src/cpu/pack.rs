@@ -79,6 +79,11 @@ impl Packed {
         matches!(self.data, Data::OnDisk(_))
     }
 
+    /// Whether it lies on a disk that did not give it back.
+    pub(crate) fn has_failed(&self) -> bool {
+        matches!(&self.data, Data::OnDisk(disk) if disk.has_failed())
+    }
+
     /// Has the system read an expert's tiles from the disk, where they lie there.
     pub(crate) fn read_ahead(&self, expert: usize) {
         if let Data::OnDisk(disk) = &self.data {
