@@ -3,8 +3,8 @@
 
 mod support;
 
-use compute::{Activations, Faults, Faulty};
-use engine::{Long, Scorer, Shortened, Shortener, WeightSource};
+use compute::{Activations, Faults, Faulty, KvType};
+use engine::{Long, Scorer, Shortened, Shortener, Spec, WeightSource};
 use std::ops::Range;
 use support::{cpu, pair};
 
@@ -68,6 +68,21 @@ fn it_does_not_matter_what_was_read_before_nor_by_how_many_threads() {
     forgetful.set_state_bytes(0);
     shorten(&mut forgetful, Long { boundary: 890, ..shorter });
     assert_eq!(shorten(&mut forgetful, long(&prompt, 0.2)), cold);
+}
+
+/// A state that alone is more than there is room for takes nobody's.
+#[test]
+fn a_state_too_large_to_be_kept_leaves_those_that_fit() {
+    let (prompt, other) = (prompt(1200), prompt(1300).split_off(100));
+    let mut engine = pair("dense").engine(KvType::F16, Activations::Int8, Spec::Off);
+    let mut sequence = engine.sequence();
+    prompt[..852].chunks(256).for_each(|c| engine.read(&mut sequence, c).expect("it is read"));
+    let mut shortener = Shortener::new(scorer(1, None));
+    shortener.set_state_bytes(sequence.bytes());
+    shorten(&mut shortener, Long { prompt: &prompt[..900], boundary: 890, ..long(&prompt, 0.5) });
+    assert_eq!(shorten(&mut shortener, long(&other, 0.5)).scored, 1200);
+    let found = shorten(&mut shortener, long(&prompt, 0.2));
+    assert!(found.settled == 0 && found.scored < 400, "{found:?}");
 }
 
 #[test]

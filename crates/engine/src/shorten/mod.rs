@@ -176,17 +176,18 @@ impl Shortener {
         self.let_states_go();
     }
 
-    /// Lets go of the states that were used least recently, until the others have room.
+    /// Keeps the states that were used most recently, as far as each has room beside those before.
     fn let_states_go(&mut self) {
         let mut newest: Vec<&mut Remembered> =
             self.remembered.iter_mut().filter(|known| known.state.is_some()).collect();
         newest.sort_by_key(|known| std::cmp::Reverse(known.used));
-        let mut blocks = HashMap::new();
+        let mut kept = HashMap::new();
         for known in newest {
-            let state = known.state.iter().flat_map(Sequence::blocks);
-            blocks.extend(state.map(|block| (block.id, block.bytes)));
-            if blocks.values().sum::<usize>() > self.state_bytes {
-                known.state = None;
+            let (mut with, state) = (kept.clone(), known.state.iter().flat_map(Sequence::blocks));
+            with.extend(state.map(|block| (block.id, block.bytes)));
+            match with.values().sum::<usize>() <= self.state_bytes {
+                true => kept = with,
+                false => known.state = None,
             }
         }
     }
