@@ -228,6 +228,11 @@ pub trait Backend: Send {
         None
     }
 
+    /// Bytes that more of them could take.
+    fn far_room(&self) -> usize {
+        usize::MAX
+    }
+
     /// What its numbers depend on beside plans, weights and this program: two that say the same
     /// here compute the same bits. States that outlive the process are only read by such.
     fn arithmetic(&self) -> String;

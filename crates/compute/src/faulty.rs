@@ -198,6 +198,14 @@ impl Backend for Faulty {
         self.inner.far_memory(block)
     }
 
+    fn far_budget(&self) -> Option<&Budget> {
+        self.inner.far_budget()
+    }
+
+    fn far_room(&self) -> usize {
+        self.inner.far_room()
+    }
+
     fn arithmetic(&self) -> String {
         self.inner.arithmetic()
     }

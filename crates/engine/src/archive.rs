@@ -147,13 +147,13 @@ impl Engine {
     }
 
     /// Whether budgets have room for such a sequence of these tokens, each for what of it would lie
-    /// there. Pages that would be put aside take nothing of any.
+    /// there. Pages that would be put aside take nothing of any, as far as there is room for them.
     pub fn has_room(&self, outline: &Outline, tokens: &[u32]) -> Result<bool, Error> {
         let blank = self.sequence();
         let blocks = outline.owned_blocks(&blank, tokens, self.model.config().vocab)?;
-        let near = blocks.iter().skip(outline.far_pages(&blank));
+        let far_room = self.backends.target.far_room() / blank.kv.page_bytes().max(1);
         let (mut at_target, mut own) = (0, 0);
-        for (drafter, bytes) in near {
+        for (drafter, bytes) in blocks.iter().skip(outline.far_pages(&blank).min(far_room)) {
             match drafter.map_or(Home::Target, |drafter| self.drafters[drafter].home()) {
                 Home::Target => at_target += bytes,
                 Home::Own => own += bytes,
@@ -185,9 +185,11 @@ impl Engine {
             let kept = ArchivedBlock::new(block.len(), Held::Kept(name));
             let home = drafter.map_or(Home::Target, |drafter| self.drafters[drafter].home());
             let backend = self.backends.of(home);
-            let block = Arc::new(match i < far {
-                true => backend.far_memory(&block)?,
-                false => backend.adopt(block)?,
+            let put_aside = (i < far).then(|| backend.far_memory(&block));
+            let block = Arc::new(match put_aside {
+                // Beyond what may lie far, pages lie near.
+                None | Some(Err(compute::Error::OutOfMemory { .. })) => backend.adopt(block)?,
+                Some(put_aside) => put_aside?,
             });
             self.archive.add(&block, kept);
             revived.push(block);

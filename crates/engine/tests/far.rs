@@ -3,9 +3,9 @@
 
 mod support;
 
-use compute::{Activations, Fault, Faults, Faulty, KvType};
+use compute::{Activations, Fault, Faults, Faulty, KvType, Memory};
 use engine::sampling::Sampling;
-use engine::{ArchivedBlock, Engine, Error, Placement, Spec};
+use engine::{Archived, ArchivedBlock, BlockName, Engine, Error, Placement, Spec};
 use std::sync::Arc;
 use support::{CHAIN, answer, begin, cpu, pair};
 
@@ -24,6 +24,15 @@ fn sampled() -> Sampling {
 fn long(name: &str, tokens: usize) -> Vec<u32> {
     let prompts = pair(name).prompts("code", 3).concat();
     prompts.into_iter().cycle().take(tokens).collect()
+}
+
+/// Its blocks as they come back from files.
+fn copies(archived: &Archived) -> Vec<(BlockName, Memory)> {
+    let copy = |block: &Arc<ArchivedBlock>| {
+        let memory = block.memory().expect("its bytes");
+        ([0; 32], memory.to_host().expect("a copy"))
+    };
+    archived.blocks.iter().map(copy).collect()
 }
 
 #[test]
@@ -86,11 +95,7 @@ fn states_go_on_wherever_they_have_been() {
         beginning.chunks(200).for_each(|chunk| engine.read(&mut read, chunk).expect("room"));
         let stowed = engine.stow(&read).expect("room");
         let archived = engine.archive(&read).expect("it is taken apart");
-        let blocks = archived.blocks.iter().map(|block| {
-            let memory = block.memory().expect("its bytes");
-            ([0; 32], memory.to_host().expect("a copy"))
-        });
-        let blocks = blocks.collect();
+        let blocks = copies(&archived);
         let revived = engine.revive(&archived.outline, beginning, blocks).expect("it fits");
         let forked = read.clone();
         drop(read);
@@ -129,11 +134,7 @@ fn a_state_that_comes_back_needs_room_for_what_lies_near() {
     let mut read = engine.sequence();
     prompt.chunks(100).for_each(|chunk| engine.read(&mut read, chunk).expect("room"));
     let archived = engine.archive(&read).expect("it is taken apart");
-    let copy = |block: &Arc<ArchivedBlock>| {
-        let memory = block.memory().expect("its bytes");
-        ([0; 32], memory.to_host().expect("a copy"))
-    };
-    let blocks: Vec<_> = archived.blocks.iter().map(copy).collect();
+    let blocks = copies(&archived);
     let all: usize = blocks.iter().map(|(_, block)| block.len()).sum();
     drop(read);
     let before = engine.held();
@@ -144,6 +145,31 @@ fn a_state_that_comes_back_needs_room_for_what_lies_near() {
     for (limit, has_room) in [(taken - 1, false), (taken, true)] {
         engine.backend().budget().set_limit(limit);
         assert_eq!(engine.has_room(&archived.outline, &prompt).expect("it fits"), has_room);
+    }
+}
+
+/// Beyond what may lie far, pages of a state that comes back lie near.
+#[test]
+fn a_page_without_room_elsewhere_comes_back_near() {
+    let (pair, prompt) = (pair("dense"), long("dense", 500));
+    let faults = Faults::default();
+    let backend = Box::new(Faulty::new(cpu(1, Activations::Int8), faults.clone()));
+    let mut engine = pair.engine_placed(backend, (KvType::F16, near(64)), Spec::Off);
+    let mut read = engine.sequence();
+    prompt.chunks(100).for_each(|chunk| engine.read(&mut read, chunk).expect("room"));
+    let archived = engine.archive(&read).expect("it is taken apart");
+    let mut revive = |fault| {
+        let before = engine.held();
+        faults.arm(fault);
+        let revived = engine.revive(&archived.outline, &prompt, copies(&archived));
+        let revived = revived.expect("there is room near");
+        assert_eq!(revived, read);
+        engine.held() - before
+    };
+    let near = revive(None);
+    for page in 0..prompt.len() / 64 {
+        let held = revive(Some((Fault::Allocation, page)));
+        assert_eq!(held, near + archived.blocks[page].len(), "page {page}");
     }
 }
 

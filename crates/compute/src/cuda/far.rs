@@ -54,6 +54,12 @@ impl Shelf {
         &self.budget
     }
 
+    /// What more of it may take: the blocks that lie here have their share already.
+    pub(crate) fn room(&self) -> usize {
+        let idle: usize = self.blocks().iter().map(|block| block.memory.len()).sum();
+        self.budget.limit().saturating_sub(self.budget.held()).saturating_add(idle)
+    }
+
     fn blocks(&self) -> MutexGuard<'_, Vec<Locked>> {
         self.blocks.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -309,6 +309,10 @@ impl Backend for Cuda {
         Some(self.shelf.budget())
     }
 
+    fn far_room(&self) -> usize {
+        self.shelf.room()
+    }
+
     /// How products are cut follows from the device; kernels that are no cubins of this program are
     /// made by the driver, or by a compiler of this machine's.
     fn arithmetic(&self) -> String {
