@@ -14,7 +14,7 @@ use crate::propose::{Failure, Learned, Slot, Spec};
 use crate::sampling::{Constraint, History, Likelihood, Sampler, Sampling};
 use crate::size::{Costs, Curve};
 use crate::stow::Copies;
-use crate::{Error, Row, Sequence};
+use crate::{Error, Row, Sequence, StateBlock};
 use checkpoint::{DrafterConfig, TargetConfig};
 use compute::{Backend, Draw, Drawn, KvType};
 use std::borrow::Cow;
@@ -167,6 +167,13 @@ impl Engine {
     fn drafts_bytes(&self, home: Home, tokens: usize) -> usize {
         let there = self.drafters.iter().filter(|slot| slot.home() == home);
         there.map(|slot| slot.drafter.state_bytes(tokens)).sum()
+    }
+
+    /// The blocks of a sequence that take of the target's budget: what was put aside does not, nor
+    /// what lies on a drafter's own backend.
+    pub fn near_blocks(&self, sequence: &Sequence) -> Vec<StateBlock> {
+        let is_own = |drafter: usize| self.drafters[drafter].home() == Home::Own;
+        sequence.blocks_that(|drafter, block| !block.is_far() && !drafter.is_some_and(is_own))
     }
 
     /// Logits of the `i`th chosen row of the last pass: `[vocab]`.

@@ -95,9 +95,20 @@ impl Sequence {
 
     /// The blocks of memory its state lies in. Snapshots share most of them.
     pub fn blocks(&self) -> Vec<StateBlock> {
+        self.blocks_that(|_, _| true)
+    }
+
+    /// Those of which `counts` says so, by the drafter whose they are where they are not the
+    /// target's.
+    pub(crate) fn blocks_that(
+        &self,
+        counts: impl Fn(Option<usize>, &Memory) -> bool,
+    ) -> Vec<StateBlock> {
         let mut blocks = Vec::new();
-        let mut note = |_: Option<usize>, memory: &Arc<Memory>| {
-            blocks.push(StateBlock { id: Arc::as_ptr(memory) as usize, bytes: memory.len() });
+        let mut note = |drafter: Option<usize>, memory: &Arc<Memory>| {
+            if counts(drafter, memory) {
+                blocks.push(StateBlock { id: Arc::as_ptr(memory) as usize, bytes: memory.len() });
+            }
             Ok(Arc::clone(memory))
         };
         self.map_blocks(&mut note).expect("nothing is allocated");

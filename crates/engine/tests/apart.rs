@@ -102,6 +102,8 @@ fn states_go_on_wherever_they_have_been() {
         let mut read = engine.sequence();
         engine.read(&mut read, &prompts[3][..prompts[3].len() - 1]).expect("it is read");
         let forked = read.clone();
+        let (near, is_apart) = (engine.near_blocks(&read), engine.drafter_device().is_some());
+        assert_eq!(near.len() < read.blocks().len(), is_apart, "what lies elsewhere");
         let archived = engine.archive(&read).expect("it is taken apart");
         let blocks = archived.blocks.iter().map(|block| {
             let memory = block.memory().expect("its bytes");

@@ -140,6 +140,8 @@ fn a_state_that_comes_back_needs_room_for_what_lies_near() {
     let before = engine.held();
     let revived = engine.revive(&archived.outline, &prompt, blocks).expect("it fits");
     let taken = engine.held();
+    let near = engine.near_blocks(&revived).iter().map(|block| block.bytes).sum::<usize>();
+    assert_eq!(near, taken - before, "what takes of the budget, and no more");
     assert!(taken - before < all - engine.model().far_bytes(300), "{taken} of {all}");
     drop(revived);
     for (limit, has_room) in [(taken - 1, false), (taken, true)] {

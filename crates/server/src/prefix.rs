@@ -16,6 +16,9 @@ pub(crate) trait Keeper {
     type Stowed;
     fn stow(&mut self, state: &Self::State) -> Option<Self::Stowed>;
     fn fetch(&mut self, stowed: &Self::Stowed) -> Fetched<Self::State>;
+    /// Those of a state's blocks that take of the memory where passes read it.
+    fn near_blocks(&self, state: &Self::State) -> Vec<StateBlock>;
+    /// All that are copied when it is stowed, or go along.
     fn blocks(state: &Self::State) -> Vec<StateBlock>;
     fn stowed_blocks(stowed: &Self::Stowed) -> Vec<StateBlock>;
 }
@@ -41,6 +44,10 @@ impl Keeper for Engine {
             Err(error) if error.is_out_of_memory() => Fetched::NoRoom,
             Err(_) => Fetched::Failed,
         }
+    }
+
+    fn near_blocks(&self, state: &Sequence) -> Vec<StateBlock> {
+        Engine::near_blocks(self, state)
     }
 
     fn blocks(state: &Sequence) -> Vec<StateBlock> {
@@ -232,7 +239,7 @@ impl<K: Keeper> PrefixCache<K> {
             }
         };
         let entry = &mut self.entries[best];
-        let blocks = K::blocks(&state);
+        let blocks = keeper.near_blocks(&state);
         if !entry.is_near() && self.near.could_hold(&blocks) {
             self.far.remove(&entry.blocks());
             self.near.add(&blocks);
@@ -255,11 +262,11 @@ impl<K: Keeper> PrefixCache<K> {
         if tokens.is_empty() || self.touch(tokens) {
             return;
         }
-        let blocks = K::blocks(&state);
+        let blocks = keeper.near_blocks(&state);
         let state = if self.near.could_hold(&blocks) {
             self.near.add(&blocks);
             Place::Near(state)
-        } else if self.far.could_hold(&blocks)
+        } else if self.far.could_hold(&K::blocks(&state))
             && let Some(stowed) = keeper.stow(&state)
         {
             self.far.add(&K::stowed_blocks(&stowed));
@@ -290,10 +297,10 @@ impl<K: Keeper> PrefixCache<K> {
     /// whether there was one.
     pub(crate) fn make_way(&mut self, keeper: &mut K) -> bool {
         let Some(oldest) = self.oldest(true) else { return false };
-        let blocks = self.entries[oldest].blocks();
         let Place::Near(state) = &self.entries[oldest].state else { return false };
-        let stowed = if self.far.could_hold(&blocks) { keeper.stow(state) } else { None };
-        self.near.remove(&blocks);
+        let can_be_stowed = self.far.could_hold(&K::blocks(state));
+        let stowed = if can_be_stowed { keeper.stow(state) } else { None };
+        self.near.remove(&keeper.near_blocks(state));
         let to = stowed.as_ref().map(|_| Tier::Host);
         self.tell_of(&self.entries[oldest].tokens, Some(Tier::Device), to);
         match stowed {

@@ -1,7 +1,7 @@
 use super::*;
 
-/// A state is a list of blocks of 10 bytes; stowed, their ids are 1000 more. Counts the blocks
-/// it copied.
+/// A state is a list of blocks of 10 bytes; stowed, their ids are 1000 more. Those from 500 on lie
+/// elsewhere than where passes read. Counts the blocks it copied.
 #[derive(Default)]
 struct Lists {
     stowed: usize,
@@ -30,6 +30,9 @@ impl Keeper for Lists {
         }
         self.fetched += stowed.0.len();
         Fetched::State(stowed.0.iter().map(|id| id - 1000).collect())
+    }
+    fn near_blocks(&self, state: &Vec<usize>) -> Vec<StateBlock> {
+        tens(state).into_iter().filter(|block| block.id < 500).collect()
     }
     fn blocks(state: &Vec<usize>) -> Vec<StateBlock> {
         tens(state)
@@ -94,6 +97,20 @@ fn what_cannot_fit_is_not_kept_and_nothing_is_lost_for_it() {
     let mut none = Case::new(0, 0);
     none.insert(&[1], &[1]);
     assert_eq!(none.0.len(), 0);
+}
+
+/// What was put aside takes nothing of the memory where passes read, and goes where a state goes.
+#[test]
+fn what_lies_elsewhere_is_not_counted_near() {
+    let mut case = Case::new(2, 4);
+    case.insert(&[1], &[1, 501, 502, 503]);
+    case.insert(&[2], &[2, 504, 505, 506, 507]);
+    assert_eq!((case.0.len(), case.0.bytes(), case.1.stowed), (2, (20, 0), 0));
+    // The first has room in the host's memory, with all it has; the second has not.
+    case.insert(&[3], &[3, 4]);
+    assert_eq!((case.0.len(), case.0.bytes(), case.1.stowed), (2, (20, 40), 4));
+    assert_eq!(case.find(&[1, 0]), Some((1, vec![1, 501, 502, 503])));
+    assert_eq!(case.0.bytes(), (10, 20));
 }
 
 #[test]
