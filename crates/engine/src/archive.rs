@@ -127,8 +127,17 @@ impl Archive {
 
 impl Engine {
     /// Takes a sequence apart. What passes read lies in the host's memory or is copied there, but
-    /// for blocks that are kept already.
+    /// for blocks that are kept already. One that a drafter has lost its part of is refused: every
+    /// text that went on from it would be written without that drafter.
     pub fn archive(&mut self, sequence: &Sequence) -> Result<Archived, Error> {
+        let asked = self.sequence().drafts;
+        if asked
+            .iter()
+            .zip(&sequence.drafts)
+            .any(|(asked, draft)| asked.is_some() && draft.is_none())
+        {
+            return Err(Error::Misfit("a drafter's part is missing"));
+        }
         let (archive, mut blocks) = (&mut self.archive, Vec::new());
         let (_, pages) = sequence.kv.kept();
         let recurrent = sequence.recurrent.kept();
@@ -181,20 +190,32 @@ impl Engine {
             return Err(Error::Misfit("its blocks are of other sizes"));
         }
         let (mut revived, far) = (Vec::with_capacity(blocks.len()), outline.far_pages(&blank));
+        let mut left = None;
         for (i, ((name, block), (drafter, _))) in blocks.into_iter().zip(expected).enumerate() {
             let kept = ArchivedBlock::new(block.len(), Held::Kept(name));
             let home = drafter.map_or(Home::Target, |drafter| self.drafters[drafter].home());
             let backend = self.backends.of(home);
             let put_aside = (i < far).then(|| backend.far_memory(&block));
-            let block = Arc::new(match put_aside {
+            let placed = match put_aside {
                 // Beyond what may lie far, pages lie near.
-                None | Some(Err(compute::Error::OutOfMemory { .. })) => backend.adopt(block)?,
-                Some(put_aside) => put_aside?,
+                None | Some(Err(compute::Error::OutOfMemory { .. })) => backend.adopt(block),
+                Some(put_aside) => put_aside,
+            };
+            let block = Arc::new(match placed.map_err(Error::from) {
+                // The text goes on without that drafter.
+                Err(error) if home == Home::Own && !error.is_out_of_memory() => {
+                    left = drafter;
+                    Memory::zeroed(0)
+                }
+                placed => placed?,
             });
             self.archive.add(&block, kept);
             revived.push(block);
         }
         let mut sequence = outline.assemble(&blank, revived.into_iter());
+        if let Some(drafter) = left {
+            sequence.leave_draft(drafter);
+        }
         for (slot, draft) in self.drafters.iter().zip(&mut sequence.drafts) {
             if let Some(draft) = draft.as_mut().filter(|_| slot.drafter.reads() == Reads::Tokens) {
                 draft.written.extend(tokens.iter().copied());

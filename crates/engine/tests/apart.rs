@@ -4,9 +4,11 @@
 mod support;
 
 use compute::cuda::Ledger;
-use compute::{Activations, Backend, Fault, Faults, Faulty, KvType};
+use compute::{Activations, Backend, Fault, Faults, Faulty, KvType, Memory};
 use engine::sampling::Sampling;
-use engine::{Backends, Engine, Error, Generation, Placement, Spec, WeightSource};
+use engine::{Archived, ArchivedBlock, Backends, BlockName, Engine, Error, Generation};
+use engine::{Placement, Spec, WeightSource};
+use std::sync::Arc;
 use support::{CHAIN, ENDS, answer, begin, cpu, pair};
 
 /// Tokens of a text, and how many of them each round gave.
@@ -26,6 +28,15 @@ fn apart(name: &str, spec: Spec) -> Engine {
 
 fn together(name: &str, spec: Spec) -> Engine {
     pair(name).engine(KvType::F16, Activations::Int8, spec)
+}
+
+/// Its blocks as they come back from files.
+fn copies(archived: &Archived) -> Vec<(BlockName, Memory)> {
+    let copy = |block: &Arc<ArchivedBlock>| {
+        let memory = block.memory().expect("its bytes");
+        ([0; 32], memory.to_host().expect("a copy"))
+    };
+    archived.blocks.iter().map(copy).collect()
 }
 
 #[test]
@@ -105,13 +116,9 @@ fn states_go_on_wherever_they_have_been() {
         let (near, is_apart) = (engine.near_blocks(&read), engine.drafter_device().is_some());
         assert_eq!(near.len() < read.blocks().len(), is_apart, "what lies elsewhere");
         let archived = engine.archive(&read).expect("it is taken apart");
-        let blocks = archived.blocks.iter().map(|block| {
-            let memory = block.memory().expect("its bytes");
-            ([0; 32], memory.to_host().expect("a copy"))
-        });
-        let blocks = blocks.collect();
         let tokens = &prompts[3][..prompts[3].len() - 1];
-        let revived = engine.revive(&archived.outline, tokens, blocks).expect("it fits");
+        let revived = engine.revive(&archived.outline, tokens, copies(&archived));
+        let revived = revived.expect("it fits");
         for sequence in [read, forked, revived] {
             let (last, all) = (&prompts[3][prompts[3].len() - 1..], &prompts[3]);
             let ends = ENDS.to_vec();
@@ -278,6 +285,40 @@ fn a_text_that_was_away_goes_on_where_the_drafter_s_device_was_lost_meanwhile() 
     }
     assert_eq!(tokens, right);
     assert_eq!(text.fallback(), Some("a pass of the drafter failed"));
+}
+
+#[test]
+fn a_kept_state_comes_back_where_the_drafter_s_device_is_lost() {
+    let prompt = &pair("dense").prompts("code", 1)[0];
+    let (tokens, last) = prompt.split_at(prompt.len() - 1);
+    let (mut engine, _, own) = counted(TREE);
+    let (right, _) = answer(&mut engine, prompt, &sampled(), 24);
+    let mut read = engine.sequence();
+    engine.read(&mut read, tokens).expect("it is read");
+    let archived = engine.archive(&read).expect("it is taken apart");
+    own.lose_after(0);
+    // Somebody else finds out.
+    answer(&mut engine, prompt, &sampled(), 4);
+    let revived = engine.revive(&archived.outline, tokens, copies(&archived));
+    let revived = revived.expect("the target is there");
+    let begun = engine.begin(revived, last, prompt, sampled(), ENDS.to_vec(), |_| ());
+    let mut texts = [begun.expect("the last token is read")];
+    assert_eq!(write(&mut engine, &mut texts, 24).expect("rounds")[0].0, right);
+}
+
+/// What a drafter has lost its part of would leave every text undrafted that went on from it.
+#[test]
+fn a_state_without_the_drafter_s_part_is_not_kept() {
+    let prompt = &pair("dense").prompts("code", 1)[0];
+    let (mut engine, _, own) = counted(TREE);
+    let mut read = |fault| {
+        own.arm(fault);
+        let mut read = engine.sequence();
+        engine.read(&mut read, prompt).expect("it is read");
+        engine.archive(&read).map(|archived| archived.blocks.len())
+    };
+    assert!(read(Some((Fault::Write, 0))).is_err());
+    assert!(read(None).expect("it is whole") > 0);
 }
 
 #[test]
