@@ -29,6 +29,11 @@ impl Crossing {
         Ok(Self { width, gathered: backends.target.memory(bytes)?, landed })
     }
 
+    /// Bytes of it on the drafter's backend.
+    pub(crate) fn landed_bytes(&self) -> usize {
+        self.landed.as_ref().map_or(0, Memory::len)
+    }
+
     /// Adds rows of the target's last pass to what texts keep, each its own; room was made for
     /// them. Where it fails nobody can tell which texts have theirs.
     pub(crate) fn carry(

@@ -348,8 +348,9 @@ impl Engine {
         sequence.reserve(&*self.backends.target, rows)?;
         for (slot, draft) in self.drafters.iter().zip(&mut sequence.drafts) {
             let Some(state) = draft else { continue };
-            let reserved = state.reserve(self.backends.of(slot.home()), rows);
-            slot.spare(reserved, draft)?;
+            let backend = self.backends.of(slot.home());
+            let reserved = state.reserve(backend, rows);
+            slot.spare(reserved, draft, backend.budget())?;
         }
         Ok(())
     }
@@ -369,7 +370,7 @@ impl Engine {
             let Some(state) = draft else { continue };
             let backend = self.backends.of_mut(slot.home());
             let absorbed = slot.drafter.absorb(backend, &mut [state]);
-            slot.spare(absorbed, draft)?;
+            slot.spare(absorbed, draft, backend.budget())?;
         }
         Ok(())
     }

@@ -10,6 +10,7 @@ use crate::prices::Prices;
 use crate::size::{Calibration, Costs, Curve, NEW, best_count, best_sizes};
 use crate::state::DraftState;
 use crate::{Engine, Generation};
+use compute::Budget;
 use std::time::Instant;
 
 /// Why a drafter is no longer asked.
@@ -75,10 +76,19 @@ impl Slot {
         if self.crossing.is_some() { Home::Own } else { Home::Target }
     }
 
-    /// Whether an error of its passes is the texts' too: of a backend of its own only room that is
-    /// missing there, which others can make.
-    fn concerns_texts(&self, error: &Error) -> bool {
-        error.is_out_of_memory() || (error.is_lost() && self.home() == Home::Target)
+    /// Whether an error that one of these states met is the texts' too: of a backend of its own only
+    /// room that is missing there, which others can make.
+    fn concerns(&self, error: &Error, states: &[&DraftState], budget: &Budget) -> bool {
+        match (self.home(), error) {
+            (Home::Target, error) => error.is_out_of_memory() || error.is_lost(),
+            (Home::Own, Error::Backend(compute::Error::OutOfMemory { needed, .. })) => {
+                let crossing = self.crossing.as_ref().map_or(0, Crossing::landed_bytes);
+                let fits =
+                    |state: &&DraftState| state.bytes() + needed + crossing <= budget.limit();
+                states.len() > 1 || states.iter().all(fits)
+            }
+            (Home::Own, _) => false,
+        }
     }
 
     /// What becomes of a text whose state could not be written for this drafter: where that has a
@@ -87,13 +97,16 @@ impl Slot {
         &self,
         done: Result<(), Error>,
         draft: &mut Option<DraftState>,
+        budget: &Budget,
     ) -> Result<(), Error> {
-        match done {
-            Err(error) if self.home() == Home::Own && !error.is_out_of_memory() => {
+        match (done, &draft) {
+            (Err(error), Some(state))
+                if self.home() == Home::Own && !self.concerns(&error, &[state], budget) =>
+            {
                 *draft = None;
                 Ok(())
             }
-            done => done,
+            (done, _) => done,
         }
     }
 
@@ -278,7 +291,8 @@ impl Engine {
             Some(state) if is_auto && state.pending.len() > usual => {
                 let (start, backend) = (Instant::now(), self.backends.of_mut(slot.home()));
                 let absorbed = slot.drafter.absorb(backend, &mut [state]);
-                slot.spare(absorbed.and_then(|()| Ok(backend.finish()?)), draft)?;
+                let absorbed = absorbed.and_then(|()| Ok(backend.finish()?));
+                slot.spare(absorbed, draft, backend.budget())?;
                 Ok(self.seconds(start.elapsed().as_secs_f64(), |_| 0.0))
             }
             _ => Ok(0.0),
@@ -345,7 +359,7 @@ impl Engine {
     }
 
     /// Texts whose drafter failed go on without it: a drafter can only change the speed. Room that
-    /// is missing and a device that is lost concern the texts themselves.
+    /// others can make and a target's device that is lost concern the texts themselves.
     fn go_on_without(
         &self,
         drafter: usize,
@@ -353,10 +367,13 @@ impl Engine {
         texts: Texts<'_, '_>,
         proposals: &mut [Proposal],
     ) -> Result<(), Error> {
-        match drafted {
-            Err(error) if self.drafters[drafter].concerns_texts(&error) => Err(error),
-            Err(_) => {
-                let slot = &self.drafters[drafter];
+        let Err(error) = drafted else { return Ok(()) };
+        let slot = &self.drafters[drafter];
+        let asked = who_asks(drafter, texts, proposals).map(|(text, ..)| &*text);
+        let states: Vec<_> = asked.filter_map(|text| text.sequence.draft(drafter)).collect();
+        match slot.concerns(&error, &states, self.backends.of(slot.home()).budget()) {
+            true => Err(error),
+            false => {
                 for (text, _, proposal) in who_asks(drafter, texts, proposals) {
                     text.fail(drafter, slot.drafter.title(), Failure::NoPass);
                     if slot.home() == Home::Own {
@@ -367,7 +384,6 @@ impl Engine {
                 }
                 Ok(())
             }
-            Ok(()) => Ok(()),
         }
     }
 

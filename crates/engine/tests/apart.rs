@@ -321,6 +321,35 @@ fn a_state_without_the_drafter_s_part_is_not_kept() {
     assert!(read(None).expect("it is whole") > 0);
 }
 
+/// Room that nobody could make for a text on the drafter's side costs it its drafts alone.
+#[test]
+fn a_text_that_outgrows_the_drafter_s_memory_goes_on_without_it() {
+    let prompt = &pair("dense").prompts("code", 1)[0];
+    let mut engine = apart("dense", TREE);
+    let budget = engine.drafter_backend().expect("it has its own").budget().clone();
+    let text = begin(&mut engine, prompt, &sampled());
+    let begun = budget.held();
+    drop(text);
+    let (right, _) = answer(&mut engine, prompt, &sampled(), 80);
+    for eighths in 0..16 {
+        budget.set_limit(begun / 8 * eighths);
+        assert_eq!(answer(&mut engine, prompt, &sampled(), 80).0, right, "{eighths}");
+    }
+    assert_eq!(budget.held(), 0);
+    // What others hold they can let go of.
+    let long = prompt.repeat(3);
+    budget.set_limit(usize::MAX);
+    let other = begin(&mut engine, &long, &sampled());
+    budget.set_limit(budget.held());
+    let sequence = engine.sequence();
+    let begun = engine.begin(sequence, prompt, prompt, sampled(), ENDS.to_vec(), |_| ());
+    assert!(begun.is_err_and(|error| error.is_out_of_memory()));
+    drop(other);
+    let (tokens, lengths) = answer(&mut engine, prompt, &sampled(), 80);
+    assert_eq!(tokens, right);
+    assert!(lengths.iter().any(|length| *length > 1), "it is drafted");
+}
+
 #[test]
 fn each_side_is_counted_what_lies_there() {
     let pair = pair("dense");

@@ -4,7 +4,8 @@
 use super::{KeptRows, KvPages, MapBlock};
 use crate::Error;
 use crate::draft::lookup::Written;
-use compute::{Backend, KvLayout, SequenceView};
+use compute::{Backend, KvLayout, Memory, SequenceView};
+use std::sync::Arc;
 
 /// The state of one drafter in one sequence. Full layers keep every row, sliding layers as many as
 /// their window reaches.
@@ -34,6 +35,17 @@ impl DraftState {
     pub(crate) fn view(&self) -> SequenceView<'_> {
         let caches = self.caches.iter().map(|(pages, _)| pages.table()).collect();
         SequenceView { committed: self.committed, caches, ..Default::default() }
+    }
+
+    /// Bytes of the blocks it lies in.
+    pub(crate) fn bytes(&self) -> usize {
+        let mut bytes = 0;
+        let mut count = |block: &Arc<Memory>| {
+            bytes += block.len();
+            Ok(Arc::clone(block))
+        };
+        self.map_blocks(&mut count).expect("nothing is allocated");
+        bytes
     }
 
     /// Sets aside what keeping `rows` more rows needs.
