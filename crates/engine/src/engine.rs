@@ -37,6 +37,8 @@ pub struct Engine {
     pub(crate) learned: Learned,
     /// Blocks of sequences that have copies in the host's memory.
     pub(crate) copies: Copies,
+    /// Pages that were put aside, for other texts that have them near.
+    pub(crate) put_aside: Copies,
     /// Blocks of sequences that lie in files.
     pub(crate) archive: Archive,
     /// What its states belong to, where somebody has worked that out.
@@ -98,6 +100,7 @@ impl Engine {
             commit_costs: Curve::default(),
             learned,
             copies: Copies::default(),
+            put_aside: Copies::default(),
             archive: Archive::default(),
             identity: None,
             memory: 0,
@@ -345,7 +348,7 @@ impl Engine {
         if sequence.pending_bytes() >= MAX_WAITING {
             self.absorb(sequence)?;
         }
-        sequence.reserve(&*self.backends.target, rows)?;
+        sequence.reserve(&*self.backends.target, &mut self.put_aside, rows)?;
         for (slot, draft) in self.drafters.iter().zip(&mut sequence.drafts) {
             let Some(state) = draft else { continue };
             let backend = self.backends.of(slot.home());

@@ -3,6 +3,7 @@
 
 use crate::Error;
 use crate::state::{DraftState, KvPages, MapBlock, Recurrent};
+use crate::stow::Copies;
 use compute::{Backend, KvLayout, Memory, RecurrentLayout, SequenceView};
 use std::sync::Arc;
 
@@ -88,8 +89,13 @@ impl Sequence {
 
     /// Sets aside what a commit of `rows` rows needs, so that it allocates nothing; nothing of the
     /// state changes. What drafters need is set aside where they lie.
-    pub(crate) fn reserve(&mut self, backend: &dyn Backend, rows: usize) -> Result<(), Error> {
-        self.kv.reserve(backend, self.committed, rows)?;
+    pub(crate) fn reserve(
+        &mut self,
+        backend: &dyn Backend,
+        put_aside: &mut Copies,
+        rows: usize,
+    ) -> Result<(), Error> {
+        self.kv.reserve(backend, put_aside, self.committed, rows)?;
         self.recurrent.reserve(backend, self.committed, rows)
     }
 

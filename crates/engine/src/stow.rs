@@ -33,7 +33,7 @@ pub(crate) struct Copies {
 
 impl Copies {
     /// The block that has the bytes of `block` elsewhere: the one there is, or what `make` makes.
-    fn of(
+    pub(crate) fn of(
         &mut self,
         block: &Arc<Memory>,
         make: impl FnOnce(&Memory) -> Result<Memory, Error>,

@@ -5,7 +5,7 @@ mod support;
 
 use compute::{Activations, Fault, Faults, Faulty, KvType, Memory};
 use engine::sampling::Sampling;
-use engine::{Archived, ArchivedBlock, BlockName, Engine, Error, Placement, Spec};
+use engine::{Archived, ArchivedBlock, BlockName, Engine, Error, Placement, Sequence, Spec};
 use std::sync::Arc;
 use support::{CHAIN, answer, begin, cpu, pair};
 
@@ -123,6 +123,27 @@ fn states_go_on_wherever_they_have_been() {
     assert!(expected.iter().all(|text| *text == expected[0]));
     assert_eq!(write(near(64)), expected);
     assert_eq!(write(near(0)), expected, "no more than whole pages are put aside");
+}
+
+/// Texts that went on from one state share its pages wherever those lie.
+#[test]
+fn a_page_that_texts_share_is_put_aside_once() {
+    let (pair, prompt) = (pair("dense"), long("dense", 600));
+    let backend = cpu(1, Activations::Int8);
+    let mut engine = pair.engine_placed(backend, (KvType::F16, near(64)), Spec::Off);
+    let mut read = engine.sequence();
+    engine.read(&mut read, &prompt[..200]).expect("room");
+    let mut go_on = |rest: &[u32]| {
+        let mut text = read.clone();
+        rest.chunks(100).for_each(|chunk| engine.read(&mut text, chunk).expect("room"));
+        text
+    };
+    let texts = [go_on(&prompt[200..400]), go_on(&prompt[400..])];
+    let pages = |text: &Sequence| text.blocks()[..5].iter().map(|page| page.id).collect();
+    let [one, two, before]: [Vec<usize>; 3] = [&texts[0], &texts[1], &read].map(pages);
+    assert!(one[..3].iter().all(|page| !before.contains(page)), "they were put aside");
+    assert_eq!(one[..3], two[..3]);
+    assert!(one[3..].iter().all(|page| !two.contains(page)), "what they read apart");
 }
 
 /// What is brought back from disk asks for as much room as it takes, and no more.

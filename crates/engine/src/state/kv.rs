@@ -4,6 +4,7 @@
 
 use super::{MapBlock, Spare, together, writable};
 use crate::Error;
+use crate::stow::Copies;
 use compute::{Arena, Backend, CommitPath, KvCommit, KvLayout, Memory, PAGE_TOKENS, PageTable};
 use std::sync::Arc;
 
@@ -68,21 +69,23 @@ impl KvPages {
         self.first += gone;
     }
 
-    /// Sets aside what a commit of `rows` rows behind `position` needs.
+    /// Sets aside what a commit of `rows` rows behind `position` needs. Old pages that another text
+    /// has `put_aside` are shared with it there, as they were here.
     pub(crate) fn reserve(
         &mut self,
         backend: &dyn Backend,
+        put_aside: &mut Copies,
         position: usize,
         rows: usize,
     ) -> Result<(), Error> {
         let pages = (position + rows).div_ceil(PAGE_TOKENS);
         let far = self.far_of(pages, position).saturating_sub(self.first).min(self.pages.len());
         for page in self.pages[..far].iter_mut().filter(|page| !page.is_far()) {
-            match backend.far_memory(page) {
-                Ok(put_aside) => *page = Arc::new(put_aside),
+            match put_aside.of(page, |page| Ok(backend.far_memory(page)?)) {
+                Ok(far) => *page = far,
                 // They stay as long as there is room here.
-                Err(compute::Error::OutOfMemory { .. }) => break,
-                Err(error) => return Err(error.into()),
+                Err(error) if error.is_out_of_memory() => break,
+                Err(error) => return Err(error),
             }
         }
         let missing = pages.saturating_sub(self.first + self.pages.len());
