@@ -70,9 +70,14 @@ impl Scratch {
         Ok(())
     }
 
+    /// Each pass of a long prompt needs a little more, so there is an eighth more where that has
+    /// room. No graph knows this block and it is freed in the order of the stream: the old one goes
+    /// first, since there may be no room for both.
     pub(crate) fn reserve_pages(&mut self, bytes: usize) -> Result<(), Error> {
         if bytes > self.pages.len() {
-            self.pages = grown(&self.driver, &self.pages, bytes)?;
+            self.pages = self.driver.allocate_as_is(0, "scratch")?;
+            let ample = grown(&self.driver, &self.pages, bytes + bytes / 8);
+            self.pages = ample.or_else(|_| grown(&self.driver, &self.pages, bytes))?;
         }
         Ok(())
     }
