@@ -1,6 +1,7 @@
 //! Copies of experts in the device's memory, beside the host's memory that all of them lie in.
 //! `ExpertCache` decides whose; here copies are made behind the passes, and kernels are told where
-//! to read by a table that changes between passes alone. Nothing here waits for the device.
+//! to read by a table that changes between passes alone. No pass waits for a copy or a count; what
+//! is said before a run and asked after it does.
 
 use super::{
     block::DeviceMemory,

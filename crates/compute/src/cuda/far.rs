@@ -1,6 +1,7 @@
 //! Pages that were put aside: they lie in the host's memory, where kernels of a decode pass read
-//! them over the bus, once each. A prompt's attention reads its keys many times over, so what it
-//! needs of a layer is brought to the device first.
+//! them over the bus: once for up to 128 queries a key head, or for every 16 of them where many
+//! texts decode together. A prompt's attention reads its keys many times over, so what it needs of
+//! a layer is brought to the device first.
 
 use super::{
     args::Address, block::DeviceMemory, driver::Driver, mapped::MappedMemory, scratch::Scratch,
