@@ -165,3 +165,41 @@ fn a_server_without_a_device_exits_with_a_code_of_its_own() {
     lost(&server);
     assert_eq!(server.child.wait().expect("an exit").code(), Some(75));
 }
+
+/// Shortens the files of that folder that a process has mapped, which have no name; whether this
+/// process may.
+#[cfg(target_os = "linux")]
+fn shorten_mapped(process: u32, folder: &Path) -> bool {
+    let maps = std::fs::read_to_string(format!("/proc/{process}/maps")).expect("the kernel tells");
+    let folder = folder.to_str().expect("a name");
+    let ranges = maps.lines().filter(|line| line.contains(folder));
+    let ranges: Vec<&str> = ranges.filter_map(|line| line.split(' ').next()).collect();
+    assert!(!ranges.is_empty(), "nothing lies there");
+    ranges.iter().all(|range| {
+        let path = format!("/proc/{process}/map_files/{range}");
+        let file = std::fs::File::options().write(true).open(path);
+        file.and_then(|file| file.set_len(0)).is_ok()
+    })
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_disk_that_gives_no_experts_back_ends_requests_and_not_the_process() {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
+    let path = folder.path().canonicalize().expect("its name");
+    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/moe/target-Q4_K_M.gguf");
+    let (model, place) = (model.display().to_string(), format!("experts=disk:{}", path.display()));
+    let args = ["--model", &model, "--device", "cpu", "--spec", "off", "--place", &place];
+    let server = Server::start(&args);
+    let asked = ask(40, false);
+    let whole = server.ask(TEXT, &asked)["choices"][0]["text"].clone();
+    if !shorten_mapped(server.child.id(), &path) {
+        return eprintln!("skipped: files that are mapped cannot be opened here");
+    }
+    let failed = server.post(TEXT, &asked);
+    assert_eq!((failed.status, &failed.json()["error"]["code"]), (503, &json!("device_lost")));
+    // The experts are written to new files.
+    assert_eq!(server.ask(TEXT, &asked)["choices"][0]["text"], whole);
+    assert!(shorten_mapped(server.child.id(), &path));
+    assert_eq!(server.post(TEXT, &asked).status, 503);
+}
