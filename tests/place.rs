@@ -65,7 +65,9 @@ fn what_lies_where_can_be_said() {
     let asked = ["--spec", "chain", "--ctx", "512", "--temp", "0"];
     let (whole, _) = answer(&asked);
     for place in ["experts=host", "layers=0-1", "experts=host,layers=0-2"] {
-        assert_eq!(answer(&[&asked[..], &["--place", place]].concat()).0, whole, "{place}");
+        let (ids, told) = answer(&[&asked[..], &["--place", place]].concat());
+        assert_eq!(ids, whole, "{place}");
+        assert!(told.contains("`--place` changes nothing of that"), "{told}");
     }
     // What is left of the memory is for copies of experts.
     let memory = format!("{:.1}MB", whole_megabytes() + 10.0);
@@ -102,6 +104,8 @@ fn what_cannot_be_is_refused() {
     }
     let too_little = refused(&run(&[&MOE[..], &["--device-memory", "1MiB"]].concat()));
     assert!(too_little.contains("the model does not fit on the device"), "{too_little}");
+    let no_drafter = refused(&run(&["--draft", "none", "--block", "100"]));
+    assert!(no_drafter.contains("`--block 100` is about a drafter"), "{no_drafter}");
     for place in ["experts=host", "experts=hot", "experts=disk:."] {
         let dense = refused(&run(&["--place", place]));
         let why = format!("`--place {place}`: the model has no experts");

@@ -128,6 +128,7 @@ pub fn check_weights(bytes: u64) -> Result<()> {
 pub(crate) fn free_with_swap() -> Option<usize> {
     let machine = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let swap = number_of(&machine, "SwapFree:").unwrap_or(0).saturating_mul(1024);
+    let swap = own_group(swap_left_in).map_or(swap, |left| swap.min(left));
     free_host_memory().map(|left| left.saturating_add(swap))
 }
 
@@ -136,11 +137,26 @@ pub(crate) fn free_with_swap() -> Option<usize> {
 pub fn free_host_memory() -> Option<usize> {
     let machine = fs::read_to_string("/proc/meminfo").ok();
     let machine = machine.and_then(|text| Some(1024 * number_of(&text, "MemAvailable:")?));
+    machine.into_iter().chain(own_group(left_in)).min()
+}
+
+/// What this process's control group leaves.
+fn own_group(left: fn(&Path, &Path) -> Option<usize>) -> Option<usize> {
     let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-    let group = groups.lines().find_map(|line| line.strip_prefix("0::/"));
+    let group = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
     let root = Path::new("/sys/fs/cgroup");
-    let group = group.and_then(|name| left_in(root, &root.join(name)));
-    machine.into_iter().chain(group).min()
+    left(root, &root.join(group))
+}
+
+/// What a group and those around it leave of memory that was moved out.
+fn swap_left_in(root: &Path, group: &Path) -> Option<usize> {
+    let left = |group: &Path| {
+        let read = |file: &str| -> Option<usize> {
+            fs::read_to_string(group.join(file)).ok()?.trim().parse().ok()
+        };
+        Some(read("memory.swap.max")?.saturating_sub(read("memory.swap.current")?))
+    };
+    group.ancestors().take_while(|group| group.starts_with(root)).filter_map(left).min()
 }
 
 /// What a group and those around it leave: their limit without what is in use, but for what was
@@ -237,6 +253,11 @@ mod tests {
         assert_eq!(left_in(&root, &inner), Some(500), "what was read can go");
         write(&inner, "memory.max", "400\n");
         assert_eq!(left_in(&root, &inner), Some(0), "more in use than allowed");
+        assert_eq!(swap_left_in(&root, &inner), None, "nobody says");
+        write(&inner, "memory.swap.max", "max\n");
+        write(&root.join("outer"), "memory.swap.max", "90\n");
+        write(&root.join("outer"), "memory.swap.current", "20\n");
+        assert_eq!(swap_left_in(&root, &inner), Some(70));
         fs::remove_dir_all(&root).expect("the folder goes");
     }
 

@@ -331,6 +331,11 @@ impl ModelFlags {
                     "`--block {block}` is more than the {trained} rows the drafter was trained for"
                 );
             }
+            (Some(block), None) if mode == Mode::Auto => {
+                bail!(
+                    "`--block {block}` is about a drafter, and there is none: give `--draft FILE`"
+                );
+            }
             (block, trained) => block.or(trained).unwrap_or(2),
         };
         let budget = |default: usize| self.budget.map_or(default, usize::from);

@@ -147,15 +147,14 @@ impl PlaceFlags {
     /// The placement that `--place` asks for, if any.
     pub fn asked(&self, config: &TargetConfig) -> Result<Option<Placement>> {
         let mut placement = Placement::ON_DEVICE;
-        for rule in &self.place {
+        for (i, rule) in self.place.iter().enumerate() {
+            let same = |before: &&Rule| before.subject() == rule.subject();
+            if let Some(before) = self.place[..i].iter().find(same) {
+                bail!("`--place {rule}`: `{before}` says already where that lies");
+            }
             if let Some(place) = rule.of_experts() {
                 if !matches!(config.ffn, Ffn::Moe { .. }) {
                     bail!("`--place {rule}`: the model has no experts");
-                }
-                if ![Place::Device, place].contains(&placement.experts) {
-                    bail!(
-                        "`--place {rule}`: experts are to lie elsewhere too, one place is theirs"
-                    );
                 }
                 placement.experts = place;
             }
@@ -251,6 +250,16 @@ fn bytes(text: &str) -> Result<usize, String> {
 }
 
 impl Rule {
+    /// What it is about: each has one place.
+    fn subject(&self) -> &'static str {
+        match self {
+            Self::ExpertsOnHost | Self::HotExperts | Self::ExpertsOnDisk(_) => "experts",
+            Self::LastOnDevice(_) => "layers",
+            Self::NearTokens(_) => "kv",
+            Self::Drafter(_) => "draft",
+        }
+    }
+
     /// Where it says that all experts lie, if it does.
     fn of_experts(&self) -> Option<Place> {
         match self {
@@ -388,8 +397,17 @@ mod tests {
             "A GPU reads experts that it has no room for from the host's memory: `experts=hot`"
         ));
         assert!(flags(&["experts=hot"]).check_for_card().is_ok());
-        let both = flags(&["experts=host", "experts=disk:dir"]).asked(&moe);
-        assert!(both.expect_err("two places").to_string().contains("elsewhere too"));
+        for (one, other) in [
+            ("experts=host", "experts=disk:dir"),
+            ("experts=host", "experts=hot"),
+            ("layers=0-1", "layers=0-2"),
+            ("kv=host:1K", "kv=host:2K"),
+            ("draft=cpu", "draft=cuda:1"),
+        ] {
+            let both = flags(&[one, other]).asked(&moe).expect_err("two places").to_string();
+            let expected = format!("`--place {other}`: `{one}` says already where that lies");
+            assert_eq!(both, expected);
+        }
         let dense = on_disk.asked(&engine::synthetic::tiny()).expect_err("no experts").to_string();
         assert_eq!(dense, "`--place experts=disk:dir`: the model has no experts");
     }

@@ -67,6 +67,12 @@ impl Prepared {
             }
             None => {
                 let asked = place.asked(config)?;
+                if asked.is_some_and(Placement::reaches_host) {
+                    eprintln!(
+                        "note: on the processor everything lies in this machine's memory, so \
+                         `--place` changes nothing of that"
+                    );
+                }
                 (asked.unwrap_or(Placement::ON_DEVICE), None, flags.ctx.unwrap_or(limit))
             }
         };

@@ -61,6 +61,11 @@ impl Placement {
         Self { experts, layers_from, ..Self::ON_DEVICE }
     }
 
+    /// Whether anything lies in the host's memory.
+    pub fn reaches_host(self) -> bool {
+        self.experts == Place::Host || self.layers_from.min(self.near_tokens) != usize::MAX
+    }
+
     /// Where a weight of the target lies, but for its next-token block, all of which stays.
     pub fn of(self, name: &str, shape: &[usize]) -> Place {
         let layer = name.strip_prefix("blk.").and_then(|rest| rest.split('.').next());
