@@ -10,8 +10,10 @@ const OF_MODELS: [&str; 6] = ["UD-Q4_K_XL", "Q4_K_M", "UD-Q4_K_M", "Q4_K_S", "Q4
 const OF_DRAFTERS: [&str; 4] = ["Q8_0", "BF16", "F16", "Q4_K_M"];
 
 /// What belongs to a folder of safetensors beside the weights.
-const BESIDE: [&str; 6] = [
+const BESIDE: [&str; 7] = [
     "config.json",
+    // How older exports of modelopt say what their weights are.
+    "hf_quant_config.json",
     "generation_config.json",
     "tokenizer.json",
     "tokenizer_config.json",
@@ -160,7 +162,7 @@ fn set_of<'a, F: Listed>(file: &'a F, files: &'a [F]) -> Vec<&'a F> {
 fn is_model(path: &str) -> bool {
     let path = path.to_ascii_lowercase();
     let file = path.rsplit('/').next().unwrap_or(&path);
-    let is_other = ["mmproj", "mtp-", "imatrix"].iter().any(|other| file.starts_with(other));
+    let is_other = file.contains("mmproj") || file.contains("imatrix") || file.starts_with("mtp-");
     path.ends_with(".gguf") && !is_other && !path.starts_with("mtp/")
 }
 
@@ -246,6 +248,9 @@ mod tests {
         );
         let half = chosen("a/b", Some("Q8_0"), &["M-Q8_0-00001-of-00002.gguf"]);
         assert!(half.contains("1 of 2 parts are here, `forerun pull a/b:Q8_0`"), "{half}");
+        let files = ["M.F16.gguf", "M.mmproj-f16.gguf", "M.imatrix.gguf"];
+        assert_eq!(chosen("a/b", Some("F16"), &files), "M.F16.gguf <- M.F16.gguf");
+        assert_eq!(chosen("a/b", None, &files), "M.F16.gguf <- M.F16.gguf");
     }
 
     #[test]
@@ -255,8 +260,8 @@ mod tests {
             chosen("a/X-DFlash-GGUF", None, &files),
             "d-q8_0.gguf <- d-q8_0.gguf config.json"
         );
-        let files = ["config.json", "model.safetensors", "x/model.safetensors", "README.md"];
-        assert_eq!(chosen("a/b", None, &files), "folder <- config.json model.safetensors");
+        let files = ["hf_quant_config.json", "model.safetensors", "x/model.safetensors", "README"];
+        assert_eq!(chosen("a/b", None, &files), "folder <- hf_quant_config.json model.safetensors");
         assert!(chosen("a/b", Some("Q8_0"), &files).contains("without quantisations"));
         assert!(chosen("a/b", None, &["pytorch_model.bin"]).contains("neither GGUF nor"));
         assert_eq!(chosen("a/b", None, &["odd-name.gguf"]), "odd-name.gguf <- odd-name.gguf");
