@@ -109,7 +109,7 @@ fn calls_have_the_models_own_form() {
     let tokenizer = tokenizer();
     let grammars = Grammars::new(&tokenizer).unwrap();
     let schema = json!({"type": "object", "required": ["path", "mode"], "properties": {
-        "path": {"type": "string"}, "line": {"type": "integer"},
+        "path": {"type": "string"}, "line": {"type": "integer"}, "edits": {"type": "array"},
         "mode": {"type": "string", "enum": ["r", "w"]}, "all": {"type": "boolean"}}});
     let odd = json!({"type": "object", "required": ["id"],
         "properties": {"id": {"type": "string", "pattern": "^[a-f]{4}$"}}});
@@ -130,6 +130,7 @@ fn calls_have_the_models_own_form() {
     let cases = [
         (open(&[("path", "/tmp/a\n\nb <x>"), ("mode", "r")]), true),
         (open(&[("path", ""), ("line", "-3"), ("mode", "w"), ("all", "true")]), true),
+        (open(&[("path", "x"), ("edits", "[\"</parameter>\"]"), ("mode", "w")]), true),
         (open(&[("path", "x"), ("mode", "rw")]), false),
         (open(&[("mode", "r")]), false),
         (open(&[("path", "x"), ("line", "ten"), ("mode", "r")]), false),

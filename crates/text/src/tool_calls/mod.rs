@@ -91,6 +91,37 @@ struct Parameter {
     ignored: bool,
     /// Bytes among which its end does not begin.
     searched: usize,
+    /// Tells what lies inside the strings of a value in JSON.
+    scan: Scan,
+}
+
+impl Parameter {
+    /// Where the value at the beginning of `text` ends, and how long its end tag is. Models forget
+    /// that tag: the end of the whole call ends a value as well, and is left for the function.
+    fn find_end(&mut self, text: &str) -> Option<(usize, usize)> {
+        for (at, _) in text[self.searched..].match_indices("</") {
+            let at = self.searched + at;
+            let is_json = || text.trim_start().starts_with(['{', '[', '"']);
+            if self.types != Types::String && is_json() && self.scan.is_in_string(text, at) {
+                continue;
+            }
+            let tag = &text[at..];
+            let after = tag.strip_prefix(FUNCTION_END).map(str::trim_start);
+            if tag.starts_with(PARAMETER_END) {
+                return Some((at, PARAMETER_END.len()));
+            }
+            if after.is_some_and(|after| after.starts_with(CLOSE)) {
+                return Some((at, 0));
+            }
+            let may_be = PARAMETER_END.starts_with(tag) || FUNCTION_END.starts_with(tag);
+            if may_be || after.is_some_and(|after| CLOSE.starts_with(after)) {
+                self.searched = at;
+                return None;
+            }
+        }
+        self.searched = text.len() - usize::from(text.ends_with('<'));
+        None
+    }
 }
 
 impl ToolCalls {
@@ -249,10 +280,9 @@ impl ToolCalls {
                 self.at += length;
                 let types = self.types(&function.name, &key);
                 let ignored = !function.seen.insert(key.clone());
-                self.place = Place::Value(
-                    function,
-                    Parameter { key, types, begun: false, ignored, searched: 0 },
-                );
+                let scan = Scan::default();
+                let parameter = Parameter { key, types, begun: false, ignored, searched: 0, scan };
+                self.place = Place::Value(function, parameter);
                 true
             }
             Tag::Partial => {
@@ -280,8 +310,7 @@ impl ToolCalls {
         events: &mut Vec<CallEvent>,
     ) -> bool {
         let first = function.seen.len() == 1;
-        if let Some(at) = self.rest()[parameter.searched..].find(PARAMETER_END) {
-            let at = parameter.searched + at;
+        if let Some((at, length)) = parameter.find_end(self.rest()) {
             let value = &self.rest()[..at];
             let value = value.strip_suffix('\n').unwrap_or(value);
             if !parameter.ignored && parameter.begun {
@@ -293,11 +322,10 @@ impl ToolCalls {
                     opening(&parameter.key, first)
                 )));
             }
-            self.at += at + PARAMETER_END.len();
+            self.at += at + length;
             self.place = Place::Function(function);
             return true;
         }
-        parameter.searched = self.rest().len() - overlap(self.rest(), PARAMETER_END);
         if parameter.types == Types::String && !parameter.ignored {
             // The line break that may come before the end of the value is not part of it.
             let ends_in_break = self.rest()[..parameter.searched].ends_with('\n');

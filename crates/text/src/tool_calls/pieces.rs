@@ -35,7 +35,7 @@ pub(super) fn tag<'a>(text: &'a str, start: &str) -> Tag<'a> {
     }
 }
 
-/// Where the end of a JSON object is being looked for.
+/// How far some JSON was looked through.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Scan {
     /// Bytes that were looked at.
@@ -54,24 +54,36 @@ impl Scan {
     /// The end of the object that begins where the scan began, once it is there.
     pub(super) fn find_end(&mut self, bytes: &[u8]) -> Option<usize> {
         while self.at < bytes.len() {
-            let byte = bytes[self.at];
-            self.at += 1;
-            match byte {
-                _ if self.escaped => self.escaped = false,
-                b'\\' if self.in_string => self.escaped = true,
-                b'"' => self.in_string = !self.in_string,
-                _ if self.in_string => {}
-                b'{' | b'[' => self.depth += 1,
-                b'}' | b']' => {
-                    self.depth = self.depth.saturating_sub(1);
-                    if self.depth == 0 {
-                        return Some(self.at);
-                    }
-                }
-                _ => {}
+            let was_inside = self.depth > 0;
+            self.step(bytes[self.at]);
+            if was_inside && self.depth == 0 {
+                return Some(self.at);
             }
         }
         None
+    }
+
+    /// Whether byte `at`, which is not before an earlier one, lies inside a string.
+    pub(super) fn is_in_string(&mut self, text: &str, at: usize) -> bool {
+        while self.at < at {
+            self.step(text.as_bytes()[self.at]);
+        }
+        self.in_string
+    }
+
+    fn step(&mut self, byte: u8) {
+        self.at += 1;
+        match byte {
+            // No string of JSON has one as it is: this was none, or was never closed.
+            b'\n' => (self.in_string, self.escaped) = (false, false),
+            _ if self.escaped => self.escaped = false,
+            b'\\' if self.in_string => self.escaped = true,
+            b'"' => self.in_string = !self.in_string,
+            _ if self.in_string => {}
+            b'{' | b'[' => self.depth += 1,
+            b'}' | b']' => self.depth = self.depth.saturating_sub(1),
+            _ => {}
+        }
     }
 }
 

@@ -142,6 +142,32 @@ fn a_call_that_was_cut_is_not_whole() {
 }
 
 #[test]
+fn an_end_inside_a_string_of_json_is_none() {
+    let edit =
+        json!({"old": "<parameter=x>\\\"</parameter></function></tool_call>", "new": ["</"]});
+    let text = call(&[("at", &edit.to_string()), ("days", "3")]);
+    assert_eq!(arguments(&text), json!({"at": edit, "days": 3}));
+    assert_eq!(parse(text.chars().map(String::from)), parse([text]));
+    // What only looks like JSON ends all the same.
+    for odd in ["{\"a", "\"a", "[\"\\"] {
+        assert_eq!(arguments(&call(&[("at", odd), ("days", "3")])), json!({"at": odd, "days": 3}));
+    }
+}
+
+#[test]
+fn a_value_without_its_end_ends_with_the_call() {
+    for (key, value) in [("city", json!("a </function> b")), ("days", json!(3))] {
+        let raw = value.as_str().map_or(value.to_string(), str::to_owned);
+        let one = format!("<tool_call><function=weather><parameter={key}>\n{raw}\n</function>");
+        let text = format!("{one}\n</tool_call>{one}</tool_call>");
+        let found = parse([&text]);
+        let expected = ("weather".to_owned(), json!({key: value}).to_string(), true);
+        assert_eq!(found.calls, [expected.clone(), expected]);
+        assert_eq!(parse(text.chars().map(String::from)), found);
+    }
+}
+
+#[test]
 fn a_second_value_of_a_key_is_left_out() {
     assert_eq!(
         arguments(&call(&[("city", "a"), ("city", "b"), ("days", "1")])),
@@ -156,7 +182,7 @@ proptest! {
         words in proptest::collection::vec(prop_oneof![
             Just("<tool_call>"), Just("</tool_call>"), Just("<function=weather>"),
             Just("<function=f>"), Just("</function>"), Just("<parameter=city>"),
-            Just("<parameter=days>"), Just("</parameter>"), Just("<parameter=any>"), Just("\n"),
+            Just("<parameter=days>"), Just("</parameter>"), Just("<parameter=at>"), Just("[\""), Just("<parameter=any>"), Just("\n"),
             Just("\n"), Just("7"), Just("é\""), Just("<"), Just("{\"name\":"),
             Just("\"f\"}"), Just("}"), Just("<function="), Just(" "),
         ], 0..24),
