@@ -83,6 +83,7 @@ fn grammars_in_both_notations() {
             vec!["[]", "{\"a\"}", "{\"a\":01}"],
         ),
         ("root ::= \"yes\" | \"no\"", vec!["yes", "no"], vec!["maybe", ""]),
+        ("root ::= \"a\\x7F\"", vec!["a\u{7f}"], vec!["a"]),
         ("root ::= [a-z]+ \"abc\"", vec!["xabc", "ababdabc"], vec!["abc", "abcd"]),
         (
             "root ::= a\na ::= \"(\" a \")\" | \"x\"{2,3}",

@@ -3,7 +3,7 @@
 //! inside others: a terminal is matched exactly, whatever its parts share.
 
 use super::GrammarError;
-use serde_json::Value;
+use super::forms::quoted;
 use std::collections::HashMap;
 use std::fmt::Write;
 
@@ -151,7 +151,7 @@ impl Writer {
 
     fn item(&mut self, item: &Item, inline: bool) -> String {
         let one = match &item.node {
-            Node::Text(text) => Value::from(text.as_str()).to_string(),
+            Node::Text(text) => quoted(text),
             Node::Class(negated, ranges) => class(*negated, ranges),
             Node::Any => "/(?s:.)/".to_owned(),
             Node::Rule(rule) => self.name(*rule),
