@@ -8,6 +8,7 @@ use formats::gguf::Overwrite;
 use indicatif::{ProgressBar, ProgressStyle};
 use launch::DraftFlags;
 use launch::{about, locate};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -74,7 +75,6 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 
     let written = std::fs::metadata(&args.out).map_or(0, |m| m.len() as usize);
     let (from, to) = (human(summary.source_bytes as usize), human(written));
-    println!("{}: {} tensors, {from} to {to}, {}", shown(&args.out), summary.tensors, args.mix);
     if summary.requantised > 0 {
         eprintln!(
             "warning: {} tensors were quantised already and lost precision twice; convert from the \
@@ -87,6 +87,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             "note: no tokenizer written; Forerun needs none, llama.cpp does: give `--target`"
         );
     }
+    let (out, tensors) = (shown(&args.out), summary.tensors);
+    writeln!(std::io::stdout(), "{out}: {tensors} tensors, {from} to {to}, {}", args.mix)?;
     Ok(())
 }
 
