@@ -78,6 +78,14 @@ fn values_have_the_types_of_the_schema() {
 }
 
 #[test]
+fn whole_numbers_keep_their_digits() {
+    let long = "-123456789012345678901";
+    let found = parse([call(&[("days", long), ("scale", long), ("any", long)])]);
+    let expected = format!(r#"{{"days":{long},"scale":{long},"any":"{long}"}}"#);
+    assert_eq!(found.calls, [("weather".into(), expected, true)]);
+}
+
+#[test]
 fn strings_keep_their_lines() {
     let value = "\nfirst\n\n  \"second\" \\ </param\n\tthird\n";
     assert_eq!(arguments(&call(&[("city", value)])), json!({"city": value}));

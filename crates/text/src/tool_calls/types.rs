@@ -25,24 +25,31 @@ impl Types {
         }
     }
 
-    /// The value that a text stands for; text where it stands for nothing that may be.
-    pub(super) fn read(&self, text: &str) -> Value {
-        let string = || Value::from(text);
-        let parsed = || serde_json::from_str::<Value>(text.trim()).ok();
-        match self {
-            Self::String => string(),
-            Self::Any => parsed().filter(|value| !value.is_string()).unwrap_or_else(string),
+    /// The JSON of the value that a text stands for; text where it stands for nothing that may be.
+    pub(super) fn read(&self, text: &str) -> String {
+        let trimmed = text.trim();
+        let parsed = serde_json::from_str::<Value>(trimmed).ok();
+        // A whole number beyond 64 bits would lose digits as a float.
+        let is_long = parsed.as_ref().is_some_and(Value::is_f64)
+            && trimmed.bytes().all(|byte| byte == b'-' || byte.is_ascii_digit());
+        let read = match self {
+            Self::String => None,
+            Self::Any => parsed.filter(|value| !value.is_string() && !is_long),
             Self::Json(types) => {
                 let allowed =
                     |value: &Value| types.iter().any(|t| t != "string" && is_of_type(value, t));
-                let python = match text.trim() {
+                let python = match trimmed {
                     "True" => Some(Value::Bool(true)),
                     "False" => Some(Value::Bool(false)),
                     "None" => Some(Value::Null),
                     _ => None,
                 };
-                parsed().filter(allowed).or(python.filter(allowed)).unwrap_or_else(string)
+                parsed.filter(allowed).or(python.filter(allowed))
             }
+        };
+        match read {
+            Some(_) if is_long => trimmed.to_owned(),
+            read => read.unwrap_or_else(|| Value::from(text)).to_string(),
         }
     }
 }
