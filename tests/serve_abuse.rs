@@ -241,8 +241,8 @@ fn forms() -> Vec<Abuse> {
         ("more at least than at most", json!({"min_tokens": 50}), &[400]),
         ("1000 bad words", json!({"bad_words": vec!["x"; 1000]}), &[400]),
         (
-            "129 tools",
-            json!({"tools": vec![json!({"type": "function", "function": {"name": "f"}}); 129]}),
+            "1025 tools",
+            json!({"tools": vec![json!({"type": "function", "function": {"name": "f"}}); 1025]}),
             &[400],
         ),
         (

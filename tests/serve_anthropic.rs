@@ -165,6 +165,21 @@ fn a_prompt_is_read_for_the_sake_of_the_cache() {
 }
 
 #[test]
+fn what_is_too_long_is_counted_all_the_same() {
+    let server = Server::start(&["--ctx", "64"]);
+    let said = "Write Python quicksort. ".repeat(40);
+    let body = json!({"messages": [{"role": "user", "content": said}], "max_tokens": 1});
+    assert_eq!(server.post("/v1/messages", &body).status, 400);
+    for (path, body) in [
+        ("/v1/messages/count_tokens", body),
+        ("/v1/responses/input_tokens", json!({"input": said})),
+    ] {
+        let tokens = server.ask(path, &body)["input_tokens"].as_u64().unwrap();
+        assert!(tokens > 160, "{path}: {tokens}");
+    }
+}
+
+#[test]
 fn what_the_system_says_for_one_turn_goes_with_it() {
     let server = Server::start(&[]);
     let count = |messages: Value| {

@@ -218,6 +218,11 @@ fn what_cannot_be_shortened_is_refused_or_read_whole_and_said() {
         asked["forerun"] = keep.clone();
         assert!(!head(&asked).contains("x-forerun-prefill-keep"), "{path}");
         assert!(head(&asked).contains("forerun.whim"), "{path}");
+        // Many names and odd ones do not break the head.
+        let odd = (0..400).map(|i| (format!("wish{i}\u{e9}\r\n"), json!(1)));
+        asked.as_object_mut().unwrap().extend(odd);
+        let told = head(&asked);
+        assert!(told.contains("wish0") && told.len() < 4000, "{path}: {told}");
     }
 
     let plain = Server::start(&["--spec", "off"]);

@@ -200,6 +200,18 @@ fn a_disk_that_gives_no_experts_back_ends_requests_and_not_the_process() {
     assert_eq!((failed.status, &failed.json()["error"]["code"]), (503, &json!("device_lost")));
     // The experts are written to new files.
     assert_eq!(server.ask(TEXT, &asked)["choices"][0]["text"], whole);
+    // A stream says it in the events that its clients wait for.
     assert!(shorten_mapped(server.child.id(), &path));
-    assert_eq!(server.post(TEXT, &asked).status, 503);
+    let failed = server.post("/v1/responses", &json!({"input": "Hello", "stream": true}));
+    let event = |name: &str| {
+        let at = failed.body.find(&format!("event: {name}\ndata: ")).expect(name);
+        let data = failed.body[at..].lines().nth(1).expect("its data");
+        serde_json::from_str::<Value>(&data["data: ".len()..]).expect("JSON")
+    };
+    assert_eq!(event("error")["code"], "device_lost");
+    let response = event("response.failed")["response"].take();
+    assert_eq!(
+        (&response["status"], &response["error"]["code"]),
+        (&json!("failed"), &json!("device_lost"))
+    );
 }

@@ -184,7 +184,10 @@ impl Scheduler {
             let hit = hit.or_else(|| self.cache.find(&mut self.engine, &waiting.ticket.job.prompt));
             return Some((waiting, hit));
         }
-        while let Some(waiting) = work.waiting.pop_front() {
+        // What is read lies in memory until its text begins: no more of them than can.
+        while work.fetching.len() + work.busy_slots() < self.slots
+            && let Some(waiting) = work.waiting.pop_front()
+        {
             let job = &waiting.ticket.job;
             // What is to be scored has to be read.
             if waiting.start.is_some() || job.scores.is_some() {

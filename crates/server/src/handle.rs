@@ -2,7 +2,7 @@
 //! closed.
 
 use crate::error::ApiError;
-use crate::job::{Event, Job, Ticket};
+use crate::job::{Event, Job, Once, Ticket};
 use crate::log::{self, Record};
 use crate::metrics::Metrics;
 use crate::residents::{Ask, Asks, Seat};
@@ -254,6 +254,7 @@ impl Feeder {
             job,
             record,
             arrived,
+            done: Once::default(),
             deadline,
             _place: place,
             _share: share,

@@ -9,6 +9,7 @@ use engine::sampling::{Likelihood, Sampling};
 use engine::{PrefillReport, Round};
 use serde::Serialize;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 use text::{Controls, Reasoning};
 use tokio::sync::OwnedSemaphorePermit;
@@ -74,6 +75,14 @@ impl Job {
     }
 }
 
+/// What is done once for a request.
+#[derive(Debug, Default)]
+pub(crate) struct Once {
+    pub(crate) counted: AtomicBool,
+    pub(crate) siblings: AtomicBool,
+    pub(crate) scores: AtomicBool,
+}
+
 /// A job on its way through the scheduler.
 #[derive(Debug)]
 pub(crate) struct Ticket {
@@ -81,6 +90,8 @@ pub(crate) struct Ticket {
     /// What the log is told, where the request has a line there.
     pub(crate) record: Option<Arc<Record>>,
     pub(crate) arrived: Instant,
+    /// What is done once, though a prompt that found no room is read again.
+    pub(crate) done: Once,
     pub(crate) deadline: Option<Instant>,
     /// Its places in the request's share, given back when it is done.
     pub(crate) _place: OwnedSemaphorePermit,

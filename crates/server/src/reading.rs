@@ -12,6 +12,7 @@ use engine::sampling::{Constraint, Likelihood};
 use engine::{Generation, ReadPass, Sequence};
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 /// A state is kept each time so many tokens of a prompt have been read.
@@ -67,6 +68,9 @@ impl Reading {
             return;
         }
         let scores = std::mem::take(&mut self.scores);
+        if self.ticket.done.scores.swap(true, Ordering::Relaxed) {
+            return;
+        }
         for choice in job.first_choice..job.first_choice + job.choices.len() {
             let delta = Delta { scores: scores.clone(), ..Delta::default() };
             // Whoever has left does not hear it.
@@ -403,6 +407,9 @@ impl Scheduler {
 pub(crate) fn admit_siblings(reading: &Reading, waiting: &mut VecDeque<Waiting>) {
     let job = &reading.ticket.job;
     if reading.choice > 0 || job.room == 0 || !reading.is_at_last() {
+        return;
+    }
+    if reading.ticket.done.siblings.swap(true, Ordering::Relaxed) {
         return;
     }
     for choice in (1..job.choices.len()).rev() {

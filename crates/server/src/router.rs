@@ -19,12 +19,15 @@ use serde_json::{Map, Value, json};
 use std::sync::{Arc, LazyLock, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use text::{Beginnings, ChatTemplate, GrammarError, Grammars, Tokenizer};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, SemaphorePermit};
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::cors::{AllowHeaders, Any, CorsLayer};
 
 /// Bytes of a body at most.
 const MAX_BODY: usize = 16 << 20;
+/// Bytes from which on a body takes of what all large ones may.
+const LARGE_BODY: usize = 1 << 20;
+static LARGE_BODIES: Semaphore = Semaphore::const_new(512 << 20);
 
 /// Bodies that are understood at the same time, one a processor; the others wait, so that many long
 /// ones take neither all the processors' time nor all the memory.
@@ -171,8 +174,8 @@ pub(crate) fn unix_time() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs())
 }
 
-/// The body of a request, not yet understood.
-pub(crate) struct Body(Bytes);
+/// The body of a request, not yet understood, and its part of the memory for large ones.
+pub(crate) struct Body(Bytes, Option<SemaphorePermit<'static>>);
 
 impl<S: Send + Sync> FromRequest<S> for Body {
     type Rejection = ApiError;
@@ -192,15 +195,17 @@ impl<S: Send + Sync> FromRequest<S> for Body {
         }
         let length =
             request.headers().get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok());
-        if length
-            .and_then(|length| length.parse().ok())
-            .is_some_and(|length: usize| length > MAX_BODY)
-        {
+        // Who does not say how much it is mostly sends little.
+        let length = length.and_then(|length| length.parse().ok()).unwrap_or(MAX_BODY / 4);
+        if length > MAX_BODY {
             return Err(ApiError::TooLarge { limit: MAX_BODY });
         }
+        let large = (length > LARGE_BODY).then(|| LARGE_BODIES.try_acquire_many(length as u32));
+        let busy = |_| ApiError::Crowded("many large requests are being read: try again".into());
+        let large = large.transpose().map_err(busy)?;
         let bytes = tokio::time::timeout(BODY_PATIENCE, Bytes::from_request(request, state)).await;
         let bytes = bytes.map_err(|_| ApiError::Slow { seconds: BODY_PATIENCE.as_secs() })?;
-        bytes.map(Self).map_err(|error| match error {
+        bytes.map(|bytes| Self(bytes, large)).map_err(|error| match error {
             BytesRejection::FailedToBufferBody(error)
                 if error.status() == StatusCode::PAYLOAD_TOO_LARGE =>
             {
@@ -223,7 +228,8 @@ impl Body {
         let turn = READERS.acquire().await;
         let work = tokio::task::spawn_blocking(move || {
             let _turn = turn;
-            let body: Map<String, Value> = serde_json::from_slice(&self.0)
+            let Self(bytes, _large) = self;
+            let body: Map<String, Value> = serde_json::from_slice(&bytes)
                 .map_err(|error| ApiError::Body(error.to_string()))?;
             let shared = models.asked(&body)?;
             let is_chosen = models.all.len() > 1;

@@ -228,7 +228,7 @@ impl Scheduler {
                 (None, None) => (self.engine.sequence(), None),
             };
             let cached = sequence.committed();
-            if !sibling {
+            if !sibling && !ticket.done.counted.swap(true, Ordering::Relaxed) {
                 self.metrics.prompt_tokens.inc_by(ticket.job.asked_tokens() as u64);
                 if ticket.job.scores.is_none() {
                     self.metrics.cached_queries.inc_by(prompt.len() as u64);

@@ -15,7 +15,7 @@ use std::collections::HashSet;
 use text::{Grammar, GrammarError, Shape, Specials};
 
 /// Tools on offer at most.
-const MAX_TOOLS: usize = 128;
+const MAX_TOOLS: usize = 1024;
 
 /// Words that may not be written at most, and bytes of one.
 const MAX_BAD_WORDS: usize = 256;

@@ -33,8 +33,8 @@ pub(crate) trait Chunks: Send + Unpin + 'static {
     /// All answers are whole.
     fn close(&mut self) -> Vec<Value>;
     /// There will be no more.
-    fn failed(&mut self, error: &ApiError) -> Value {
-        error.object()
+    fn failed(&mut self, error: &ApiError) -> Vec<Value> {
+        vec![error.object()]
     }
 }
 
@@ -137,7 +137,7 @@ impl<C: Chunks, W: Wire> Events<C, W> {
     }
 
     fn fail(&mut self, error: &ApiError) {
-        self.ready.push_back(W::of::<C>(&self.chunks.failed(error)));
+        self.ready.extend(self.chunks.failed(error).iter().map(W::of::<C>));
         self.end();
         // Other answers of the request may be under way: they are cancelled, not waited for.
         self.events.close();

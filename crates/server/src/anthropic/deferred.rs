@@ -66,13 +66,21 @@ impl Tools {
     }
 }
 
-/// The conversation with tools told of where they come up, the tools, and what is told of them. What
-/// the system said for a turn that is `past` changes nothing.
+/// A conversation with tools told of where they come up.
+pub(super) struct Told<'a> {
+    pub(super) messages: Cow<'a, [Value]>,
+    /// What can be called in it, in OpenAI's form.
+    pub(super) tools: Vec<Value>,
+    pub(super) changes: Changes,
+}
+
+/// Reads the tools and tells of them. What the system said for a turn that is `past` changes
+/// nothing.
 pub(super) fn tell<'a>(
     fields: &Fields<'_>,
     messages: &'a [Value],
     past: impl Fn(usize) -> bool,
-) -> Result<(Cow<'a, [Value]>, Vec<Value>, Changes), ApiError> {
+) -> Result<Told<'a>, ApiError> {
     let declared = fields.array("tools")?.unwrap_or_default();
     let choice = fields.object("tool_choice")?;
     let asked_for = choice.as_ref().and_then(|choice| choice.get("name"));
@@ -96,7 +104,7 @@ pub(super) fn tell<'a>(
     }
     let changes = known.changes();
     let tools = known.all.into_iter().filter(|tool| tool.is_told).map(|tool| tool.function);
-    Ok((told, tools.collect(), changes))
+    Ok(Told { messages: told, tools: tools.collect(), changes })
 }
 
 /// Puts words in the place of what tells of tools in a message, also in results of tools.
@@ -170,14 +178,14 @@ mod tests {
         let messages = body["messages"].as_array().unwrap();
         let fields = Fields::of(body.as_object().unwrap());
         // The seventh is of a turn that is over.
-        let (told, offered, Changes { told: later, gone }) =
-            tell(&fields, messages, |i| i == 6).unwrap();
+        let Told { messages, tools, changes } = tell(&fields, messages, |i| i == 6).unwrap();
+        let Changes { told: later, gone } = changes;
         let sorted = |names: HashSet<String>| {
             let mut names: Vec<String> = names.into_iter().collect();
             names.sort();
             names
         };
-        (json!(told), json!(offered), [later, gone].map(sorted))
+        (json!(messages), json!(tools), [later, gone].map(sorted))
     }
 
     fn tool(name: &str, waits: bool) -> Value {
@@ -248,7 +256,7 @@ mod tests {
         let body = json!({"messages": [change("tool_addition", toolset)]});
         let messages = body["messages"].as_array().unwrap();
         let refused = tell(&Fields::of(body.as_object().unwrap()), messages, |_| false);
-        assert_eq!(refused.unwrap_err().named(), "messages[0].content[0].tool.type");
+        assert_eq!(refused.err().unwrap().named(), "messages[0].content[0].tool.type");
     }
 
     #[test]

@@ -105,7 +105,7 @@ impl Chunks for BlockChunks {
         vec![json!({"type": "message_stop"})]
     }
 
-    fn failed(&mut self, error: &ApiError) -> Value {
-        error_object(error)
+    fn failed(&mut self, error: &ApiError) -> Vec<Value> {
+        vec![error_object(error)]
     }
 }

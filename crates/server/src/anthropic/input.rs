@@ -1,7 +1,7 @@
 //! A request of Anthropic's in the form of a chat request. Fields that both know under one name are
 //! checked there.
 
-use super::deferred;
+use super::deferred::{self, Told};
 use crate::error::ApiError;
 use crate::fields::Fields;
 use crate::messages::newest;
@@ -13,11 +13,17 @@ use serde_json::{Map, Value, json};
 /// What the system says goes when the user says more.
 const NEXT_TURN: &str = "next_user_message";
 
-/// The same request in OpenAI's form, what its messages tell of tools, and what it asks for and does
-/// not get.
-pub(super) fn translate(
-    fields: &Fields<'_>,
-) -> Result<(Map<String, Value>, Changes, Vec<String>), ApiError> {
+/// A request in OpenAI's form.
+pub(super) struct Translated {
+    pub(super) body: Map<String, Value>,
+    /// What its messages tell of tools.
+    pub(super) changes: Changes,
+    /// What it asks for and does not get.
+    pub(super) ignored: Vec<String>,
+}
+
+/// Brings a request into OpenAI's form.
+pub(super) fn translate(fields: &Fields<'_>) -> Result<Translated, ApiError> {
     let (mut body, mut ignored) = (Map::new(), Vec::new());
     let same = ["model", "max_tokens", "temperature", "top_p", "stream"];
     for name in
@@ -65,7 +71,7 @@ pub(super) fn translate(
     }
     fields.required("messages")?;
     let messages = fields.array("messages")?.unwrap_or_default();
-    let (messages, tools, changes) = deferred::tell(fields, messages, past(messages))?;
+    let Told { messages, tools, changes } = deferred::tell(fields, messages, past(messages))?;
     let messages = translate_messages(fields, &messages)?;
     if messages.last().is_some_and(is_begun_answer) {
         body.insert("continue_final_message".into(), json!(true));
@@ -89,7 +95,7 @@ pub(super) fn translate(
         let one = choice.bool("disable_parallel_tool_use")?.unwrap_or(false);
         body.insert("parallel_tool_calls".into(), json!(!one));
     }
-    Ok((body, changes, ignored))
+    Ok(Translated { body, changes, ignored })
 }
 
 /// Whether a last message is the beginning of the answer that is asked for.
@@ -302,7 +308,7 @@ mod tests {
 
     fn translated(body: Value) -> Result<Value, String> {
         translate(&Fields::of(body.as_object().unwrap()))
-            .map(|(body, ..)| Value::Object(body))
+            .map(|translated| Value::Object(translated.body))
             .map_err(ApiError::named)
     }
 

@@ -22,6 +22,7 @@ use axum::http::{StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use events::BlockChunks;
+use input::Translated;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 
@@ -100,8 +101,12 @@ pub(crate) async fn count_tokens(
     State(models): State<Arc<Models>>,
     body: Body,
 ) -> Result<Response, ApiError> {
-    let (_, Chat { job, ignored, .. }) = body.read(&models, read_counted).await?;
-    Ok(known::tell(Json(json!({"input_tokens": job.prompt.len()})).into_response(), &ignored))
+    let (tokens, ignored) = match body.read(&models, read_counted).await {
+        // Who asks wants to know by how much it is too long.
+        Err(ApiError::TooLong { tokens, .. }) => (tokens, Vec::new()),
+        read => read.map(|(_, Chat { job, ignored, .. })| (job.prompt.len(), ignored))?,
+    };
+    Ok(known::tell(Json(json!({"input_tokens": tokens})).into_response(), &ignored))
 }
 
 /// Reads a request that need not say how long an answer may be.
@@ -153,7 +158,7 @@ fn blocks(message: &Message) -> Vec<Value> {
 /// Reads a request.
 pub(crate) fn read(body: &Map<String, Value>, shared: &Shared) -> Result<Chat, ApiError> {
     let unknown = known::check(known::MESSAGES, body)?;
-    let (mut body, changes, ignored) = input::translate(&Fields::of(body))?;
+    let Translated { mut body, changes, ignored } = input::translate(&Fields::of(body))?;
     // Without an answer, the prompt is read for the sake of the cache.
     let is_read_only = body.get("max_tokens").and_then(whole) == Some(0);
     if is_read_only {

@@ -12,7 +12,7 @@ mod peers;
 mod walk;
 
 pub(crate) use peers::PASSED;
-pub(crate) use walk::{HEADER, check, tell};
+pub(crate) use walk::{HEADER, check, named, tell};
 
 /// The tables of an API; a name is in one of them at most.
 pub type Tables = &'static [&'static [Field]];

@@ -18,11 +18,22 @@ const MAX_NAME: usize = 64;
 pub(crate) fn check(tables: Tables, body: &Map<String, Value>) -> Result<Vec<String>, ApiError> {
     let mut ignored = Vec::new();
     walk(tables, body, "", &mut ignored)?;
+    Ok(cut(ignored))
+}
+
+/// Names of what was ignored, as few and as short as can be told.
+pub(crate) fn named(names: impl IntoIterator<Item = String>) -> Vec<String> {
+    let mut ignored = Vec::new();
+    names.into_iter().for_each(|name| note(&name, &mut ignored));
+    cut(ignored)
+}
+
+fn cut(mut ignored: Vec<String>) -> Vec<String> {
     if ignored.len() > MAX_NAMES {
         ignored.truncate(MAX_NAMES);
         ignored.push("and more".to_owned());
     }
-    Ok(ignored)
+    ignored
 }
 
 fn walk(

@@ -217,7 +217,7 @@ impl Chunks for Lines {
         Vec::new()
     }
 
-    fn failed(&mut self, error: &ApiError) -> Value {
-        error_object(error)
+    fn failed(&mut self, error: &ApiError) -> Vec<Value> {
+        vec![error_object(error)]
     }
 }

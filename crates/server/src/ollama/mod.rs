@@ -13,12 +13,13 @@ pub use about::Facts;
 
 use crate::chat::Chat;
 use crate::error::ApiError;
+use crate::known;
 use crate::models::Models;
 use crate::router::{Body, Shared};
 use crate::routes;
 use crate::sse::{self, Whole};
 use axum::extract::{Request, State};
-use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
+use axum::http::{HeaderValue, StatusCode, Uri, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get, post};
@@ -152,36 +153,22 @@ async fn answer(
             if reason == "load" {
                 shared.handle.load().await?;
             }
-            return Ok((
-                named(&ignored),
-                Json(lines::nothing(form, shared.about.called(None), reason)),
-            )
-                .into_response());
+            let nothing = Json(lines::nothing(form, shared.about.called(None), reason));
+            return Ok(known::tell(nothing.into_response(), &known::named(ignored)));
         }
     };
     ignored.extend(chat.ignored);
-    let header = named(&ignored);
+    let ignored = known::named(ignored);
     let Chat { settings, job, parser, .. } = chat;
     let events = shared.handle.submit(vec![job]).await?;
     let tokenizer = Arc::clone(&shared.tokenizer);
-    let mut lines =
-        Lines::new(form, shared.about.called(None).to_owned(), parser, tokenizer, ignored);
+    let called = shared.about.called(None).to_owned();
+    let mut lines = Lines::new(form, called, parser, tokenizer, ignored.clone());
     if settings.stream {
-        return Ok((header, sse::lines(events, lines)).into_response());
+        return Ok(known::tell(sse::lines(events, lines), &ignored));
     }
     let Some(Whole { delta, outcome }) = sse::collect(events, 1).await?.pop() else {
         return Err(ApiError::Internal("the answer was lost".to_owned()).into());
     };
-    Ok((header, Json(lines.whole(&delta, outcome))).into_response())
-}
-
-/// What was asked and not done, as a header; there is none where all was done.
-fn named(ignored: &[String]) -> HeaderMap {
-    let mut headers = HeaderMap::new();
-    if !ignored.is_empty()
-        && let Ok(names) = HeaderValue::from_str(&ignored.join(", "))
-    {
-        headers.insert("x-forerun-ignored", names);
-    }
-    headers
+    Ok(known::tell(Json(lines.whole(&delta, outcome)).into_response(), &ignored))
 }

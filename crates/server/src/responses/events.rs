@@ -365,10 +365,13 @@ impl Chunks for ItemChunks {
         Vec::new()
     }
 
-    fn failed(&mut self, error: &ApiError) -> Value {
+    /// Some clients wait for the one event, some for the other.
+    fn failed(&mut self, error: &ApiError) -> Vec<Value> {
         let object = &error.object()["error"];
-        let event =
-            json!({"code": object["code"], "message": object["message"], "param": object["param"]});
-        self.event("error", event)
+        let (code, message) = (&object["code"], &object["message"]);
+        let event = json!({"code": code, "message": message, "param": object["param"]});
+        self.response["status"] = json!("failed");
+        self.response["error"] = json!({"code": code, "message": message});
+        vec![self.event("error", event), self.about("response.failed")]
     }
 }

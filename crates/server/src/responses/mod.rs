@@ -78,9 +78,12 @@ pub(crate) async fn count(
     State(models): State<Arc<Models>>,
     body: Body,
 ) -> Result<Response, ApiError> {
-    let (_, Asked { chat, .. }) = body.read(&models, read).await?;
-    let Chat { job, ignored, .. } = chat;
-    let answer = json!({"object": "response.input_tokens", "input_tokens": job.prompt.len()});
+    let (tokens, ignored) = match body.read(&models, read).await {
+        // Who asks wants to know by how much it is too long.
+        Err(ApiError::TooLong { tokens, .. }) => (tokens, Vec::new()),
+        read => read.map(|(_, Asked { chat, .. })| (chat.job.prompt.len(), chat.ignored))?,
+    };
+    let answer = json!({"object": "response.input_tokens", "input_tokens": tokens});
     Ok(known::tell(Json(answer).into_response(), &ignored))
 }
 
