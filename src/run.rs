@@ -83,23 +83,25 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         None => (ids, None),
     };
     let relaxed = relaxed(args, &running, &sampling, &ids)?;
+    let (stop, start) = (AtomicBool::new(false), Instant::now());
     let (cached, sequence) = match args.session {
-        Some(_) => session.recall(&mut running, &ids)?,
+        Some(_) => session.recall(&mut running, &ids, &stop)?,
         None => (0, running.engine.sequence()),
     };
+    let recall_s = start.elapsed().as_secs_f64();
     let question = Question {
         sequence,
         prompt: &ids,
         sampling: &sampling,
         max_tokens: args.max_tokens.unwrap_or(usize::MAX),
         relaxed,
-        stop: &AtomicBool::new(false),
+        stop: &stop,
     };
     let mut out = std::io::stdout().lock();
     // Plain text has no thinking to tell apart.
     let mut telling = rendered.as_deref().map(|prompt| Telling::new(std::io::stdout(), prompt));
     let mut rounds = 0;
-    let given = answer(&mut running, question, |piece| {
+    let mut given = answer(&mut running, question, |piece| {
         let colour = args.explain.then(|| explain::colour(&piece));
         match &mut telling {
             _ if args.json => {}
@@ -112,6 +114,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         }
         Ok(())
     })?;
+    // A session has read the most of its prompt by then.
+    given.prefill_s += recall_s;
     if let Some(rendered) = rendered.as_deref().filter(|_| args.session.is_some()) {
         session.messages.push(message_of(rendered, &given.text));
         session.save(&running.name)?;

@@ -16,6 +16,7 @@ use std::fs::{self, File, TryLockError};
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use store::{Folder, Identity, Manifest, Name, Writer};
 
 /// Earlier states kept in memory, and in a session's files.
@@ -43,7 +44,8 @@ pub(crate) struct Record {
 struct Files {
     path: PathBuf,
     states: Arc<Folder>,
-    writer: Option<Writer>,
+    writer: Writer,
+    /// The last to be let go of: by then everything is written.
     _lock: File,
 }
 
@@ -76,6 +78,17 @@ pub(crate) fn path_of(name: &str) -> Result<PathBuf> {
     Ok(folder()?.join(name))
 }
 
+/// Holds a session for this process, as long as what it returns is there.
+pub(crate) fn lock(name: &str, path: &Path) -> Result<File> {
+    let about = || path.display().to_string();
+    let lock = File::create(path.join("lock")).with_context(about)?;
+    match lock.try_lock() {
+        Ok(()) => Ok(lock),
+        Err(TryLockError::WouldBlock) => bail!("session `{name}` is open in another process"),
+        Err(TryLockError::Error(error)) => Err(error).with_context(about),
+    }
+}
+
 impl Record {
     /// Reads a conversation's file; an empty one where there is none.
     pub(crate) fn read(path: &Path) -> Result<Self> {
@@ -102,19 +115,13 @@ impl Session {
             return Ok(Self { messages: Vec::new(), snapshots: Vec::new(), files: None });
         };
         let path = path_of(name)?;
-        let about = |path: &Path| path.display().to_string();
-        fs::create_dir_all(&path).with_context(|| about(&path))?;
-        let lock = File::create(path.join("lock")).with_context(|| about(&path))?;
-        match lock.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => bail!("session `{name}` is open in another process"),
-            Err(TryLockError::Error(error)) => return Err(error).with_context(|| about(&path)),
-        }
+        fs::create_dir_all(&path).with_context(|| path.display().to_string())?;
+        let lock = lock(name, &path)?;
         let identity = running.engine.identity().context("the engine was not identified")?;
         let states = Folder::open(&path.join("states"), u64::MAX, Identity(Name(identity)))?;
         let Record { messages, .. } = Record::read(&path)?;
-        let states = Arc::new(states);
-        let writer = Some(Writer::start(Arc::clone(&states))?);
+        let states = Arc::new(states.at_most(SNAPSHOTS));
+        let writer = Writer::start(Arc::clone(&states))?;
         let files = Some(Files { path, states, writer, _lock: lock });
         Ok(Self { messages, snapshots: Vec::new(), files })
     }
@@ -144,6 +151,7 @@ impl Session {
         &mut self,
         running: &mut Running,
         prompt: &[u32],
+        stop: &AtomicBool,
     ) -> Result<(usize, Sequence)> {
         let known = |s: &&Snapshot| s.tokens.len() < prompt.len() && prompt.starts_with(&s.tokens);
         let best = self.snapshots.iter().filter(known).max_by_key(|s| s.tokens.len());
@@ -156,9 +164,7 @@ impl Session {
         if prompt.len() >= running.context || mark <= cached {
             return Ok((cached, sequence));
         }
-        for chunk in prompt[cached..mark].chunks(running.engine.model().options().max_rows) {
-            running.engine.read(&mut sequence, chunk)?;
-        }
+        running.read(&mut sequence, &prompt[cached..mark], stop)?;
         running.engine.absorb(&mut sequence)?;
         self.keep(running, prompt[..mark].to_vec(), &sequence);
         Ok((cached, sequence))
@@ -166,7 +172,7 @@ impl Session {
 
     /// Keeps a state for the next turn.
     pub(crate) fn keep(&mut self, running: &mut Running, tokens: Vec<u32>, sequence: &Sequence) {
-        if let Some(Files { states, writer: Some(writer), .. }) = &self.files
+        if let Some(Files { states, writer, .. }) = &self.files
             && !states.has(&tokens)
         {
             match running.engine.archive(sequence) {
@@ -178,6 +184,13 @@ impl Session {
         if self.snapshots.len() > SNAPSHOTS {
             self.snapshots.remove(0);
         }
+    }
+
+    /// Lets go of all states in memory but the last few, and says whether any went.
+    pub(crate) fn let_go(&mut self, last: usize) -> bool {
+        let older = self.snapshots.len().saturating_sub(last);
+        self.snapshots.drain(..older);
+        older > 0
     }
 
     /// Writes down what was said, where the conversation has a name.
@@ -204,13 +217,5 @@ impl Files {
         let found = self.states.longest(prompt)?;
         let kept = self.states.read(found, prompt, fits)?;
         running.engine.revive(&kept.outline, &kept.tokens, kept.blocks).ok()
-    }
-}
-
-impl Drop for Files {
-    /// Waits until everything is written; the last states are enough to go on from.
-    fn drop(&mut self) {
-        self.writer = None;
-        let _ = self.states.trim(SNAPSHOTS);
     }
 }

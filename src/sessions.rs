@@ -1,6 +1,6 @@
 //! `forerun sessions`: conversations that were kept under a name.
 
-use crate::session::{Record, folder, path_of};
+use crate::session::{Record, folder, lock, path_of};
 use anyhow::{Context, Result, bail};
 use hub::gigabytes;
 use serde_json::{Value, json};
@@ -32,9 +32,10 @@ struct Listed {
 pub(crate) fn run(args: &Args) -> Result<()> {
     for name in &args.remove {
         let path = path_of(name)?;
-        if !path.join("conversation.json").is_file() {
+        if !path.is_dir() {
             bail!("there is no session `{name}`; `forerun sessions` lists those there are");
         }
+        let _lock = lock(name, &path)?;
         fs::remove_dir_all(&path).with_context(|| path.display().to_string())?;
     }
     if !args.remove.is_empty() {
@@ -62,7 +63,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             60..2880 => format!("{} h", minutes / 60),
             _ => format!("{} days", minutes / 1440),
         };
-        writeln!(out, "{name:24} {turns:4} turns, {} with {model}, {age} ago", gigabytes(bytes))?;
+        let with = if model.is_empty() { String::new() } else { format!(" with {model}") };
+        writeln!(out, "{name:24} {turns:4} turns, {}{with}, {age} ago", gigabytes(bytes))?;
     }
     Ok(())
 }
@@ -72,7 +74,9 @@ fn list(folder: &Path) -> Result<Vec<Listed>> {
     let mut sessions = Vec::new();
     for entry in fs::read_dir(folder).into_iter().flatten() {
         let path = entry?.path();
-        let Ok(data) = fs::metadata(path.join("conversation.json")) else { continue };
+        // One whose first answer was never finished has a lock only.
+        let data = ["conversation.json", "lock"].map(|file| fs::metadata(path.join(file)));
+        let Some(data) = data.into_iter().find_map(Result::ok) else { continue };
         let Record { model, messages } = match Record::read(&path) {
             Ok(record) => record,
             Err(error) => {

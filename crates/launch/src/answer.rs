@@ -5,7 +5,7 @@ use anyhow::{Result, bail};
 use engine::judge::Relaxed;
 use engine::sampling::Sampling;
 use engine::{Round, Sequence};
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
 use serde::Serialize;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -48,6 +48,27 @@ pub struct Answer {
     pub sequence: Sequence,
 }
 
+impl Running {
+    /// Reads tokens of a prompt; where they are many a bar tells how far it is. Fails once `stop`
+    /// is set: what was read until then is no prompt to answer.
+    pub fn read(
+        &mut self,
+        sequence: &mut Sequence,
+        tokens: &[u32],
+        stop: &AtomicBool,
+    ) -> Result<()> {
+        let bar = prompt_bar(tokens.len());
+        for chunk in tokens.chunks(self.engine.model().options().max_rows) {
+            self.engine.read(sequence, chunk)?;
+            bar.inc(chunk.len() as u64);
+            if stop.load(Ordering::Relaxed) {
+                bail!("stopped while the prompt was read");
+            }
+        }
+        Ok(())
+    }
+}
+
 /// What an answer is asked with.
 pub struct Question<'a> {
     /// Holds the beginning of the prompt, perhaps nothing.
@@ -60,7 +81,7 @@ pub struct Question<'a> {
     pub max_tokens: usize,
     /// By how much drafted tokens may miss, where an answer need not be exact.
     pub relaxed: Option<Relaxed>,
-    /// Set to end the answer after the round at hand.
+    /// Set to end the answer after the round at hand, or the reading of the prompt.
     pub stop: &'a AtomicBool,
 }
 
@@ -80,20 +101,21 @@ pub fn answer(
     question: Question<'_>,
     mut emit: impl FnMut(Piece<'_>) -> Result<()>,
 ) -> Result<Answer> {
-    let Running { engine, text, context, .. } = running;
-    let Question { sequence, prompt, sampling, max_tokens, relaxed, stop } = question;
-    refuse_too_long(prompt.len(), *context)?;
-    let room = max_tokens.min(*context - prompt.len());
+    let Question { mut sequence, prompt, sampling, max_tokens, relaxed, stop } = question;
+    refuse_too_long(prompt.len(), running.context)?;
+    let room = max_tokens.min(running.context - prompt.len());
     if room == 0 {
         bail!("`--max-tokens 0` leaves no room for an answer");
     }
     let start = Instant::now();
     let unread = &prompt[sequence.committed()..];
-    let bar = prompt_bar(unread.len());
+    if unread.is_empty() {
+        return Err(engine::Error::NothingToRead.into());
+    }
+    running.read(&mut sequence, unread, stop)?;
+    let Running { engine, text, .. } = running;
     let ends = text.tokenizer.ends().to_vec();
-    let read = |done: usize| bar.set_position(done as u64);
-    let mut generation = engine.begin(sequence, unread, prompt, sampling.clone(), ends, read)?;
-    bar.finish_and_clear();
+    let mut generation = engine.begin_read(0, None, sequence, prompt, 0, sampling.clone(), ends)?;
     let prefill_s = start.elapsed().as_secs_f64();
     if let Some(relaxed) = relaxed {
         generation.relax(relaxed);
@@ -162,10 +184,12 @@ pub(crate) fn refuse_too_long(tokens: usize, context: usize) -> Result<()> {
     Ok(())
 }
 
+/// A bar that goes when it is let go of.
 fn prompt_bar(tokens: usize) -> ProgressBar {
     if tokens < LONG_PROMPT {
         return ProgressBar::hidden();
     }
     let style = ProgressStyle::with_template("reading {bar:40} {pos}/{len} tokens {per_sec} {eta}");
-    ProgressBar::new(tokens as u64).with_style(style.expect("the template is a constant"))
+    let bar = ProgressBar::new(tokens as u64).with_finish(ProgressFinish::AndClear);
+    bar.with_style(style.expect("the template is a constant"))
 }

@@ -41,15 +41,10 @@ struct Survey {
 }
 
 impl Folder {
-    /// Removes what nobody refers to, and as many states as the share asks for. Waits for whoever
-    /// is writing, here or in another process.
+    /// Removes what nobody refers to, and as many states as the folder's bounds ask for. Waits
+    /// for whoever is writing, here or in another process.
     pub fn collect(&self) -> io::Result<()> {
-        self.collect_to(self.limit, usize::MAX)
-    }
-
-    /// Keeps the `count` states that were used last, of whatever identity, and no others.
-    pub fn trim(&self, count: usize) -> io::Result<()> {
-        self.collect_to(self.limit, count)
+        self.collect_to(self.limit)
     }
 
     /// Makes room for a state of so many bytes where there is none. Others may have written since
@@ -61,16 +56,16 @@ impl Folder {
             return Ok(());
         }
         let more = if is_short { self.limit / AT_ONCE } else { 0 };
-        self.collect_to(self.limit.saturating_sub(needed.saturating_add(more)), usize::MAX)
+        self.collect_to(self.limit.saturating_sub(needed.saturating_add(more)))
     }
 
-    fn collect_to(&self, target: u64, count: usize) -> io::Result<()> {
+    fn collect_to(&self, target: u64) -> io::Result<()> {
         self.locked(true, || {
             let mut survey = self.survey()?;
             // The oldest last.
             survey.states.sort_by_key(|state| std::cmp::Reverse(state.used));
             survey.remove_unused();
-            while (survey.bytes > target || survey.states.len() > count)
+            while (survey.bytes > target || survey.states.len() > self.most)
                 && let Some(oldest) = survey.states.pop()
             {
                 survey.remove(oldest);

@@ -90,6 +90,8 @@ pub(crate) struct Counters {
 pub struct Folder {
     pub(crate) root: PathBuf,
     pub(crate) limit: u64,
+    /// States, of whatever identity, that it may hold.
+    pub(crate) most: usize,
     identity: Identity,
     files: Files,
     lock: File,
@@ -127,6 +129,7 @@ impl Folder {
         let folder = Self {
             root: root.to_owned(),
             limit,
+            most: usize::MAX,
             identity,
             files: Files::new(tmp),
             lock,
@@ -137,6 +140,13 @@ impl Folder {
         };
         folder.refresh().map_err(about(root))?;
         Ok(folder)
+    }
+
+    /// Keeps the `most` states that were used last, and no others: when it is tidied up, and after
+    /// every state that is written.
+    #[must_use]
+    pub fn at_most(self, most: usize) -> Self {
+        Self { most, ..self }
     }
 
     /// Steps of writing that can be made to fail.
@@ -251,7 +261,11 @@ impl Folder {
                 unkept.for_each(|block| block.lose());
             }
         }
-        written.map(drop)
+        written?;
+        if self.tally().states > self.most as u64 {
+            self.collect()?;
+        }
+        Ok(())
     }
 
     fn write_state(&self, tokens: &[u32], archived: &Archived) -> Result<Vec<Piece>, WriteError> {

@@ -300,9 +300,26 @@ fn what_was_used_longest_ago_makes_room() {
     let refused = write(&mut engine, &small, &conversations[1][..99], &gone);
     assert!(matches!(refused, Err(WriteError::TooLarge { .. })));
     assert_eq!(files(&root.path().join("states")).len(), 3);
-    // A session keeps its last state alone.
-    folder.trim(1).expect("it is trimmed");
-    assert_eq!((folder.tally().states, files(&root.path().join("states")).len()), (1, 1));
+}
+
+/// A session keeps its last states alone, while it goes on too.
+#[test]
+fn a_folder_may_hold_a_few_states_only() {
+    let (root, mut engine) = (tempfile::tempdir().unwrap(), engine());
+    let all = tokens(5, 400);
+    let mut keep = |folder: &Folder, turns: &[usize]| {
+        for len in turns {
+            let sequence = state(&mut engine, &all[..*len]);
+            write(&mut engine, folder, &all[..*len], &sequence).expect("it is kept");
+        }
+        files(&root.path().join("states")).len()
+    };
+    assert_eq!(keep(&open(root.path()), &[50, 100, 150, 200]), 4);
+    let folder = open(root.path()).at_most(2);
+    folder.collect().expect("it is tidied up");
+    assert_eq!(files(&root.path().join("states")).len(), 2);
+    assert_eq!(keep(&folder, &[250, 300, 350]), 2);
+    assert!(folder.has(&all[..300]) && folder.has(&all[..350]) && folder.tally().states == 2);
     assert_tidy(root.path());
 }
 
