@@ -5,6 +5,7 @@
 //!   blobs/ETAG                     the files, under their checksums
 //!   refs/main                      the commit that a branch was at
 //!   snapshots/COMMIT/path/to/file  links to blobs
+//!   COMMIT.forerun-begun           while the first pull of a commit is not whole
 //! .locks/models--owner--name/ETAG.lock
 //! ```
 
@@ -73,19 +74,38 @@ impl Cached {
         })
     }
 
-    /// Writes down which commit a branch is at.
-    pub(crate) fn remember(&self, revision: &str, commit: &str) -> Result<()> {
-        if revision == commit {
+    /// What says that the first pull of a commit is under way, or was interrupted.
+    fn begun(&self, commit: &Path) -> PathBuf {
+        beside(&self.root().join(commit), "begun")
+    }
+
+    /// Writes down that a commit is being fetched, where nothing of it is here.
+    pub(crate) fn begin(&self, commit: &str) -> Result<()> {
+        if self.snapshot(commit).exists() {
             return Ok(());
         }
+        let path = self.begun(Path::new(commit));
+        create_parent(&path)?;
+        File::create(&path).map(|_| ()).with_context(|| shown(&path))
+    }
+
+    /// Whether a snapshot's first pull was interrupted, as far as no branch says otherwise.
+    pub(crate) fn is_half(&self, revision: &str, snapshot: &Path) -> bool {
+        let commit = Path::new(snapshot.file_name().unwrap_or_default());
+        !self.root().join("refs").join(revision).is_file() && self.begun(commit).exists()
+    }
+
+    /// Writes down which commit a branch is at, all of what was asked for being here.
+    pub(crate) fn remember(&self, revision: &str, commit: &str) -> Result<()> {
         let path = self.root().join("refs").join(revision);
         let known = fs::read_to_string(&path).is_ok_and(|said| said.trim() == commit);
-        if !known {
+        if !known && revision != commit {
             create_parent(&path)?;
             let new = beside_alone(&path);
             let written = File::create(&new).and_then(|mut file| file.write_all(commit.as_bytes()));
             written.and_then(|()| fs::rename(&new, &path)).with_context(|| shown(&path))?;
         }
+        let _ = fs::remove_file(self.begun(Path::new(commit)));
         Ok(())
     }
 

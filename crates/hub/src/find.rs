@@ -4,7 +4,7 @@ use crate::cache::{Cached, files_below};
 use crate::catalogue::{self, Entry};
 use crate::choose::{Listed, choose};
 use crate::{HubName, Name, Settings, gigabytes, ollama};
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use std::path::{Path, PathBuf};
 
 /// Where a model lies.
@@ -148,13 +148,19 @@ fn belonging(found: Option<&Found>, settings: &Settings) -> Result<Draft> {
 
 /// The path of a Hub's model, in the cache of Hugging Face's programs or in LM Studio's folder.
 pub(crate) fn find_hub(hub: &HubName, settings: &Settings) -> Result<Option<PathBuf>> {
-    let snapshot = Cached::new(&settings.cache, &hub.repository).snapshot_of(hub.revision());
+    let cached = Cached::new(&settings.cache, &hub.repository);
+    let snapshot = cached.snapshot_of(hub.revision());
     let studio = settings.lm_studio.iter().map(|folder| folder.join(&hub.repository));
     let studio = studio.filter(|folder| hub.revision.is_none() && folder.is_dir());
     let mut reason = None;
     for folder in snapshot.into_iter().chain(studio) {
         let files = files_below(&folder);
         match choose(hub, &files) {
+            Ok(_) if cached.is_half(hub.revision(), &folder) => {
+                reason = Some(anyhow!(
+                    "`{hub}` is not whole: its pull was interrupted, `forerun pull {hub}` goes on"
+                ));
+            }
             Ok(choice) => {
                 let open = choice.open.map(|file| folder.join(file.path()));
                 let path = open.unwrap_or_else(|| folder.clone());

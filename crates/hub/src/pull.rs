@@ -103,12 +103,17 @@ pub fn pull(
         }
     };
     disk::check(&settings.cache, choice.files.iter().map(|file| to_come(&file)).sum())?;
+    cached.begin(&listing.commit)?;
     let mut fetched = 0;
     for file in &choice.files {
         fetched += pull_file(&client, name, &listing, file, &cached, watcher)
             .with_context(|| format!("`{}` of `{}`", file.path, name.repository))?;
     }
     watcher.end();
+    // What came with an earlier commit and is the same in this one stays found.
+    for file in listing.files.iter().filter(|file| cached.blob(file.digest.etag()).is_file()) {
+        cached.link(&listing.commit, &file.path, file.digest.etag())?;
+    }
     // A branch is where it is only when all of that is here.
     cached.remember(name.revision(), &listing.commit)?;
     let snapshot = cached.snapshot(&listing.commit);

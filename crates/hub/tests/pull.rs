@@ -354,6 +354,40 @@ fn parts_and_folders_come_whole() {
 }
 
 #[test]
+fn a_new_commit_does_not_hide_what_is_the_same_in_it() {
+    let files = [("m-Q8_0.gguf", weights(900, 1)), ("m-Q4_0.gguf", weights(800, 2))];
+    let scene = Scene::new(vec![repository("o/m", &files)]);
+    let old = scene.pull("o/m:Q8_0").unwrap().path;
+    // As if that had been at another commit.
+    let (root, earlier) = (scene.settings.cache.join("models--o--m"), "f".repeat(40));
+    let snapshots = root.join("snapshots");
+    std::fs::rename(snapshots.join(COMMIT), snapshots.join(&earlier)).unwrap();
+    std::fs::write(root.join("refs/main"), &earlier).unwrap();
+    scene.pull("o/m:Q4_0").unwrap();
+    assert_eq!(scene.find("o/m:Q8_0").unwrap(), old);
+    assert_eq!(std::fs::read(old).unwrap(), weights(900, 1));
+}
+
+#[test]
+fn a_first_pull_that_was_interrupted_is_no_model() {
+    let files = [("model-1.safetensors", weights(900, 1)), ("model-2.safetensors", weights(9, 2))];
+    let scene = Scene::new(vec![repository("o/m", &files)]);
+    scene.hub.fail(At::Store, Fault::Late(0));
+    scene.hub.fail_always(At::Store, Fault::Status(500, None));
+    scene.pull("o/m").unwrap_err();
+    assert!(scene.visible().contains(&"model-1.safetensors".to_owned()), "{:?}", scene.visible());
+    let pinned = format!("o/m@{COMMIT}");
+    for word in ["o/m", &pinned] {
+        let said = scene.find(word).unwrap_err();
+        let expected = format!("its pull was interrupted, `forerun pull {word}` goes on");
+        assert!(said.contains(&expected), "{said}");
+    }
+    scene.hub.recover();
+    let path = scene.pull(&pinned).unwrap().path;
+    assert_eq!([scene.find("o/m").unwrap(), scene.find(&pinned).unwrap()], [path.clone(), path]);
+}
+
+#[test]
 fn a_model_of_the_catalogue_finds_its_drafter() {
     let target = "unsloth/Qwen3.6-27B-GGUF";
     let drafter = "z-lab/Qwen3.6-27B-DFlash";
