@@ -20,6 +20,7 @@ use std::time::Duration;
 use text::Tokenizer;
 
 const TEXT: &str = "/v1/completions";
+const VOCAB: usize = 4096;
 
 /// The tiny target on a backend that fails when it is told to.
 fn build_engine(faults: Faults) -> Engine {
@@ -37,6 +38,40 @@ fn ask(tokens: usize, stream: bool) -> Value {
 
 /// Where a server listens.
 struct Client(String);
+
+/// A model that is loaded, or is when it is asked for.
+fn served(
+    name: &str,
+    engine: Option<Engine>,
+    load: impl Fn() -> Result<Engine, String> + Send + Sync + 'static,
+) -> Served {
+    let tokenizer = "crates/text/tests/fixtures/tokenizer.json";
+    let tokenizer = Tokenizer::from_json(Path::new(env!("CARGO_MANIFEST_DIR")).join(tokenizer));
+    Served {
+        names: vec![name.to_owned()],
+        engine,
+        load: Arc::new(load),
+        mode: "off",
+        tokenizer: tokenizer.expect("a tokenizer"),
+        template: Err("none".to_owned()),
+        sampling: Sampling::default(),
+        context: 2048,
+        trained_context: 2048,
+        vocab: VOCAB,
+        hidden: 0,
+        kv: "f16".to_owned(),
+        load_s: 0.0,
+        facts: server::Facts {
+            family: "qwen35",
+            format: "gguf",
+            shape: Vec::new(),
+            parameters: 0,
+            bytes: 0,
+            device_bytes: 0,
+            level: String::new(),
+        },
+    }
+}
 
 impl Client {
     fn send(&self, request: &str) -> http::Response {
@@ -64,39 +99,13 @@ fn an_engine_is_built_anew_once() {
     let (build, told_to_build) = mpsc::channel::<()>();
     let told_to_build = Mutex::new(told_to_build);
     let reloaded = second.clone();
-    let fixture = "crates/text/tests/fixtures/tokenizer.json";
-    let engine = build_engine(first.clone());
-    let vocab = engine.model().config().vocab;
-    let served = Served {
-        names: vec!["tiny".to_owned()],
-        engine: Some(engine),
-        // Building takes as long as the test wants.
-        load: Arc::new(move || {
-            let told_to_build = told_to_build.lock().map_err(|error| error.to_string())?;
-            told_to_build.recv().map_err(|error| error.to_string())?;
-            Ok(build_engine(reloaded.clone()))
-        }),
-        mode: "off",
-        tokenizer: Tokenizer::from_json(Path::new(env!("CARGO_MANIFEST_DIR")).join(fixture))
-            .expect("a tokenizer"),
-        template: Err("none".to_owned()),
-        sampling: Sampling::default(),
-        context: 2048,
-        trained_context: 2048,
-        vocab,
-        hidden: 0,
-        kv: "f16".to_owned(),
-        load_s: 0.0,
-        facts: server::Facts {
-            family: "qwen35",
-            format: "gguf",
-            shape: Vec::new(),
-            parameters: 0,
-            bytes: 0,
-            device_bytes: 0,
-            level: String::new(),
-        },
+    // Building takes as long as the test wants.
+    let load = move || {
+        let told_to_build = told_to_build.lock().map_err(|error| error.to_string())?;
+        told_to_build.recv().map_err(|error| error.to_string())?;
+        Ok(build_engine(reloaded.clone()))
     };
+    let served = served("tiny", Some(build_engine(first.clone())), load);
     let (tell, address) = mpsc::channel();
     let serving = thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
@@ -148,6 +157,40 @@ fn an_engine_is_built_anew_once() {
     assert_eq!(refused.json()["error"]["code"], "device_lost");
     let ended = serving.join().expect("no panic");
     assert!(matches!(ended, Err(ServeError::DeviceLost(_))), "{ended:?}");
+}
+
+#[test]
+fn a_server_ends_while_a_model_is_loaded_for_somebody_who_left() {
+    let (finish, told_to_finish) = mpsc::channel::<()>();
+    let (begin, begun) = mpsc::channel();
+    let told_to_finish = Mutex::new(told_to_finish);
+    let load = move || {
+        begin.send(()).map_err(|error| error.to_string())?;
+        let told_to_finish = told_to_finish.lock().map_err(|error| error.to_string())?;
+        Err(told_to_finish.recv().map_or_else(|error| error.to_string(), |()| "told".to_owned()))
+    };
+    let tiny = served("tiny", Some(build_engine(Faults::default())), || Err("no".to_owned()));
+    let models = vec![tiny, served("slow", None, load)];
+    let options = Options { models_loaded: 2, ..Options::default() };
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    let runtime = runtime.expect("a runtime");
+    runtime.block_on(async {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("an address").to_string();
+        let stop = async move {
+            let asking = tokio::task::spawn_blocking(move || {
+                use std::io::Write;
+                let body = json!({"model": "slow", "prompt": "x", "max_tokens": 1}).to_string();
+                let head = format!("POST {TEXT} HTTP/1.0\r\ncontent-type: application/json\r\n");
+                let mut stream = TcpStream::connect(address).expect("the server listens");
+                write!(stream, "{head}content-length: {}\r\n\r\n{body}", body.len()).expect("sent");
+                begun.recv().expect("it is loaded");
+            });
+            asking.await.expect("no panic");
+        };
+        server::serve(listener, models, options, stop).await.expect("it ends");
+    });
+    finish.send(()).expect("it loads still");
 }
 
 #[test]

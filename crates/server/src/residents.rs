@@ -108,18 +108,15 @@ pub(crate) struct Residents {
 
 impl Residents {
     /// Works until nobody is left who could ask, and lets all engines go.
-    pub(crate) async fn run(mut self, mut asks: UnboundedReceiver<Ask>) {
-        let mut waiting = VecDeque::new();
-        while let Some(ask) = asks.recv().await {
-            waiting.push_back(ask);
+    pub(crate) async fn run(mut self, asks: UnboundedReceiver<Ask>) {
+        let mut queue = Queue { asks, waiting: VecDeque::new() };
+        while let Some(ask) = queue.asks.recv().await {
+            queue.waiting.push_back(ask);
             // Who waits longest is next, and all who want the same model go in with them.
-            while let Some(model) = next(&mut waiting) {
-                let loaded = self.provide(model).await;
-                waiting.extend(std::iter::from_fn(|| asks.try_recv().ok()));
-                let (same, others) = waiting.into_iter().partition(|ask| ask.model == model);
-                waiting = others;
+            while let Some(model) = queue.next() {
+                let loaded = self.provide(model, &mut queue).await;
                 // Whoever has left does not hear it.
-                same.into_iter().for_each(|ask: Ask| drop(ask.reply.send(loaded.clone())));
+                queue.take(model).for_each(|ask| drop(ask.reply.send(loaded.clone())));
             }
         }
         for model in 0..self.models.len() {
@@ -128,7 +125,11 @@ impl Residents {
     }
 
     /// The way to a model's engine, which is loaded where there is none.
-    async fn provide(&mut self, model: usize) -> Result<Sender<Arc<Ticket>>, ApiError> {
+    async fn provide(
+        &mut self,
+        model: usize,
+        queue: &mut Queue,
+    ) -> Result<Sender<Arc<Ticket>>, ApiError> {
         loop {
             if let Some(jobs) = self.models[model].seat.enter() {
                 return Ok(jobs);
@@ -137,7 +138,7 @@ impl Residents {
             let loaded = self.models.iter().filter(|model| model.seat.is_taken()).count();
             let outcome = match other.filter(|_| loaded >= self.most) {
                 Some(_) => Err(String::new()),
-                None => self.load(model).await,
+                None => self.load(model, queue).await,
             };
             match (outcome, other) {
                 (Ok(()), _) => {}
@@ -152,11 +153,19 @@ impl Residents {
         }
     }
 
-    async fn load(&mut self, model: usize) -> Result<(), String> {
+    async fn load(&mut self, model: usize, queue: &mut Queue) -> Result<(), String> {
+        let ended = || "the server ends".to_owned();
+        if queue.asks.is_closed() {
+            return Err(ended());
+        }
         let loadable = &mut self.models[model];
         tracing::info!(model = loadable.name, "loading");
         let (start, load) = (Instant::now(), Arc::clone(&loadable.load));
-        let engine = tokio::task::spawn_blocking(move || load()).await;
+        let engine = tokio::select! {
+            engine = tokio::task::spawn_blocking(move || load()) => engine,
+            // Who asked has left, and the others' states are to be written in time.
+            () = queue.hear_all() => return Err(ended()),
+        };
         let engine = engine.unwrap_or_else(|_| Err("loading panicked".to_owned()))?;
         let seconds = start.elapsed().as_secs_f64();
         loadable.seat(engine, seconds).map_err(|error| error.to_string())?;
@@ -185,8 +194,33 @@ impl Residents {
     }
 }
 
-/// The model that is wanted next, by those who still wait.
-fn next(waiting: &mut VecDeque<Ask>) -> Option<usize> {
-    waiting.retain(|ask| !ask.reply.is_closed());
-    waiting.front().map(|ask| ask.model)
+/// Who asks.
+struct Queue {
+    asks: UnboundedReceiver<Ask>,
+    /// Those who have been heard.
+    waiting: VecDeque<Ask>,
+}
+
+impl Queue {
+    /// The model that is wanted next, by those who still wait.
+    fn next(&mut self) -> Option<usize> {
+        self.waiting.retain(|ask| !ask.reply.is_closed());
+        self.waiting.front().map(|ask| ask.model)
+    }
+
+    /// Those who want a model.
+    fn take(&mut self, model: usize) -> impl Iterator<Item = Ask> {
+        self.waiting.extend(std::iter::from_fn(|| self.asks.try_recv().ok()));
+        let all = std::mem::take(&mut self.waiting).into_iter();
+        let (same, others) = all.partition::<VecDeque<Ask>, _>(|ask| ask.model == model);
+        self.waiting = others;
+        same.into_iter()
+    }
+
+    /// Waits until nobody is left who could ask.
+    async fn hear_all(&mut self) {
+        while let Some(ask) = self.asks.recv().await {
+            self.waiting.push_back(ask);
+        }
+    }
 }
