@@ -14,13 +14,14 @@ use axum::routing::post;
 use prost::Message;
 use server::{Door, Told};
 use std::collections::HashMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use tokio_stream::Stream;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::server::Grpc;
+use tonic::transport::server::TcpConnectInfo;
 use tonic::{Code, Status};
 use tonic_prost::ProstCodec;
 
@@ -151,13 +152,20 @@ impl Service {
         }
     }
 
-    fn event_sources(&self) -> EventSources {
-        let source = |address: SocketAddr| EventSource {
-            transport: "zmq".to_owned(),
-            endpoint: format!("tcp://{address}"),
-            data_parallel_rank: Some(0),
-            encoding: "msgpack".to_owned(),
-            schema_version: 1,
+    /// To somebody who has reached this machine as `reached`, which stands for "all addresses":
+    /// those would lead whoever asks to itself.
+    fn event_sources(&self, reached: Option<IpAddr>) -> EventSources {
+        let source = |mut address: SocketAddr| {
+            if let Some(reached) = reached.filter(|_| address.ip().is_unspecified()) {
+                address.set_ip(reached.to_canonical());
+            }
+            EventSource {
+                transport: "zmq".to_owned(),
+                endpoint: format!("tcp://{address}"),
+                data_parallel_rank: Some(0),
+                encoding: "msgpack".to_owned(),
+                schema_version: 1,
+            }
         };
         EventSources { sources: self.facts.events.map(source).into_iter().collect() }
     }
@@ -177,16 +185,16 @@ impl Service {
         tokio::spawn(async move {
             let mut told = None;
             while !sender.is_closed() {
-                let health = self.health(&request);
-                let now = health.as_ref().map(|health| health.status).ok();
+                // Who watches a service that is not known yet is told so (3), not refused.
+                let now = self.health(&request).map_or(3, |health| health.status);
                 if told != Some(now) {
                     told = Some(now);
-                    if sender.send(health).await.is_err() || now.is_none() {
+                    if sender.send(Ok(HealthResponse { status: now })).await.is_err() {
                         return;
                     }
                 }
                 // The server ends when all streams have, and this one has nothing more to say.
-                if now == Some(2) {
+                if !self.door.is_open() {
                     return;
                 }
                 tokio::time::sleep(WATCH_EVERY).await;
@@ -265,8 +273,8 @@ pub(crate) fn routes(service: Arc<Service>) -> tonic::service::Routes {
                 unary(request, abort).await
             }),
         )
-        .route("/vllm.Control/GetServerInfo", told(Service::server_info))
-        .route("/vllm.Control/GetModelInfo", told(Service::model_info))
+        .route("/vllm.Control/GetServerInfo", told(|service, _| service.server_info()))
+        .route("/vllm.Control/GetModelInfo", told(|service, _| service.model_info()))
         .route("/vllm.Control/GetKvEventSources", told(Service::event_sources))
         .route(
             "/grpc.health.v1.Health/Check",
@@ -292,13 +300,15 @@ pub(crate) fn routes(service: Arc<Service>) -> tonic::service::Routes {
     tonic::service::Routes::from(app)
 }
 
-/// A method that is asked nothing.
-fn told<A>(answer: fn(&Service) -> A) -> axum::routing::MethodRouter<Arc<Service>>
+/// A method that is asked nothing, and knows the address that it was asked at.
+fn told<A>(answer: fn(&Service, Option<IpAddr>) -> A) -> axum::routing::MethodRouter<Arc<Service>>
 where
     A: Message + Default + 'static,
 {
     post(move |State(service): State<Arc<Service>>, request: Request| async move {
-        unary(request, move |_: Empty| std::future::ready(Ok(answer(&service)))).await
+        let connection = request.extensions().get::<TcpConnectInfo>();
+        let reached = connection.and_then(|info| info.local_addr()).map(|address| address.ip());
+        unary(request, move |_: Empty| std::future::ready(Ok(answer(&service, reached)))).await
     })
 }
 

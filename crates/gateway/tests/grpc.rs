@@ -33,7 +33,7 @@ impl Worker {
         let any = "127.0.0.1:0".parse().unwrap();
         let wanted = gateway::Options {
             address: any,
-            events: Some(any),
+            events: Some("0.0.0.0:0".parse().unwrap()),
             block: 16,
             model: "a-folder".to_owned(),
         };
@@ -59,15 +59,30 @@ impl Worker {
         Ok(grpc.unary(Request::new(question), path, codec).await?.into_inner())
     }
 
+    async fn stream_of<Q, A>(&self, path: &'static str, ask: Q) -> Result<Streaming<A>, Status>
+    where
+        Q: Message + Default + 'static,
+        A: Message + Default + 'static,
+    {
+        let mut grpc = tonic::client::Grpc::new(self.channel.clone());
+        grpc.ready().await.unwrap();
+        let (path, codec) = (PathAndQuery::from_static(path), ProstCodec::<Q, A>::default());
+        Ok(grpc.server_streaming(Request::new(ask), path, codec).await?.into_inner())
+    }
+
     async fn stream(
         &self,
         question: GenerateRequest,
     ) -> Result<Streaming<GenerateResponse>, Status> {
-        let mut grpc = tonic::client::Grpc::new(self.channel.clone());
-        grpc.ready().await.unwrap();
-        let path = PathAndQuery::from_static("/vllm.Inference/GenerateStream");
-        let codec = ProstCodec::<GenerateRequest, GenerateResponse>::default();
-        Ok(grpc.server_streaming(Request::new(question), path, codec).await?.into_inner())
+        self.stream_of("/vllm.Inference/GenerateStream", question).await
+    }
+
+    /// Watches the health of a service; the first that is said of it.
+    async fn watch(&self, service: &str) -> (i32, Streaming<HealthResponse>) {
+        let question = HealthRequest { service: service.to_owned() };
+        let mut watch = self.stream_of("/grpc.health.v1.Health/Watch", question).await.unwrap();
+        let first: HealthResponse = watch.message().await.unwrap().unwrap();
+        (first.status, watch)
     }
 
     async fn whole(&self, question: GenerateRequest) -> Result<SequenceOutput, Status> {
@@ -322,6 +337,12 @@ async fn a_full_queue_and_an_end_send_requests_elsewhere() {
     let worker = Worker::start(1, 0).await;
     assert_eq!(worker.health("vllm.Inference").await.unwrap(), 1);
     assert_eq!(worker.health("nobody").await.unwrap_err().code(), Code::NotFound);
+    let (known, mut known_watch) = worker.watch("vllm.Control").await;
+    let (unknown, mut unknown_watch) = worker.watch("nobody").await;
+    assert_eq!((known, unknown), (1, 3));
+    let silence = Duration::from_millis(500);
+    let more = tokio::time::timeout(silence, unknown_watch.message()).await;
+    assert!(more.is_err(), "the stream stays open: {more:?}");
     let mut question = endless();
     question.request_id = "first".to_owned();
     let mut first = worker.stream(question).await.unwrap();
@@ -357,6 +378,8 @@ async fn a_full_queue_and_an_end_send_requests_elsewhere() {
     }
     let closing = worker.stream(chat(1)).await.unwrap_err();
     assert_eq!(closing.code(), Code::Unavailable, "{closing}");
+    assert_eq!(known_watch.message().await.unwrap().unwrap().status, 2);
+    assert!(unknown_watch.message().await.unwrap().is_none(), "nothing was to be said");
     // Who leaves is not waited for.
     drop(second);
     let Worker { serving, channel, .. } = worker;
