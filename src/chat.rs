@@ -143,7 +143,7 @@ impl Chat<'_> {
         })?;
         let prompt = running.text.tokenizer.encode(&rendered, Specials::Parse);
         let (prompt, read) = match prefill {
-            Some(prefill) => prefill.shorten(running, prompt)?,
+            Some(prefill) => prefill.shorten(running, prompt, stop)?,
             None => (prompt, None),
         };
         let (_, sequence) = session.recall(running, &prompt, stop)?;

@@ -78,12 +78,13 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     session.messages.push(json!({"role": "user", "content": prompt}));
     let (ids, rendered) = prompt_ids(args, &running, &prompt, &session.messages)?;
     let asked = ids.len();
+    let stop = AtomicBool::new(false);
     let (ids, read) = match prefill {
-        Some(mut prefill) => prefill.shorten(&running, ids)?,
+        Some(mut prefill) => prefill.shorten(&running, ids, &stop)?,
         None => (ids, None),
     };
     let relaxed = relaxed(args, &running, &sampling, &ids)?;
-    let (stop, start) = (AtomicBool::new(false), Instant::now());
+    let start = Instant::now();
     let (cached, sequence) = match args.session {
         Some(_) => session.recall(&mut running, &ids, &stop)?,
         None => (0, running.engine.sequence()),

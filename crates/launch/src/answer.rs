@@ -14,6 +14,9 @@ use text::{Controls, Stream};
 /// A prompt is worth a progress bar from this many tokens on.
 const LONG_PROMPT: usize = 2048;
 
+/// Why a prompt was not read.
+pub(crate) const STOPPED: &str = "stopped while the prompt was read";
+
 /// Why an answer ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -62,7 +65,7 @@ impl Running {
             self.engine.read(sequence, chunk)?;
             bar.inc(chunk.len() as u64);
             if stop.load(Ordering::Relaxed) {
-                bail!("stopped while the prompt was read");
+                bail!(STOPPED);
             }
         }
         Ok(())

@@ -1,7 +1,7 @@
 //! Speculative prefill as the command line asks for it: which model scores, what is kept, and of
 //! which prompts.
 
-use crate::answer::refuse_too_long;
+use crate::answer::{STOPPED, refuse_too_long};
 use crate::host_memory::{Held, free_with_swap};
 use crate::loading::{self, Loaded};
 use crate::{DeviceFlags, Running, locate};
@@ -11,6 +11,7 @@ use compute::KvType;
 use engine::{Long, PrefillReport, Scorer, Shortener, WeightSource};
 use hub::Draft;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 use text::{Droppable, Tokenizer};
 
@@ -110,11 +111,12 @@ impl Prefill {
     }
 
     /// The tokens that are read of a prompt, and what is told of that where it is a long one. Where
-    /// scoring fails the prompt is read whole.
+    /// scoring fails the prompt is read whole. Fails once `stop` is set.
     pub fn shorten(
         &mut self,
         running: &Running,
         prompt: Vec<u32>,
+        stop: &AtomicBool,
     ) -> Result<(Vec<u32>, Option<PrefillReport>)> {
         let OpenScorer { name, keep, from, .. } = &self.open;
         if prompt.len() <= *from || *keep >= 1.0 {
@@ -126,14 +128,14 @@ impl Prefill {
         let Droppable { ranges, boundary } =
             Droppable::within(&running.text.tokenizer, &prompt, *from);
         let long = Long { prompt: &prompt, droppable: &ranges, boundary, share: *keep };
-        let shortened = self.shortener.shorten(long, || true);
+        let shortened = self.shortener.shorten(long, || !stop.load(Ordering::Relaxed));
         let (seconds, tokens) = (start.elapsed().as_secs_f64(), prompt.len());
         Ok(match shortened {
             Ok(Some(kept)) => {
                 let report = PrefillReport::shortened(tokens, *keep, &kept, name, seconds);
                 (kept.tokens(&prompt), Some(report))
             }
-            Ok(None) => unreachable!("nobody stops it"),
+            Ok(None) => bail!(STOPPED),
             Err(error) => {
                 let why = format!("the scorer failed: {error}");
                 (prompt, Some(PrefillReport::whole(tokens, *keep, why)))
