@@ -38,9 +38,9 @@ window.stub = { bodies: [], next: null };
   };
 
   /** Answers with `text`; of `hold` tokens only where that is said, and then never ends. */
-  stub.say = (text, { thought = "", prefill, hold, finish = "stop" } = {}) => {
+  stub.say = (text, { thought = "", progress, hold, finish = "stop" } = {}) => {
     stub.next = ({ signal }) => {
-      const told = prefill ? [{ choices: [], forerun: { prefill } }] : [];
+      const told = progress ? [{ choices: [], forerun: { progress } }] : [];
       const report = {
         spec: { mean_accept_length: 4.5 },
         timing: { tokens_per_s: 142.4 },

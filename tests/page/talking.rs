@@ -200,6 +200,31 @@ fn questions_are_edited_and_answers_tried_again() {
 }
 
 #[test]
+fn nothing_else_is_asked_while_an_answer_is_written() {
+    let server = Server::start(&[]);
+    let name = "nothing_else_is_asked_while_an_answer_is_written";
+    let Some(mut browser) = open(&server, name, DESKTOP) else { return };
+    browser.value("stub.say('first')");
+    browser.say("one");
+    browser.wait_for_answer(0, "done");
+    browser.value("stub.say('it does not end', { hold: 1 })");
+    browser.say("two");
+    browser.wait_for("document.querySelectorAll('.turn').length === 4");
+    browser.click(".mine .edit");
+    browser.value("document.querySelector('.editor textarea').select()");
+    browser.type_text("another");
+    browser.press("Enter");
+    browser.wait_for("document.querySelector('#notes').textContent.includes('stop it first')");
+    // What was typed is there still, and a menu's Escape is the menu's alone.
+    assert_eq!(browser.value("document.querySelector('.editor textarea').value"), "another");
+    browser.value("document.querySelector('.editor textarea').focus()");
+    browser.press("Escape");
+    assert_eq!((browser.count(".editor"), browser.count(".turn")), (0, 4));
+    browser.press("Escape");
+    browser.wait_for_answer(1, "stopped");
+}
+
+#[test]
 fn settings_reach_the_request() {
     let server = Server::start(&[]);
     let Some(mut browser) = open(&server, "settings_reach_the_request", DESKTOP) else { return };
@@ -307,7 +332,7 @@ fn reading_a_prompt_shows_how_far_it_is() {
     let Some(mut browser) = open(&server, "reading_a_prompt_shows_how_far_it_is", DESKTOP) else {
         return;
     };
-    browser.value("stub.say('', { prefill: { read: 2048, of: 8100, cached: 512 }, hold: 0 })");
+    browser.value("stub.say('', { progress: { read: 2048, of: 8100, cached: 512 }, hold: 0 })");
     browser.say("a long text");
     browser.wait_for("document.querySelector('.reading span')?.textContent.includes('2,048')");
     assert_eq!(

@@ -128,11 +128,18 @@ pub(crate) fn load(model: Option<&Path>, draft: &Draft, overrides: &Overrides) -
     if let Some(drafter) = &mut loaded.drafter {
         drafter.config.extras.real_vocab = Some(real_tokens(&loaded.text.tokenizer));
     }
+    if loaded.target.report.skipped.iter().any(|name| is_of_vision(name)) {
+        eprintln!("note: the model's vision part is left out: images are not read");
+    }
     let warnings = loaded.drafter.iter().flat_map(|d| &d.report.warnings);
     for warning in loaded.target.report.warnings.iter().chain(warnings) {
         eprintln!("warning: {warning}");
     }
     Ok(loaded)
+}
+
+fn is_of_vision(name: &str) -> bool {
+    name.starts_with("v.") || name.starts_with("mm.") || name.contains("visual.")
 }
 
 /// Ids below this are tokens; what follows are rows of the model that no token has.

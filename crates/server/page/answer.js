@@ -12,7 +12,7 @@ export class Answer {
     delete node.problem;
     delete node.finish;
     /** How much of the prompt has been read, while it is. */
-    this.prefill = null;
+    this.progress = null;
     this.began = performance.now();
     this.first = null;
     this.tokens = 0;
@@ -23,7 +23,7 @@ export class Answer {
 
   take(chunk) {
     const { forerun, usage, choices } = chunk;
-    if (forerun?.progress) this.prefill = forerun.progress;
+    if (forerun?.progress) this.progress = forerun.progress;
     if (forerun && "drafted" in forerun) this.takeToken(forerun);
     if (forerun?.spec) this.takeReport(forerun);
     if (usage) {
@@ -56,7 +56,7 @@ export class Answer {
     const now = performance.now();
     if (this.first === null) {
       this.first = now;
-      this.prefill = null;
+      this.progress = null;
       figures.first = (now - this.began) / 1000;
     }
     this.isDrafted = drafted;
@@ -76,11 +76,12 @@ export class Answer {
     if (this.rounds > 0) figures.accepted = (this.stood + this.rounds) / this.rounds;
   }
 
-  takeReport({ spec, timing, seed }) {
+  takeReport({ spec, timing, seed, prefill }) {
     const { figures } = this.node;
     figures.accepted = spec.mean_accept_length;
     figures.rate = timing.tokens_per_s;
     figures.seed = seed;
+    if (prefill?.lossy) figures.kept = prefill.kept_tokens;
   }
 
   endThinking() {
@@ -91,7 +92,7 @@ export class Answer {
   /** Ends it: `done`, `stopped` or `failed` with a problem. */
   end(state, problem) {
     this.endThinking();
-    this.prefill = null;
+    this.progress = null;
     this.node.state = state;
     if (problem) this.node.problem = { kind: problem.kind, message: problem.message };
   }

@@ -3,7 +3,7 @@
 import { Answer } from "./answer.js";
 import { addNode, chooseNode, messagesTo, newConversation, pathOf } from "./conversation.js";
 import { List, newButton } from "./list.js";
-import { announce, at, icon, kept, make, passNote } from "./parts.js";
+import { announce, at, icon, isComposing, kept, make, passNote } from "./parts.js";
 import { SettingsPanel, requestOf, settingsOf } from "./settings.js";
 import { isUnsaved, loadConversation, onChange, openStore, saveConversation } from "./store.js";
 import { ask, findModels, isThere, key } from "./stream.js";
@@ -16,6 +16,8 @@ const KEEP_EVERY = 700;
 const TRIES = 5;
 
 let conversation = newConversation();
+/** Counts what was to be opened. */
+let opening = 0;
 /** By conversation: the answer being written and what stops it. */
 const writing = new Map();
 /** Those that were deleted; what is still being written in one is not kept. */
@@ -25,9 +27,16 @@ const isStored = () => Object.keys(conversation.nodes).length > 0;
 const draftName = () => `draft.${isStored() ? conversation.id : "new"}`;
 const runningHere = () => writing.get(conversation.id);
 
+/** Whether something can be asked here, or says why not. */
+function isFree() {
+  if (runningHere()) passNote("An answer is being written: stop it first.");
+  return !runningHere();
+}
+
 const talk = new Talk({
   edit,
-  retry: (node) => answerTo(conversation, conversation.nodes[node.parent]),
+  retry: (node) => isFree() && answerTo(conversation, conversation.nodes[node.parent]),
+  isFree,
   choose: (node, label) => {
     chooseNode(conversation, node);
     keep(conversation);
@@ -51,7 +60,10 @@ const list = new List({
   leave: async (id) => {
     deleted.add(id);
     writing.get(id)?.controller.abort();
+    const nodes = Object.keys((await conversationOf(id))?.nodes ?? {});
     if (id === conversation.id) await open(null);
+    // What was typed there goes with it.
+    [`draft.${id}`, ...nodes.map((node) => `edit.${node}`)].forEach((name) => kept.set(name, ""));
   },
 });
 
@@ -74,7 +86,10 @@ async function conversationOf(id) {
 /** Opens a conversation, or a new one. */
 async function open(id) {
   deleted.delete(id);
+  const turn = (opening += 1);
   const found = id ? await conversationOf(id) : newConversation();
+  // The last one that was wanted is opened, whichever was found first.
+  if (turn !== opening) return;
   if (!found) passNote("That conversation is not in this browser.");
   keepDraft();
   conversation = found ?? newConversation();
@@ -238,11 +253,13 @@ async function waitToRetry(asked, seconds, signal) {
 
 /** Says so when the server is back. */
 async function waitForServer() {
+  const asked = conversation;
   const turn = pathOf(conversation).at(-1);
   while (turn === pathOf(conversation).at(-1) && turn.problem?.kind === "offline") {
     if (await isThere()) {
-      const onclick = () => {
+      const onclick = async () => {
         showNotice("");
+        if (asked.id !== conversation.id) await open(asked.id);
         answerTo(conversation, conversation.nodes[turn.parent]);
       };
       const again = make("button", { type: "button", class: "main", text: "Try again", onclick });
@@ -394,7 +411,7 @@ function wire() {
     keepDraft();
   });
   at("prompt").addEventListener("keydown", (event) => {
-    if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+    if (event.key !== "Enter" || event.shiftKey || isComposing(event)) return;
     event.preventDefault();
     send();
   });
@@ -407,6 +424,7 @@ function stop() {
 }
 
 function press(event) {
+  if (isComposing(event)) return;
   const held = event.ctrlKey || event.metaKey;
   const pressed = event.key.toLowerCase();
   if (event.key === "Escape" && document.body.classList.contains("drawer")) showSide(false);
@@ -452,6 +470,8 @@ async function begin() {
 /** Another tab has changed what is open here. */
 async function reopen(id) {
   const found = await loadConversation(id);
+  // Meanwhile another may have been opened, or something asked.
+  if (id !== conversation.id || runningHere()) return;
   if (!found) return open(null);
   conversation = found;
   show();

@@ -55,6 +55,9 @@ export function iconButton(name, label, onclick, traits = {}) {
   return make("button", { ...all, ...traits }, icon(name));
 }
 
+/** Whether a key is an input method's; Safari tells of the last one by its code alone. */
+export const isComposing = (event) => event.isComposing || event.keyCode === 229;
+
 /** A menu beside a button: `[label, action, isGrave]` each. */
 export function openMenu(button, entries) {
   const before = document.activeElement;
@@ -67,7 +70,11 @@ export function openMenu(button, entries) {
     const traits = { type: "button", role: "menuitem", class: grave ? "grave" : "", text: label };
     menu.append(make("button", { ...traits, onclick }));
   }
-  menu.addEventListener("keydown", (event) => walk(event, [...menu.children]));
+  menu.addEventListener("keydown", (event) => {
+    // It closes the menu and nothing else.
+    if (event.key === "Escape") event.stopPropagation();
+    else walk(event, [...menu.children]);
+  });
   menu.addEventListener("toggle", ({ newState }) => {
     if (newState === "open") return;
     if (menu.contains(document.activeElement)) before?.focus();

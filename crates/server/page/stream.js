@@ -12,10 +12,24 @@ export class Problem extends Error {
   }
 }
 
-/** The key is kept for this tab only. */
+/** The key is kept for this tab only, and for this page only where a browser keeps nothing. */
+let held = "";
 export const key = {
-  get: () => sessionStorage.getItem("key") ?? "",
-  set: (key) => sessionStorage.setItem("key", key),
+  get: () => {
+    try {
+      return sessionStorage.getItem("key") ?? held;
+    } catch {
+      return held;
+    }
+  },
+  set: (key) => {
+    held = key;
+    try {
+      sessionStorage.setItem("key", key);
+    } catch {
+      // It is held.
+    }
+  },
 };
 
 function headers() {
@@ -42,6 +56,9 @@ async function problemOf(response) {
   }
   const message = error.message ?? `The server answered ${response.status}.`;
   if (response.status === 401) return new Problem("key", message);
+  // To ask again would not help.
+  if (["model_not_loaded", "out_of_memory"].includes(error.code))
+    return new Problem("failed", message);
   if (response.status === 429 || response.status === 503) {
     return new Problem("busy", message, Number(response.headers.get("retry-after")) || 2);
   }

@@ -1,7 +1,7 @@
 // One message on the page, with what can be done to it.
 
 import { siblingsOf } from "./conversation.js";
-import { copyText, count, icon, iconButton, make, showDone } from "./parts.js";
+import { copyText, count, icon, iconButton, isComposing, make, showDone } from "./parts.js";
 import { Prose } from "./render.js";
 import { Strip } from "./strip.js";
 
@@ -41,7 +41,12 @@ class Reply {
       this.thoughts,
     );
     this.body = make("div", { class: "prose" });
-    this.reading = make("div", { class: "reading" }, make("progress"), make("span"));
+    this.reading = make(
+      "div",
+      { class: "reading" },
+      make("progress", { "aria-label": "Reading the prompt" }),
+      make("span"),
+    );
     this.problem = make("div", { class: "problem", role: "alert" });
     this.strip = new Strip();
     this.figures = make("p", { class: "figures" });
@@ -77,7 +82,7 @@ class Reply {
     this.reading.hidden = !answer || answer.first !== null;
     if (this.reading.hidden) return;
     const [bar, words] = this.reading.children;
-    const { read, of, cached } = answer.prefill ?? {};
+    const { read, of, cached } = answer.progress ?? {};
     if (of === undefined) {
       bar.removeAttribute("value");
       words.textContent = "Waiting for the server…";
@@ -92,7 +97,7 @@ class Reply {
     const { rounds = [], figures = {}, finish } = this.node;
     this.strip.draw(rounds);
     this.strip.element.toggleAttribute("hidden", rounds.length === 0);
-    const { rate, accepted, tokens, prompt, cached, first } = figures;
+    const { rate, accepted, tokens, prompt, cached, kept, first } = figures;
     const parts = [];
     if (rate) parts.push([`${count(Math.round(rate))} tok/s`, "Tokens written a second"]);
     if (accepted)
@@ -105,6 +110,11 @@ class Reply {
         "Tokens of the prompt, and how many were known already",
       ]);
     }
+    if (kept !== undefined)
+      parts.push([
+        `${count(kept)} of it read`,
+        "The server shortens long prompts, so this answer is not exact",
+      ]);
     if (first !== undefined)
       parts.push([`first after ${first.toFixed(2)} s`, "Until the first token"]);
     if (finish === "length")
@@ -251,16 +261,17 @@ export class Turn {
     form.addEventListener("submit", (event) => {
       event.preventDefault();
       const text = field.value.trim();
-      if (text === "") return;
+      if (text === "" || !(this.isAnswer || text === node.text || does.isFree())) return;
       end();
       if (text !== node.text) does.edit(node, text);
     });
     form.addEventListener("keydown", (event) => {
+      if (isComposing(event)) return;
       if (event.key === "Escape") end();
       const sends =
+        event.target === field &&
         event.key === "Enter" &&
         !event.shiftKey &&
-        !event.isComposing &&
         (!this.isAnswer || event.ctrlKey);
       if (sends) form.requestSubmit();
       if (sends || event.key === "Escape") {
