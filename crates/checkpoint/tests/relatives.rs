@@ -165,18 +165,61 @@ fn dspark_that_disagrees_with_itself() {
 }
 
 #[test]
-fn jetspec_is_a_first_generation_with_causal_blocks() {
-    let mut config = SMALL.flat(&[1, 5], 90);
-    config["dflash_config"]["causal_head"] = json!(true);
-    let folder = filled_folder(&config, SMALL.tensors());
+fn dspark_of_lucebox_is_read_with_both_heads() {
+    let folder = filled_folder(&dspark(), dspark_tensors());
     let hf = opened(folder.path());
-    assert_eq!(hf.config.layer_summary(), "full 3 of 3, causal");
-    assert_eq!(hf.config.extras.kind(), Kind::Dflash);
+    let path = folder.path().join("x.gguf");
+    let arch = "qwen35-dflash-draft";
+    let header = |switch: fn(&mut Header, &str)| {
+        let mut header = common(arch, 7);
+        header.entries.u32(&format!("{arch}.dflash.dspark.markov_rank"), RANK as u32);
+        header.entries.u32(&format!("{arch}.dflash.dspark.vocab_size"), VOCAB as u32);
+        for key in ["enabled", "confidence.enabled"] {
+            switch(&mut header, &format!("{arch}.dflash.dspark.{key}"));
+        }
+        header.entries.u32(&format!("{arch}.context_length"), 262_144);
+        header
+    };
+    let rename = |name: &str| match name {
+        "markov_w1.weight" => "dflash.dspark.markov.w1".to_owned(),
+        "markov_w2.weight" => "dflash.dspark.markov.w2".to_owned(),
+        other => other.replace("conf_proj", "dflash.dspark.confidence"),
+    };
+    let full = Overrides { window: Some(0), ..Overrides::default() };
+    let switches: [fn(&mut Header, &str); 2] =
+        [|header, key| header.entries.u32(key, 1), |header, key| header.entries.bool(key, true)];
+    for switch in switches {
+        write_gguf(&hf, &path, header(switch), rename);
+        let found = open(&path, &full, None).unwrap();
+        assert_eq!(found.dialect, Dialect::Lucebox);
+        assert_eq!(found.config, hf.config);
+        for name in ["markov_w2.weight", "conf_proj.weight", "conf_proj.bias"] {
+            let weight = |of: &Drafter| of.weights.decode(of.weights.get(name).unwrap());
+            assert_eq!(weight(&found), weight(&hf), "{name}");
+        }
+    }
 
-    let mut header = Header::new("jetspec_qwen3_draft_head");
+    // The heads were lost, and the keys speak of them still.
+    let plain = filled_folder(&SMALL.flat(&[1, 5], 90), SMALL.tensors());
+    let refused = |key: &str| {
+        let mut header = common(arch, 7);
+        header.entries.u32(&format!("{arch}.dflash.dspark.{key}"), 1);
+        write_gguf(&opened(plain.path()), &path, header, str::to_owned);
+        open(&path, &full, None).unwrap_err().to_string()
+    };
+    for (key, part) in [("enabled", "a Markov"), ("confidence.enabled", "a confidence")] {
+        let says = format!("`{arch}.dflash.dspark.{key}` says that the drafter has {part} head");
+        assert!(refused(key).starts_with(&says), "{}", refused(key));
+    }
+}
+
+/// The keys of the small drafter under another family's name.
+fn common(arch: &str, block: u32) -> Header {
+    let mut header = Header::new(arch);
+    let family = if arch.starts_with("jetspec") { "jetspec" } else { arch };
     let counts = [
         ("block_count", 3),
-        ("block_size", 16),
+        ("block_size", block),
         ("mask_token_id", 90),
         ("num_target_layers", 8),
         ("embedding_length", 64),
@@ -187,12 +230,25 @@ fn jetspec_is_a_first_generation_with_causal_blocks() {
         ("attention.value_length", 16),
     ];
     for (key, value) in counts {
-        header.entries.u32(&format!("jetspec.{key}"), value);
+        header.entries.u32(&format!("{family}.{key}"), value);
     }
-    header.entries.i32s("jetspec.target_layer_ids", &[1, 5]);
+    header.entries.i32s(&format!("{family}.target_layer_ids"), &[1, 5]);
+    header.entries.f32(&format!("{family}.rope.freq_base"), 1e7);
+    header.entries.f32(&format!("{family}.attention.layer_norm_rms_epsilon"), 1e-6);
+    header
+}
+
+#[test]
+fn jetspec_is_a_first_generation_with_causal_blocks() {
+    let mut config = SMALL.flat(&[1, 5], 90);
+    config["dflash_config"]["causal_head"] = json!(true);
+    let folder = filled_folder(&config, SMALL.tensors());
+    let hf = opened(folder.path());
+    assert_eq!(hf.config.layer_summary(), "full 3 of 3, causal");
+    assert_eq!(hf.config.extras.kind(), Kind::Dflash);
+
+    let mut header = common("jetspec_qwen3_draft_head", 16);
     header.entries.bool("jetspec.causal_head", true);
-    header.entries.f32("jetspec.rope.freq_base", 1e7);
-    header.entries.f32("jetspec.attention.layer_norm_rms_epsilon", 1e-6);
     let path = folder.path().join("x.gguf");
     let hf_name = |name: &str| hf.weights.get(name).unwrap().sources[0].clone();
     write_gguf(&hf, &path, header, |name| format!("draft.{}", hf_name(name)));

@@ -53,6 +53,7 @@ pub(super) struct ExtraClaims {
     pub(super) conv_group: Option<Claim<usize>>,
     pub(super) selector_rank: Option<Claim<usize>>,
     pub(super) selector_top_k: Option<Claim<usize>>,
+    pub(super) markov: Option<Claim<bool>>,
     pub(super) markov_rank: Option<Claim<usize>>,
     pub(super) confidence: Option<Claim<bool>>,
     pub(super) confidence_with_markov: Option<Claim<bool>>,

@@ -1,5 +1,5 @@
-//! Claims of the GGUF dialects. Keys stand under `{arch}.`, `{arch}.dflash.` or
-//! `{arch}.dflash.dflash2.`.
+//! Claims of the GGUF dialects. Keys stand under `{arch}.`, `{arch}.dflash.`,
+//! `{arch}.dflash.dflash2.` or `{arch}.dflash.dspark.`.
 
 use super::claims::{Claims, ExtraClaims, TOKENIZER_MASK};
 use super::{Dialect, hf};
@@ -57,6 +57,14 @@ pub(super) fn claims(gguf: &Gguf, beside: Option<&Json>) -> Result<Claims, Error
     Ok(claims)
 }
 
+/// Lucebox writes its switches as numbers.
+fn switch(gguf: &Gguf, key: &str) -> Result<Option<bool>, GgufError> {
+    match gguf.get(key).and_then(|value| value.as_bool()) {
+        None => Ok(gguf.integer(key)?.map(|number| number != 0)),
+        on => Ok(on),
+    }
+}
+
 struct Keys<'a> {
     gguf: &'a Gguf,
     arch: &'a str,
@@ -68,7 +76,7 @@ impl<'a> Keys<'a> {
         name: &str,
         read: impl Fn(&'a Gguf, &str) -> Result<Option<T>, GgufError>,
     ) -> Result<Option<Claim<T>>, Error> {
-        for under in ["dflash.dflash2.", "dflash.", ""] {
+        for under in ["dflash.dflash2.", "dflash.dspark.", "dflash.", ""] {
             let key = format!("{}.{under}{name}", self.arch);
             if let Some(value) = read(self.gguf, &key)? {
                 return Ok(Some(Claim::key(value, &key)));
@@ -89,8 +97,9 @@ impl<'a> Keys<'a> {
             conv_group: count("conv_group_size")?,
             selector_rank: count("selector_rank")?,
             selector_top_k: count("selector_top_k")?,
+            markov: self.find("dspark.enabled", switch)?,
             markov_rank: count("markov_rank")?,
-            confidence: None,
+            confidence: self.find("dspark.confidence.enabled", switch)?,
             confidence_with_markov: None,
             sample_from_anchor: self.find("sample_from_anchor", Gguf::bool)?,
             embedding_scale: factor("embedding_scale")?,

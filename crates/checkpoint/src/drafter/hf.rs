@@ -177,6 +177,7 @@ impl<'a> Keys<'a> {
             conv_group: count("conv_group_size")?,
             selector_rank: count("selector_rank")?,
             selector_top_k: count("selector_top_k")?,
+            markov: None,
             markov_rank: count("markov_rank")?,
             confidence: bool("enable_confidence_head")?,
             confidence_with_markov: bool("confidence_head_with_markov")?,

@@ -226,13 +226,15 @@ impl<'a> Parts<'a> {
 
     fn markov(&self, report: &mut Report) -> Result<Option<Markov>, Error> {
         let said = self.said.markov_rank.as_ref().filter(|rank| rank.value > 0);
+        let enabled = self.said.markov.as_ref().filter(|on| on.value);
         let name = "markov_w1.weight";
-        let tensor = match (self.find(name), said) {
+        let from = said.map(|rank| &rank.from).or(enabled.map(|on| &on.from));
+        let tensor = match (self.find(name), from) {
             (None, None) => return Ok(None),
-            (None, Some(rank)) => {
+            (None, Some(from)) => {
                 return Err(Error::LostPart {
                     what: "a Markov head",
-                    from: rank.from.clone(),
+                    from: from.clone(),
                     tensor: self.spelled(name),
                 });
             }

@@ -117,8 +117,22 @@ const HEADS: [(&str, &[&str]); 7] = [
             "model.markov_head.markov_w2.weight",
         ],
     ),
-    ("conf_proj.weight", &["confidence_head.proj.weight", "model.confidence_head.proj.weight"]),
-    ("conf_proj.bias", &["confidence_head.proj.bias", "model.confidence_head.proj.bias"]),
+    (
+        "conf_proj.weight",
+        &[
+            "dflash.dspark.confidence.weight",
+            "confidence_head.proj.weight",
+            "model.confidence_head.proj.weight",
+        ],
+    ),
+    (
+        "conf_proj.bias",
+        &[
+            "dflash.dspark.confidence.bias",
+            "confidence_head.proj.bias",
+            "model.confidence_head.proj.bias",
+        ],
+    ),
 ];
 
 /// The names a canonical tensor goes by, first the canonical one.
