@@ -202,6 +202,21 @@ fn the_second_generation_is_written_as_upstream_has_it() {
 }
 
 #[test]
+fn a_selector_that_is_left_out_is_not_written() {
+    let folder = filled_folder(&SMALL.dflash2(&[1, 5], 90, 96, 8), SMALL.dflash2_tensors(96, 8));
+    let without = Overrides { selector: Some(false), ..Overrides::default() };
+    let source = Drafter::open(folder.path(), &without, None).unwrap();
+    let out = folder.path().join("out.gguf");
+    let progress = Progress::default();
+    let summary = convert(&source, "", Mix::F16, None, &out, Overwrite::Refuse, &progress).unwrap();
+    assert_eq!(summary.tensors, source.weights.len() - 3);
+    assert_eq!(summary.source_bytes, progress.done.load(Ordering::Relaxed));
+    let back = reopened(&out);
+    assert_eq!(back.config, source.config);
+    assert_eq!(back.weights.len(), summary.tensors);
+}
+
+#[test]
 fn rows_too_short_for_a_block_fall_back() {
     let size =
         Size { hidden: 64, layers: 1, q_heads: 2, kv_heads: 1, head_dim: 24, ffn: 96, taps: 2 };

@@ -128,7 +128,13 @@ pub struct Summary {
 
 /// Bytes of weights a conversion will read.
 pub fn source_bytes(drafter: &Drafter) -> u64 {
-    drafter.weights.iter().map(|w| w.byte_len() as u64).sum()
+    written(drafter).map(|w| w.byte_len() as u64).sum()
+}
+
+/// The weights that are written: tensors of a selector that was left out would be without keys.
+fn written(drafter: &Drafter) -> impl Iterator<Item = &Weight> {
+    let selector = drafter.config.extras.selector.is_some();
+    drafter.weights.iter().filter(move |w| selector || !w.name.starts_with("selector_"))
 }
 
 /// Writes `drafter` to `out`. `name` is used where the source has none; `tokenizer` replaces the
@@ -142,7 +148,7 @@ pub fn convert(
     overwrite: Overwrite,
     progress: &Progress,
 ) -> Result<Summary, Error> {
-    let weights: Vec<&Weight> = drafter.weights.iter().collect();
+    let weights: Vec<&Weight> = written(drafter).collect();
     let layers = drafter.config.layers.len();
     let types: Vec<BlockType> = weights.iter().map(|w| mix.type_of(w, layers)).collect();
     let mut header = Header::new("dflash");
