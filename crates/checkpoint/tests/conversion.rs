@@ -262,6 +262,36 @@ fn causality_by_rule_stays_a_rule() {
 }
 
 #[test]
+fn causality_by_rule_beside_a_selector_is_written_down() {
+    let mut config = SMALL.dflash2(&[1, 5], 90, 96, 8);
+    config.as_object_mut().unwrap().remove("is_causal");
+    let folder = filled_folder(&config, SMALL.dflash2_tensors(96, 8));
+    let source = reopened(folder.path());
+    assert_eq!(source.config.layer_summary(), "sliding 3 of 3, window 2048, causal");
+    let out = folder.path().join("out.gguf");
+    write(&source, Mix::F16, None, &out);
+    assert_eq!(reopened(&out).config.layers, source.config.layers);
+
+    // One word cannot say that only some layers are causal.
+    config["layer_types"][2] = "full_attention".into();
+    let folder = filled_folder(&config, SMALL.dflash2_tensors(96, 8));
+    let out = folder.path().join("out.gguf");
+    let convert = |overrides: &Overrides| {
+        let source = Drafter::open(folder.path(), overrides, None).unwrap();
+        convert(&source, "", Mix::F16, None, &out, Overwrite::Refuse, &Progress::default())
+    };
+    assert_eq!(
+        convert(&Overrides::default()).unwrap_err().to_string(),
+        "writing a drafter with a selector that is sliding 2 of 3, window 2048, causal where \
+         sliding is not supported (the one key says it for all layers; give `--draft-causal \
+         true` or `false`)"
+    );
+    assert!(!out.exists());
+    convert(&Overrides { causal: Some(Causality::Nowhere), ..Overrides::default() }).unwrap();
+    assert_eq!(reopened(&out).config.layer_summary(), "sliding 2 of 3, window 2048, not causal");
+}
+
+#[test]
 fn a_failure_or_a_stop_leaves_nothing() {
     let temp = tempfile::tempdir().unwrap();
     let out = temp.path().join("out.gguf");

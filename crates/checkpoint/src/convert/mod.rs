@@ -153,7 +153,7 @@ pub fn convert(
     let types: Vec<BlockType> = weights.iter().map(|w| mix.type_of(w, layers)).collect();
     let mut header = Header::new("dflash");
     let parameters: usize = weights.iter().map(|w| w.elements()).sum();
-    describe(&mut header.entries, drafter, name, parameters);
+    describe(&mut header.entries, drafter, name, parameters)?;
     header.entries.append(tokenizer.unwrap_or(&drafter.origin.tokenizer));
     header.entries.u32("tokenizer.ggml.mask_token_id", drafter.config.mask_token);
     header.entries.u32("general.quantization_version", 2);
@@ -190,7 +190,12 @@ pub fn convert(
 }
 
 /// The metadata that says everything [`DrafterConfig`] holds, under the upstream dialect's keys.
-fn describe(entries: &mut Entries, drafter: &Drafter, name: &str, parameters: usize) {
+fn describe(
+    entries: &mut Entries,
+    drafter: &Drafter,
+    name: &str,
+    parameters: usize,
+) -> Result<(), Error> {
     let config: &DrafterConfig = &drafter.config;
     entries.string("general.type", "model");
     entries.string("general.name", drafter.origin.name.as_deref().unwrap_or(name));
@@ -203,7 +208,7 @@ fn describe(entries: &mut Entries, drafter: &Drafter, name: &str, parameters: us
     entries.u32("dflash.feed_forward_length", config.ffn as u32);
     entries.u32("dflash.attention.head_count", config.q_heads as u32);
     entries.u32("dflash.attention.head_count_kv", config.kv_heads as u32);
-    if let Some(causal) = config.explicit_causal {
+    if let Some(causal) = causal(config)? {
         entries.bool("dflash.attention.causal", causal);
     }
     if let Some(yarn) = config.rope.scaling {
@@ -228,6 +233,23 @@ fn describe(entries: &mut Entries, drafter: &Drafter, name: &str, parameters: us
         let sliding: Vec<bool> = config.layers.iter().map(|l| l.window.is_some()).collect();
         entries.bools("dflash.attention.sliding_window_pattern", &sliding);
     }
+    Ok(())
+}
+
+/// The one word on causality that the dialect has. Silence is read as the rule, but beside a
+/// selector as "none is causal": there the word is what the rule came to, where one word says it.
+fn causal(config: &DrafterConfig) -> Result<Option<bool>, Error> {
+    if config.explicit_causal.is_some() || config.extras.selector.is_none() {
+        return Ok(config.explicit_causal);
+    }
+    let first = config.layers[0].causal;
+    if config.layers.iter().all(|layer| layer.causal == first) {
+        return Ok(Some(first));
+    }
+    Err(Error::Unsupported {
+        what: format!("writing a drafter with a selector that is {}", config.layer_summary()),
+        from: "the one key says it for all layers; give `--draft-causal true` or `false`".into(),
+    })
 }
 
 /// What a drafter has beyond the first generation. Upstream reads DSpark's ranks off its tensors.
