@@ -389,6 +389,34 @@ fn yarn_frequencies_follow_the_formula() {
 }
 
 #[test]
+fn one_switch_makes_all_layers_slide_without_being_causal() {
+    let open = |config: &Value| {
+        support::open(folder(config, &SMALL.tensors()).path(), &Overrides::default(), None).unwrap()
+    };
+    // All layers are full by their types, and windows are off by Transformers' default.
+    let mut config = with(SMALL.flat(&[1, 5], 9), "dflash_config.use_swa", json!(true));
+    config["dflash_config"]["swa_window_size"] = json!(32);
+    let drafter = open(&config);
+    assert_eq!(drafter.config.layer_summary(), "sliding 3 of 3, window 32, not causal");
+    assert_eq!(from_of(&drafter, "causal").split(',').next(), Some("`dflash_config.use_swa`"));
+    // Its own window wins over the backbone's, which is taken where it has none.
+    config["sliding_window"] = json!(64);
+    assert_eq!(open(&config).config, drafter.config);
+    config.as_object_mut().unwrap().remove("layer_types");
+    assert_eq!(open(&config).config, drafter.config);
+    let other = with(config.clone(), "dflash_config.swa_window_size", Value::Null);
+    assert_eq!(open(&other).config.layer_summary(), "sliding 3 of 3, window 64, not causal");
+    let off = with(config.clone(), "dflash_config.use_swa", json!(false));
+    assert_eq!(open(&off).config.layer_summary(), "full 3 of 3, not causal");
+    // A word on causality is heard, and types that name sliding layers are followed.
+    let causal = with(config.clone(), "is_causal", json!(true));
+    assert_eq!(open(&causal).config.layer_summary(), "sliding 3 of 3, window 32, causal");
+    config["layer_types"] = json!(["sliding_attention", "sliding_attention", "full_attention"]);
+    let summary = "sliding 2 of 3, window 32, causal where sliding";
+    assert_eq!(open(&config).config.layer_summary(), summary);
+}
+
+#[test]
 fn a_window_by_its_other_name_is_the_same_window() {
     let folder = tempfile::tempdir().unwrap();
     write_folder(folder.path(), &dense_config(), "");

@@ -221,20 +221,31 @@ impl<'a> Keys<'a> {
                 let sliding = types.value.into_iter().map(slides).collect::<Result<Vec<_>, _>>()?;
                 Some(Claim::new(sliding, types.from))
             }
-            None if config.bool("dflash_config.use_swa")? == Some(true) => {
-                let count = claims.layers.as_ref().map_or(0, |l| l.value.min(crate::caps::LAYERS));
-                Some(Claim::key(vec![true; count], "dflash_config.use_swa"))
-            }
             None => None,
         };
-        // A window that is switched off is no window.
-        let off = config.bool("use_sliding_window")? == Some(false);
-        let keys = [
+        let switch = "dflash_config.use_swa";
+        let on = config.bool(switch)? == Some(true);
+        // Where no layer's type says that it slides, the switch makes all of them slide, and as
+        // their types do not name them, the rule finds none causal.
+        if on && claims.sliding.as_ref().is_none_or(|types| !types.value.contains(&true)) {
+            let layers = || claims.layers.as_ref().map_or(0, |l| l.value.min(crate::caps::LAYERS));
+            let count = claims.sliding.as_ref().map_or_else(layers, |types| types.value.len());
+            claims.sliding = Some(Claim::key(vec![true; count], switch));
+            let from = format!("`{switch}`, whose layers slide without being causal");
+            claims.causal = claims.causal.take().or(Some(Claim::new(false, from)));
+        }
+        // A window that is switched off is no window, unless the drafter's own switch is on.
+        let off = config.bool("use_sliding_window")? == Some(false) && !on;
+        let mut keys = [
             "sliding_window",
             "dflash_config.sliding_window",
             "swa_window_size",
             "dflash_config.swa_window_size",
         ];
+        // The window that belongs to the switch wins.
+        if on {
+            keys.reverse();
+        }
         let window = self.first(&keys, Json::integer)?;
         claims.window = window.filter(|w| !off && w.value > 0);
         if claims.sliding.is_none() && claims.window.is_none() {
