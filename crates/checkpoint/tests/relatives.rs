@@ -247,12 +247,23 @@ fn jetspec_is_a_first_generation_with_causal_blocks() {
     assert_eq!(hf.config.layer_summary(), "full 3 of 3, causal");
     assert_eq!(hf.config.extras.kind(), Kind::Dflash);
 
-    let mut header = common("jetspec_qwen3_draft_head", 16);
-    header.entries.bool("jetspec.causal_head", true);
     let path = folder.path().join("x.gguf");
     let hf_name = |name: &str| hf.weights.get(name).unwrap().sources[0].clone();
-    write_gguf(&hf, &path, header, |name| format!("draft.{}", hf_name(name)));
-    let found = opened(&path);
+    let said = |causal: Option<bool>| {
+        let mut header = common("jetspec_qwen3_draft_head", 16);
+        if let Some(causal) = causal {
+            header.entries.bool("jetspec.causal_head", causal);
+        }
+        write_gguf(&hf, &path, header, |name| format!("draft.{}", hf_name(name)));
+        opened(&path)
+    };
+    // Silence is causal in this dialect; a key that says otherwise is heard, as in every dialect.
+    let silent = said(None);
+    assert_eq!(silent.config.layer_summary(), "full 3 of 3, causal");
+    let from = silent.report.resolved.iter().find(|r| r.field == "causal").unwrap().from.clone();
+    assert!(from.starts_with("this dialect"), "{from}");
+    assert_eq!(said(Some(false)).config.layer_summary(), "full 3 of 3, not causal");
+    let found = said(Some(true));
     assert_eq!(found.dialect, Dialect::Jetspec);
     // The GGUF does not say how long a text it was trained on.
     let expected = checkpoint::DrafterConfig { context_length: None, ..hf.config.clone() };

@@ -51,6 +51,10 @@ pub(super) fn claims(gguf: &Gguf, beside: Option<&Json>) -> Result<Claims, Error
     if claims.causal.is_none() {
         claims.causal = keys.find("causal_head", Gguf::bool)?;
     }
+    if claims.causal.is_none() && dialect == Dialect::Jetspec {
+        let from = "this dialect, whose drafters are causal in the block, as no key says it";
+        claims.causal = Some(Claim::new(true, from));
+    }
     keys.windows(&mut claims, beside)?;
     claims.extras = keys.extras()?;
     claims.arch = arch;
