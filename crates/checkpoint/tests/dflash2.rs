@@ -159,8 +159,10 @@ fn every_form_of_one_drafter_is_one_drafter() {
     };
     assert_same(&prefixed(tensors(), &weighted), &hf, "codebooks with a suffix");
 
+    // Away from the folder's configuration, which a lucebox file would be read with.
+    let temp = tempfile::tempdir().unwrap();
+    let path = temp.path().join("x.gguf");
     let gguf = |header: Header, rename: fn(&str) -> String| {
-        let path = folder.path().join("x.gguf");
         write_gguf(&hf, &path, header, rename);
         opened(&path)
     };
@@ -179,7 +181,6 @@ fn every_form_of_one_drafter_is_one_drafter() {
     assert_same(&found, &hf, "lucebox");
     let implied = "its selector, as no key says it: no published DFlash 2 drafter is causal";
     assert_eq!(from_of(&found, "causal"), implied);
-    let path = folder.path().join("x.gguf");
     let flagged = Overrides { causal: Some(Causality::Sliding), ..Overrides::default() };
     let flagged = open(&path, &flagged, None).unwrap();
     assert!(flagged.config.layers.iter().all(|layer| layer.causal), "a flag wins");

@@ -206,7 +206,19 @@ fn lucebox_without_windows_asks_or_looks_beside_itself() {
     std::fs::write(temp.path().join("config.json"), dense_config().to_string()).unwrap();
     let drafter = open(&file, &Overrides::default(), None).unwrap();
     assert_eq!(drafter.config.layers[0].window, Some(128));
-    assert!(from_of(&drafter, "windows").ends_with("of the `config.json` beside it"));
+    assert_eq!(drafter.config.layer_summary(), "sliding 3 of 4, window 128, not causal");
+    for field in ["windows", "causal"] {
+        assert!(from_of(&drafter, field).ends_with("of the `config.json` beside it"), "{field}");
+    }
+    // A file with windows of its own is still silent on causality, where a flag wins.
+    write_lucebox(&file, true);
+    let drafter = open(&file, &Overrides::default(), None).unwrap();
+    assert!(!from_of(&drafter, "windows").contains("config.json"));
+    assert_eq!(from_of(&drafter, "causal"), "`is_causal` of the `config.json` beside it");
+    let causal = Overrides { causal: Some(Causality::Everywhere), ..Overrides::default() };
+    let drafter = open(&file, &causal, None).unwrap();
+    assert_eq!(drafter.config.layer_summary(), "sliding 3 of 4, window 128, causal");
+    write_lucebox(&file, false);
     // Neither a target's configuration nor one of another drafter beside the file is an answer.
     std::fs::write(
         temp.path().join("config.json"),

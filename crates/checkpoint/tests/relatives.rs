@@ -207,7 +207,12 @@ fn dspark_of_lucebox_is_read_with_both_heads() {
         write_gguf(&opened(plain.path()), &path, header, str::to_owned);
         open(&path, &full, None).unwrap_err().to_string()
     };
-    for (key, part) in [("enabled", "a Markov"), ("confidence.enabled", "a confidence")] {
+    let lost = [
+        ("enabled", "a Markov"),
+        ("confidence.enabled", "a confidence"),
+        ("confidence_dim", "a confidence"),
+    ];
+    for (key, part) in lost {
         let says = format!("`{arch}.dflash.dspark.{key}` says that the drafter has {part} head");
         assert!(refused(key).starts_with(&says), "{}", refused(key));
     }

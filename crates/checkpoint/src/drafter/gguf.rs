@@ -95,6 +95,10 @@ impl<'a> Keys<'a> {
         let factor = |name: &str| -> Result<_, Error> {
             Ok(self.find(name, Gguf::float)?.filter(|f| f.value != 0.0))
         };
+        let confidence = self.find("dspark.confidence.enabled", switch)?;
+        // Its width says that it is there as well.
+        let width = count("confidence_dim")?.filter(|width| width.value > 0);
+        let by_width = width.map(|width| Claim::new(true, width.from));
         Ok(ExtraClaims {
             named: None,
             conv_kernel: count("conv_kernel_size")?,
@@ -103,7 +107,7 @@ impl<'a> Keys<'a> {
             selector_top_k: count("selector_top_k")?,
             markov: self.find("dspark.enabled", switch)?,
             markov_rank: count("markov_rank")?,
-            confidence: self.find("dspark.confidence.enabled", switch)?,
+            confidence: confidence.or(by_width),
             confidence_with_markov: None,
             sample_from_anchor: self.find("sample_from_anchor", Gguf::bool)?,
             embedding_scale: factor("embedding_scale")?,
@@ -131,18 +135,17 @@ impl<'a> Keys<'a> {
         }
         claims.window = claims.window.take().filter(|w| w.value > 0);
         claims.sliding = self.find("attention.sliding_window_pattern", Gguf::bools)?;
-        if claims.window.is_some() || claims.sliding.is_some() {
-            return Ok(());
-        }
+        let silent = claims.window.is_none() && claims.sliding.is_none();
         match claims.dialect {
             // Their converters write the keys whenever the source has windows.
-            Dialect::Upstream | Dialect::Spiritbuun | Dialect::Jetspec => {
+            Dialect::Upstream | Dialect::Spiritbuun | Dialect::Jetspec if silent => {
                 let key = format!("{}.attention.sliding_window", self.arch);
                 claims.silence_is_full =
                     Some(format!("no `{key}`, which this dialect writes where there is one"));
             }
-            // Its converter never did: the source's own configuration may lie beside the file.
-            _ => {
+            // Its converter never did, nor causality's: the source's own configuration may lie
+            // beside the file.
+            Dialect::Lucebox => {
                 // A configuration of something else is no answer, and no fault of this file.
                 let Some(source) = beside.and_then(|config| hf::claims(Some(config)).ok()) else {
                     return Ok(());
@@ -150,13 +153,20 @@ impl<'a> Keys<'a> {
                 let same = |a: &Option<Claim<usize>>, b: &Option<Claim<usize>>| {
                     a.as_ref().zip(b.as_ref()).is_some_and(|(a, b)| a.value == b.value)
                 };
-                if same(&source.layers, &claims.layers) && same(&source.hidden, &claims.hidden) {
-                    let beside = |from: &str| format!("{from} of the `config.json` beside it");
+                if !same(&source.layers, &claims.layers) || !same(&source.hidden, &claims.hidden) {
+                    return Ok(());
+                }
+                let beside = |from: &str| format!("{from} of the `config.json` beside it");
+                if claims.causal.is_none() {
+                    claims.causal = source.causal.map(|c| Claim::new(c.value, beside(&c.from)));
+                }
+                if silent {
                     claims.window = source.window.map(|c| Claim::new(c.value, beside(&c.from)));
                     claims.sliding = source.sliding.map(|c| Claim::new(c.value, beside(&c.from)));
                     claims.silence_is_full = source.silence_is_full.map(|from| beside(&from));
                 }
             }
+            _ => {}
         }
         Ok(())
     }
