@@ -14,6 +14,8 @@ fn regular_expressions_fit_from_beginning_to_end() {
     for (regex, fit, unfit) in [
         (r"\d{3}-\d{4}", vec!["555-1234"], vec!["555-123", "x555-1234", "٣٣٣-1234", ""]),
         ("^(yes|no)$", vec!["yes", "no"], vec!["maybe", "yesno"]),
+        ("^foo$|^bar$|^", vec!["foo", "bar", ""], vec!["foobar", "foo$"]),
+        (r"^[|$]x$|^\(\|$", vec!["|x", "$x", "(|"], vec!["x", "(", "|"]),
         (r"a/b\/c", vec!["a/b/c"], vec!["a/b"]),
         ("[a-z]*", vec!["", "abc"], vec!["A"]),
         (r"cost: \$", vec!["cost: $"], vec!["cost: "]),
@@ -31,7 +33,7 @@ fn regular_expressions_fit_from_beginning_to_end() {
     let thought = of(&grammars, Form::Regex("[ab]+"), true).unwrap();
     assert!(takes(&thought, &tokenizer, "hm</think>\n\nabba"));
     assert!(!takes(&thought, &tokenizer, "hm</think>\n\nabc"));
-    for regex in ["(", "(?=a)b", r"(a)\1", "[z-a]", "a{5,2}"] {
+    for regex in ["(", "(?=a)b", r"(a)\1", "[z-a]", "a{5,2}", "^(a$|b)c$"] {
         let error = of(&grammars, Form::Regex(regex), false).err();
         assert!(matches!(error, Some(GrammarError::Refused { .. })), "{regex}: {error:?}");
     }

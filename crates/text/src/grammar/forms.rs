@@ -47,7 +47,7 @@ impl Form<'_> {
             }
             Self::Regex(regex) => {
                 most("bytes", regex.len(), MAX_REGEX)?;
-                Ok(match unanchored(regex) {
+                Ok(match &*unanchored(regex) {
                     "" => "value: \"\"\n".to_owned(),
                     regex => format!("value: /{}/\n", regex_to_lark(regex, "dw")),
                 })
@@ -74,14 +74,34 @@ impl Form<'_> {
     }
 }
 
-/// A regular expression that has to fit all of a text says so without anchors.
-fn unanchored(regex: &str) -> &str {
-    let regex = regex.strip_prefix('^').unwrap_or(regex);
-    match regex.strip_suffix('$') {
-        // An even number of backslashes leaves the anchor one.
-        Some(rest) if (rest.len() - rest.trim_end_matches('\\').len()) % 2 == 0 => rest,
-        _ => regex,
-    }
+/// A regular expression that has to fit all of a text says so without anchors, and so does each of
+/// its alternatives.
+fn unanchored(regex: &str) -> String {
+    let (mut depth, mut in_class, mut escaped) = (0i32, false, false);
+    let parts = regex.split(|c| {
+        let was_escaped = std::mem::take(&mut escaped);
+        match c {
+            _ if was_escaped => {}
+            '\\' => escaped = true,
+            ']' => in_class = false,
+            _ if in_class => {}
+            '[' => in_class = true,
+            '(' => depth += 1,
+            ')' => depth -= 1,
+            c => return c == '|' && depth == 0,
+        }
+        false
+    });
+    let bare = |part: &str| {
+        let part = part.strip_prefix('^').unwrap_or(part);
+        match part.strip_suffix('$') {
+            // An even number of backslashes leaves the anchor one.
+            Some(rest) if (rest.len() - rest.trim_end_matches('\\').len()) % 2 == 0 => rest,
+            _ => part,
+        }
+        .to_owned()
+    };
+    parts.map(bare).collect::<Vec<String>>().join("|")
 }
 
 /// A text as a literal of the grammar.
