@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use engine::Round;
 use engine::judge::Relaxed;
 use engine::sampling::Sampling;
-use launch::{Answer, Question, answer};
+use launch::{Answer, Finish, Question, answer};
 use launch::{ModelFlags, Prefill, PrefillFlags, Running, SamplingFlags};
 use serde_json::{Value, json};
 use std::io::{IsTerminal, Read, Write};
@@ -133,6 +133,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     match &mut telling {
         Some(telling) => telling.finish()?,
         None => writeln!(out)?,
+    }
+    if given.finish == Finish::Length {
+        eprintln!("(cut at {} tokens)", given.ids.len());
     }
     if args.explain {
         explain::histogram(&mut out, &given)?;

@@ -48,6 +48,9 @@ impl<O: Write> Telling<O> {
     pub(crate) fn finish(&mut self) -> Result<()> {
         let rest = self.reasoning.finish();
         self.show(&rest, None)?;
+        if self.thought && !self.answered && !self.is_terminal {
+            writeln!(self.aside)?;
+        }
         writeln!(self.out)?;
         self.flush()
     }

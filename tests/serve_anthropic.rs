@@ -165,6 +165,20 @@ fn a_prompt_is_read_for_the_sake_of_the_cache() {
 }
 
 #[test]
+fn wrong_fields_are_called_what_the_request_calls_them() {
+    let server = Server::start(&[]);
+    let said = json!([{"role": "user", "content": "x"}]);
+    let refused = |field: &str, value: Value| {
+        let mut body = json!({"messages": said, "max_tokens": 1});
+        body[field] = value;
+        server.post("/v1/messages", &body).body
+    };
+    assert!(refused("stop_sequences", json!(vec!["x"; 20])).contains("`stop_sequences` "));
+    assert!(refused("stop_sequences", json!([1])).contains("`stop_sequences[0]` "));
+    assert!(refused("stop_token_ids", json!("x")).contains("`stop_token_ids` "));
+}
+
+#[test]
 fn what_is_too_long_is_counted_all_the_same() {
     let server = Server::start(&["--ctx", "64"]);
     let said = "Write Python quicksort. ".repeat(40);

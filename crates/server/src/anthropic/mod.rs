@@ -179,6 +179,10 @@ fn renamed(error: ApiError) -> ApiError {
             let name = "output_config.format";
             ApiError::field(name, message.replacen("`response_format`", &format!("`{name}`"), 1))
         }
+        ApiError::Field { field, message } if field == "stop" || field.starts_with("stop[") => {
+            let own = field.replacen("stop", "stop_sequences", 1);
+            ApiError::field(own.clone(), message.replacen(&field, &own, 1))
+        }
         error => error,
     }
 }

@@ -218,6 +218,8 @@ pub(super) const IGNORED: &[Field] = &[
     ignored("models", &["[]"], "other models to try"),
     ignored("fallbacks", &["[]"], "other models to try"),
     ignored("preserved_tokens", &["[]"], "control tokens that are shown"),
+    ignored("cache_salt", &[], "who may share a cached beginning; here all do"),
+    ignored("extra_key", &[], "who may share a cached beginning; here all do"),
 ];
 
 /// What cannot change an answer.
@@ -227,8 +229,6 @@ pub(super) const HARMLESS: &[Field] = &[
     harmless("rid", "the request's number"),
     harmless("session_id", "which requests belong together"),
     harmless("trace", "which requests belong together"),
-    harmless("cache_salt", "who may share a cached beginning"),
-    harmless("extra_key", "who may share a cached beginning"),
     harmless("cache_prompt", "keeping beginnings; always done"),
     harmless("n_cache_reuse", "how beginnings are kept"),
     harmless("id_slot", "where it is computed"),
