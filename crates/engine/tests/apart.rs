@@ -4,12 +4,11 @@
 mod support;
 
 use compute::cuda::Ledger;
-use compute::{Activations, Backend, Fault, Faults, Faulty, KvType, Memory};
+use compute::{Activations, Backend, Fault, Faults, Faulty, KvType};
 use engine::sampling::Sampling;
-use engine::{Archived, ArchivedBlock, Backends, BlockName, Engine, Error, Generation};
+use engine::{Backends, Engine, Error, Generation};
 use engine::{Placement, Spec, WeightSource};
-use std::sync::Arc;
-use support::{CHAIN, ENDS, answer, begin, cpu, pair};
+use support::{CHAIN, ENDS, answer, begin, copies, cpu, pair};
 
 /// Tokens of a text, and how many of them each round gave.
 type Told = (Vec<u32>, Vec<usize>);
@@ -28,15 +27,6 @@ fn apart(name: &str, spec: Spec) -> Engine {
 
 fn together(name: &str, spec: Spec) -> Engine {
     pair(name).engine(KvType::F16, Activations::Int8, spec)
-}
-
-/// Its blocks as they come back from files.
-fn copies(archived: &Archived) -> Vec<(BlockName, Memory)> {
-    let copy = |block: &Arc<ArchivedBlock>| {
-        let memory = block.memory().expect("its bytes");
-        ([0; 32], memory.to_host().expect("a copy"))
-    };
-    archived.blocks.iter().map(copy).collect()
 }
 
 #[test]

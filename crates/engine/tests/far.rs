@@ -3,11 +3,10 @@
 
 mod support;
 
-use compute::{Activations, Fault, Faults, Faulty, KvType, Memory};
+use compute::{Activations, Fault, Faults, Faulty, KvType};
 use engine::sampling::Sampling;
-use engine::{Archived, ArchivedBlock, BlockName, Engine, Error, Placement, Sequence, Spec};
-use std::sync::Arc;
-use support::{CHAIN, answer, begin, cpu, pair};
+use engine::{Engine, Error, Placement, Sequence, Spec};
+use support::{CHAIN, answer, begin, copies, cpu, pair};
 
 const TREE: Spec = Spec::Tree { block: 16, budget: 22 };
 
@@ -24,15 +23,6 @@ fn sampled() -> Sampling {
 fn long(name: &str, tokens: usize) -> Vec<u32> {
     let prompts = pair(name).prompts("code", 3).concat();
     prompts.into_iter().cycle().take(tokens).collect()
-}
-
-/// Its blocks as they come back from files.
-fn copies(archived: &Archived) -> Vec<(BlockName, Memory)> {
-    let copy = |block: &Arc<ArchivedBlock>| {
-        let memory = block.memory().expect("its bytes");
-        ([0; 32], memory.to_host().expect("a copy"))
-    };
-    archived.blocks.iter().map(copy).collect()
 }
 
 #[test]

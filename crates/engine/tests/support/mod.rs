@@ -2,10 +2,12 @@
 #![allow(dead_code, unreachable_pub)]
 
 use checkpoint::{Drafter, DrafterConfig, Overrides, Target};
-use compute::{Activations, Backend, Cpu, CpuLevel, KvType};
+use compute::{Activations, Backend, Cpu, CpuLevel, KvType, Memory};
 use engine::sampling::Sampling;
-use engine::{Backends, Engine, Generation, Placement, Spec, WeightSource};
+use engine::{Archived, ArchivedBlock, Backends, BlockName, Engine, Generation};
+use engine::{Placement, Spec, WeightSource};
 use serde_json::Value;
+use std::sync::Arc;
 pub use testing::ids;
 
 /// What ends a text of the tiny models.
@@ -118,4 +120,13 @@ pub fn answer(
         tokens.extend(round.emitted);
     }
     (tokens, lengths)
+}
+
+/// The blocks of a state as they come back from files.
+pub fn copies(archived: &Archived) -> Vec<(BlockName, Memory)> {
+    let copy = |block: &Arc<ArchivedBlock>| {
+        let memory = block.memory().expect("its bytes");
+        ([0; 32], memory.to_host().expect("a copy"))
+    };
+    archived.blocks.iter().map(copy).collect()
 }

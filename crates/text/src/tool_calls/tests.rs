@@ -190,7 +190,8 @@ proptest! {
         words in proptest::collection::vec(prop_oneof![
             Just("<tool_call>"), Just("</tool_call>"), Just("<function=weather>"),
             Just("<function=f>"), Just("</function>"), Just("<parameter=city>"),
-            Just("<parameter=days>"), Just("</parameter>"), Just("<parameter=at>"), Just("[\""), Just("<parameter=any>"), Just("\n"),
+            Just("<parameter=days>"), Just("</parameter>"), Just("<parameter=at>"), Just("[\""),
+            Just("<parameter=any>"), Just("\n"),
             Just("\n"), Just("7"), Just("é\""), Just("<"), Just("{\"name\":"),
             Just("\"f\"}"), Just("}"), Just("<function="), Just(" "),
         ], 0..24),
