@@ -38,7 +38,7 @@ pub(crate) struct Tools<'a> {
 pub(crate) struct Changes {
     /// Tools that a message tells of and not the prompt's beginning.
     pub(crate) told: HashSet<String>,
-    /// Those that can no longer be called.
+    /// Those that were taken away: the model is told so, and no answer is held to a call of them.
     pub(crate) gone: HashSet<String>,
 }
 
@@ -99,8 +99,8 @@ impl<'a> Tools<'a> {
         }
     }
 
-    /// Those that can be called still. The prompt tells of the others as it did, so that what is
-    /// kept of it fits.
+    /// Those that an answer may be held to. The prompt tells of the others as it did, so that what
+    /// is kept of it fits, and a call that the model makes of them all the same is read as one.
     pub(crate) fn left_by(mut self, changes: &Changes) -> Result<Self, ApiError> {
         if changes.gone.is_empty() {
             return Ok(self);
